@@ -1,0 +1,30 @@
+"""Errors of the wire, by whose fault they are.
+
+NodeError
+├── PeerError         what a peer sent is wrong
+│   └── Malformed     it does not parse, or is not in canonical form
+├── TransportError    the network failed; another peer or another time may do
+└── IdentityError     the node's own key file is unusable; the text says how to mend it
+"""
+
+from __future__ import annotations
+
+
+class NodeError(Exception):
+    """Root of the errors a user may see; the text is a sentence for people."""
+
+
+class PeerError(NodeError):
+    """A peer sent something wrong."""
+
+
+class Malformed(PeerError):
+    """Bytes that do not parse, exceed a bound, or are not in canonical form."""
+
+
+class TransportError(NodeError):
+    """The network failed; retry elsewhere or later."""
+
+
+class IdentityError(NodeError):
+    """The node's key file is missing, unreadable or damaged."""

@@ -1,0 +1,74 @@
+"""Why a worker cannot choose its prompts: everything it samples is drawn from a digest it could not foresee. Pure.
+
+Draws are SHA-256 based and documented byte for byte, never `random` or `hash()`, so any validator recomputes them in any
+language (docs/protocol.md).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+from dht.encoding import digest, pack
+
+TWO_64 = 2**64
+TWO_63 = 2**63
+
+
+@dataclass(frozen=True, slots=True)
+class GroupAssignment:
+    """One prompt of a submission and a sampling seed (63 bits) for each of its completions."""
+
+    group: int
+    problem: int
+    seeds: tuple[int, ...]
+
+
+def compute_beacon(manifest: str, block_hash: str) -> str:
+    """Beacon of a node in a step: digest of manifest max(0, s-1-async_level) and the hash of its registration block + k."""
+    return digest("beacon/1", manifest, block_hash)
+
+
+def compute_seed(*, run: str, node: str, step: int, index: int, beacon: str) -> str:
+    """The seed of one index, from which everything else is drawn."""
+    return digest("assignment/1", run, node, step, index, beacon)
+
+
+def draw(seed: str, label: str, number: int, below: int = TWO_64) -> int:
+    """Uniform integer below `below`: the first 8 bytes, big-endian, of SHA-256 over ("draw/1", seed, label, number), and over
+    the same with a retry count behind it while the value falls in the uneven tail (rejection sampling, no bias)."""
+    tail = TWO_64 - TWO_64 % below
+    retry = 0
+    while True:
+        parts = ("draw/1", seed, label, number) if retry == 0 else ("draw/1", seed, label, number, retry)
+        value = int.from_bytes(hashlib.sha256(pack(*parts)).digest()[:8], "big")
+        if value < tail:
+            return value % below
+        retry += 1
+
+
+def is_admitted(seed: str, share: int) -> bool:
+    """Whether the head's share (of 2**64) admits this index."""
+    return draw(seed, "admit", 0) < share
+
+
+def assigned_groups(seed: str, *, problems: int, groups: int, group_size: int) -> tuple[GroupAssignment, ...]:
+    """Prompts (with replacement, below `problems`) and sampling seeds of one index."""
+    return tuple(
+        GroupAssignment(
+            group=group,
+            problem=draw(seed, "prompt", group, problems),
+            seeds=tuple(draw(seed, "sample", group * group_size + i, TWO_63) for i in range(group_size)),
+        )
+        for group in range(groups)
+    )
+
+
+def policy_window(step: int, async_level: int) -> range:
+    """Checkpoints that step `step` may use: max(0, s-1-async_level) .. s-1."""
+    return range(max(0, step - 1 - async_level), step)
+
+
+def beacon_step(step: int, async_level: int) -> int:
+    """The checkpoint whose manifest feeds the beacon of a step."""
+    return max(0, step - 1 - async_level)

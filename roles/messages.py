@@ -1,0 +1,268 @@
+"""Every message of the protocol: fields, bounds, kind, key, subkey, size limit and lifetime. Pure.
+
+A message travels as the payload of a `dht.envelope.Envelope`; which key and subkey it belongs under is fixed here, and a
+row found anywhere else is refused (`check_place`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from dht.encoding import Digest, Message, Natural, decode, digest
+from dht.envelope import Envelope
+from dht.errors import Malformed
+
+MESSAGE_VERSION = 1
+SHARE_ALL = 2**64
+"""`share` of an open step that admits every index."""
+
+NodeName = Annotated[str, Field(min_length=40, max_length=64, pattern=r"^12D3KooW[1-9A-HJ-NP-Za-km-z]+$")]
+Short = Annotated[str, Field(max_length=64)]
+Address = Annotated[str, Field(max_length=256)]
+Role = Literal["trainer", "worker", "validator", "relay"]
+ROLES: tuple[Role, ...] = ("trainer", "worker", "validator", "relay")
+
+
+class NodeRecord(Message):
+    """Who is there: the heartbeat. Workers publish no address."""
+
+    kind: Literal["node/1"] = "node/1"
+    node: NodeName
+    role: Role
+    addresses: Annotated[tuple[Address, ...], Field(max_length=8)] = ()
+    http: Annotated[str, Field(max_length=256)] = ""  # a relay's base URL
+    software: Short
+    message_version: Natural = MESSAGE_VERSION
+    hardware: Annotated[str, Field(max_length=256)] = ""
+    load_permille: Natural = 0
+    policy_step: Natural = 0
+    disk_free: Natural = 0  # bytes
+    boot: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]  # fresh at each start: tells a restart from a twin
+    state: Literal["online", "offline"] = "online"
+
+
+class OpenStep(Message):
+    """Demand of one step: index `i` is valid when `i < limit` and `H(seed) < share` (of 2**64)."""
+
+    step: Natural
+    limit: Annotated[int, Field(ge=0, le=1_000_000)]
+    share: Annotated[int, Field(ge=0, le=SHARE_ALL)]
+
+
+class Head(Message):
+    """What the leading trainer collects now. `step` 0 means: nothing yet."""
+
+    kind: Literal["head/1"] = "head/1"
+    term: Natural
+    step: Natural
+    policy_step: Natural
+    manifest: Digest  # newest committed
+    groups_wanted: Natural
+    state: Literal["collecting", "waiting", "saturated", "ended"]
+    open_steps: Annotated[tuple[OpenStep, ...], Field(max_length=16)] = ()
+
+
+class CheckpointRow(Message):
+    """A manifest's digest; the relays that have it stand in the row's hint."""
+
+    kind: Literal["checkpoint/1"] = "checkpoint/1"
+    term: Natural
+    step: Natural
+    manifest: Digest
+
+
+class FileEntry(Message):
+    """One file of a checkpoint; files are laid end to end in the order of the manifest and cut into shards."""
+
+    name: Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$")]
+    size: Natural
+
+
+class CheckpointManifest(Message):
+    """What a checkpoint is made of. `weights` is SHA-256 over the ordered shard digests (raw bytes): no second pass."""
+
+    kind: Literal["manifest/1"] = "manifest/1"
+    run: Digest
+    term: Natural
+    step: Natural
+    parent: Digest  # manifest digest of the checkpoint before; zeros for the first
+    weights: Digest
+    files: Annotated[tuple[FileEntry, ...], Field(min_length=1, max_length=256)]
+    shard_size: Annotated[int, Field(ge=1024, le=2**30)]
+    shards: Annotated[tuple[Digest, ...], Field(min_length=1, max_length=100_000)]
+
+
+class Submission(Message):
+    """Rollout groups of one assigned index, by digest of their Parquet blob."""
+
+    kind: Literal["submission/1"] = "submission/1"
+    run: Digest
+    node: NodeName
+    step: Natural
+    index: Annotated[int, Field(ge=0, lt=1_000_000)]
+    policy_step: Natural
+    policy: Digest  # manifest digest of the weights used
+    predecessor: Digest  # submission digest of the previous admitted index; zeros for the first of a step
+    blob: Digest
+    size: Natural  # bytes of the blob
+    groups: Annotated[int, Field(ge=1, le=1024)]
+    completions: Annotated[int, Field(ge=1, le=65_536)]
+    tokens: Natural  # output tokens: the units, checked against the blob
+
+
+class Statistics(Message):
+    """What an audit measured, joined over a submission (thousandths where not counts)."""
+
+    exponent_mismatches: Natural  # largest of any chunk
+    mantissa_mean: Natural  # thousandths, largest of any chunk
+    mantissa_median: Natural  # thousandths, largest of any chunk
+    margin_mean: Natural  # thousandths, largest of any completion: mean of min(margin, 5)
+    tokens_exact: Natural  # thousandths of tokens that are exactly what seeded sampling gives
+
+
+class Verdict(Message):
+    """A validator's judgement of one submission. The one with the highest sequence stands."""
+
+    kind: Literal["verdict/1"] = "verdict/1"
+    run: Digest
+    submission: Digest
+    node: NodeName
+    step: Natural
+    index: Natural
+    outcome: Literal["accept", "fault", "soft"]
+    reason: Annotated[int, Field(ge=0, le=999)]  # `roles.rules.Reason`
+    audited: bool
+    tokens: Natural
+    statistics: Statistics | None = None
+
+
+class TallyRow(Message):
+    """A validator's attestation of an epoch's tally: the proposal's fields, and the EIP-712 signature over them."""
+
+    kind: Literal["tally/1"] = "tally/1"
+    run: Digest
+    epoch: Natural
+    round: Natural
+    closing_block: Natural
+    parent_root: Digest
+    root: Digest
+    total: Natural
+    blob: Digest
+    size: Natural  # bytes of the tally blob
+    operator: Annotated[str, Field(pattern=r"^0x[0-9a-fA-F]{40}$")]
+    signature: Annotated[str, Field(pattern=r"^[0-9a-f]{130}$")]
+
+
+class UploadGrant(Message):
+    """Permission an uploader signs for one relay to store one blob: single use, at most ten minutes long."""
+
+    kind: Literal["grant/1"] = "grant/1"
+    relay: NodeName
+    blob: Digest
+    size: Natural
+    nonce: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+
+
+@dataclass(frozen=True, slots=True)
+class RowRule:
+    """Bounds of one kind of row: bytes on the wire and seconds of life."""
+
+    message: type[Message]
+    max_bytes: int
+    lifetime: int
+
+
+ROW_RULES: dict[str, RowRule] = {
+    "node/1": RowRule(NodeRecord, 4096, 90),
+    "head/1": RowRule(Head, 4096, 60),
+    "checkpoint/1": RowRule(CheckpointRow, 2048, 600),
+    "submission/1": RowRule(Submission, 3072, 600),
+    "verdict/1": RowRule(Verdict, 2560, 600),
+    "tally/1": RowRule(TallyRow, 2560, 600),
+    "grant/1": RowRule(UploadGrant, 2048, 600),
+    "manifest/1": RowRule(CheckpointManifest, 8 * 2**20, 10 * 365 * 86400),
+}
+DHT_KINDS = ("node/1", "head/1", "checkpoint/1", "submission/1", "verdict/1", "tally/1")
+"""Kinds that live in the DHT; the others travel by HTTP only."""
+
+
+def nodes_key(run: str, role: Role) -> str:
+    """Key of the node records of one role."""
+    return f"{run}/nodes/{role}"
+
+
+def head_key(run: str) -> str:
+    """Key of the heads."""
+    return f"{run}/head"
+
+
+def checkpoints_key(run: str) -> str:
+    """Key of the checkpoint rows."""
+    return f"{run}/checkpoints"
+
+
+def submissions_key(run: str, step: int, bucket: int) -> str:
+    """Key of a bucket's submissions of a step."""
+    return f"{run}/submissions/{step}/{bucket}"
+
+
+def verdicts_key(run: str, step: int, bucket: int) -> str:
+    """Key of the verdicts on a bucket's submissions of a step."""
+    return f"{run}/verdicts/{step}/{bucket}"
+
+
+def tally_key(run: str, epoch: int) -> str:
+    """Key of an epoch's attestations."""
+    return f"{run}/tally/{epoch}"
+
+
+def bucket_of(node: str, buckets: int) -> int:
+    """Bucket of a worker: a flood hurts the flooder."""
+    return int(digest("bucket/1", node)[:16], 16) % buckets
+
+
+def place_of(message: Message, *, run: str, buckets: int) -> tuple[str, str]:
+    """Key and subkey (without the signer's id for kinds signed by somebody else) a message belongs under."""
+    match message:
+        case NodeRecord():
+            return nodes_key(run, message.role), message.node
+        case Head():
+            return head_key(run), ""
+        case CheckpointRow():
+            return checkpoints_key(run), f":{message.step}"
+        case Submission():
+            return submissions_key(run, message.step, bucket_of(message.node, buckets)), f"{message.node}:{message.index}"
+        case Verdict():
+            return verdicts_key(run, message.step, bucket_of(message.node, buckets)), f":{message.submission}"
+        case TallyRow():
+            return tally_key(run, message.epoch), ""
+        case CheckpointManifest():
+            return f"{run}/manifests", f":{message.step}"
+        case UploadGrant():
+            return f"{run}/grants", f":{message.nonce}"
+    raise ValueError(f"{type(message).__name__} has no place")
+
+
+def subkey_for(message: Message, *, run: str, signer: str, buckets: int) -> str:
+    """Full subkey of a message by this signer."""
+    _, tail = place_of(message, run=run, buckets=buckets)
+    return tail if tail.startswith(signer) else signer + tail
+
+
+def open_row(row: Envelope, *, run: str, buckets: int) -> Message:
+    """The message in a verified envelope. Raises Malformed for an unknown kind, another run, or a wrong place."""
+    rule = ROW_RULES.get(row.kind)
+    if rule is None:
+        raise Malformed(f"unknown kind of row {row.kind[:32]!r}")
+    if row.run != run:
+        raise Malformed("row belongs to another run")
+    message = decode(rule.message, row.payload)
+    key, _ = place_of(message, run=run, buckets=buckets)
+    if row.key != key or row.subkey != subkey_for(message, run=run, signer=row.signer, buckets=buckets):
+        raise Malformed("row stands under a key or subkey that is not its own")
+    if getattr(message, "run", run) != run:
+        raise Malformed("message belongs to another run")
+    return message

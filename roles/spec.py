@@ -1,0 +1,205 @@
+"""The run spec: everything two nodes must agree on. `run.toml` -> canonical JSON -> `run_id` = SHA-256. Pure.
+
+No floats: decimals are strings, read with `Decimal` or `float()` where they are used.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError, model_validator
+
+from dht.encoding import Digest, Message, Natural, decode, encode, sha256
+from dht.errors import Malformed, NodeError
+from roles.messages import NodeName
+
+Decimal = Annotated[str, Field(pattern=r"^\d{1,9}(\.\d{1,12})?$")]
+EthAddress = Annotated[str, Field(pattern=r"^0x[0-9a-fA-F]{40}$")]
+MAX_SPEC_BYTES = 256 * 1024
+
+
+class SpecError(NodeError):
+    """The run spec is wrong; the text names the field."""
+
+
+class PinnedFile(Message):
+    """A file of the base model, by digest."""
+
+    name: Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$")]
+    size: Natural
+    sha256: Digest
+
+
+class ModelSpec(Message):
+    """The base model: checkpoint 0 is exactly these files."""
+
+    name: Annotated[str, Field(max_length=64)]
+    files: Annotated[tuple[PinnedFile, ...], Field(min_length=1, max_length=64)]
+    engine: Literal["transformers"] = "transformers"
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    attention: Literal["sdpa", "eager"] = "sdpa"
+
+
+class TaskSpec(Message):
+    """A finite ordered list of problems and its scorer, by digest."""
+
+    name: Annotated[str, Field(max_length=64)]
+    parameters: dict[str, int | str] = {}
+    size: Annotated[int, Field(ge=1, lt=2**53)]
+    digest: Digest
+
+
+class SamplingSpec(Message):
+    """How completions are drawn."""
+
+    temperature: Decimal = "1.0"
+    top_p: Decimal = "1.0"
+    top_k: Natural = 0  # 0: off
+    max_tokens: Annotated[int, Field(ge=1, le=1_000_000)] = 44
+    max_prompt_tokens: Annotated[int, Field(ge=1, le=1_000_000)] = 64
+    group_size: Annotated[int, Field(ge=2, le=1024)] = 8
+    groups_per_submission: Annotated[int, Field(ge=1, le=1024)] = 4
+
+
+class TrainingSpec(Message):
+    """GRPO numbers and the shape of a step."""
+
+    steps: Annotated[int, Field(ge=1, le=1_000_000)] = 40
+    async_level: Annotated[int, Field(ge=0, le=16)] = 2
+    batch_groups: Annotated[int, Field(ge=1)] = 16
+    min_batch: Annotated[int, Field(ge=1)] = 4
+    max_groups: Annotated[int, Field(ge=1)] = 64
+    saturated_rounds: Annotated[int, Field(ge=1)] = 3
+    initial_limit: Annotated[int, Field(ge=1)] = 4
+    learning_rate: Decimal = "0.0001"
+    beta1: Decimal = "0.9"
+    beta2: Decimal = "0.99"
+    weight_decay: Decimal = "0"
+    eps: Decimal = "0.2"
+    delta: Decimal = "4"
+    kl_coef: Decimal = "0"
+    entropy_coef: Decimal = "0"
+    max_grad_norm: Decimal = "0.5"
+    optimizer_steps: Annotated[int, Field(ge=1, le=64)] = 2
+    warmup_steps: Natural = 0
+    micro_batch: Annotated[int, Field(ge=1)] = 64
+    old_logprobs: Literal["current"] = "current"
+
+
+class Threshold(Message):
+    """Largest values still honest, and still no proof of fraud; between the two a refusal is soft. Thousandths, but for counts."""
+
+    exponent_mismatches: Natural
+    mantissa_mean: Natural
+    mantissa_median: Natural
+    margin_mean: Natural
+
+
+class CheckSpec(Message):
+    """Verification: proof format, thresholds, sizes."""
+
+    topk: Annotated[int, Field(ge=1, le=4096)] = 128
+    chunk: Annotated[int, Field(ge=1, le=4096)] = 32
+    honest: Threshold = Threshold(exponent_mismatches=8, mantissa_mean=2000, mantissa_median=2000, margin_mean=50)
+    fraud: Threshold = Threshold(exponent_mismatches=38, mantissa_mean=10_000, mantissa_median=8000, margin_mean=400)
+    duplicate_bits: Natural = 64
+    max_blob: Annotated[int, Field(ge=1024, le=2**34)] = 8 * 2**20
+    audit_rate: Decimal = "1"  # share of submissions audited; 1: all
+
+
+class OperatorSpec(Message):
+    """A trainer or validator as it stands on the ledger."""
+
+    node: NodeName
+    operator: EthAddress
+    payout: EthAddress
+
+
+class EpochSpec(Message):
+    """When a tally closes, and how proposers rotate. Seconds are ledger time."""
+
+    checkpoints: Annotated[int, Field(ge=1)] = 5
+    max_seconds: Annotated[int, Field(ge=1)] = 600
+    round_seconds: Annotated[int, Field(ge=1)] = 10
+    beacon_blocks: Annotated[int, Field(ge=1, le=256)] = 1
+
+
+class LedgerSpec(Message):
+    """Which contract on which chain."""
+
+    chain_id: Natural
+    contract: EthAddress
+    code_hash: Digest
+    deployment_block_hash: Digest
+
+
+class RunSpec(Message):
+    """One training run."""
+
+    kind: Literal["run/1"] = "run/1"
+    name: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$")]
+    model: ModelSpec
+    tasks: Annotated[tuple[TaskSpec, ...], Field(min_length=1, max_length=1)]
+    sampling: SamplingSpec = SamplingSpec()
+    training: TrainingSpec = TrainingSpec()
+    checks: CheckSpec = CheckSpec()
+    epoch: EpochSpec = EpochSpec()
+    buckets: Annotated[int, Field(ge=1, le=4096)] = 1
+    quorum: Annotated[int, Field(ge=1)]
+    validators: Annotated[tuple[OperatorSpec, ...], Field(min_length=1, max_length=64)]
+    trainers: Annotated[tuple[OperatorSpec, ...], Field(min_length=1, max_length=8)]
+    ledger: LedgerSpec
+
+    @model_validator(mode="after")
+    def _check_numbers(self) -> RunSpec:
+        if 2 * self.quorum <= len(self.validators) or self.quorum > len(self.validators):
+            raise ValueError("quorum must be more than half of the validators, and no more than all of them")
+        training = self.training
+        if not training.min_batch <= training.batch_groups <= training.max_groups:
+            raise ValueError("training: min_batch <= batch_groups <= max_groups must hold")
+        if float(training.delta) <= 1 + float(training.eps):
+            raise ValueError("training: delta must be more than 1 + eps")
+        if len({item.node for item in self.validators}) != len(self.validators):
+            raise ValueError("validators: a node is listed twice")
+        return self
+
+    @property
+    def run_id(self) -> str:
+        """SHA-256 of the canonical JSON."""
+        return sha256(encode(self))
+
+    @property
+    def task(self) -> TaskSpec:
+        """The one task of the run."""
+        return self.tasks[0]
+
+
+def spec_from_bytes(data: bytes, run_id: str) -> RunSpec:
+    """A spec fetched from a peer. Raises SpecError unless it is the one the id names."""
+    if len(data) > MAX_SPEC_BYTES or sha256(data) != run_id:
+        raise SpecError("these bytes are not the spec of this run")
+    try:
+        return decode(RunSpec, data)
+    except Malformed as error:
+        raise SpecError(str(error)) from error
+
+
+def spec_from_toml(text: str) -> RunSpec:
+    """A complete spec as TOML. Raises SpecError naming the first wrong field."""
+    try:
+        plain: dict[str, Any] = tomllib.loads(text)
+        return RunSpec.model_validate(_tuples(plain))
+    except tomllib.TOMLDecodeError as error:
+        raise SpecError(f"the spec is not valid TOML: {error}") from error
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise SpecError(f"spec, {'.'.join(map(str, first['loc'])) or 'as a whole'}: {first['msg']}") from error
+
+
+def _tuples(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(_tuples(item) for item in value)
+    if isinstance(value, dict):
+        return {key: _tuples(item) for key, item in value.items()}
+    return value
