@@ -1,0 +1,90 @@
+"""The port to whatever runs the policy. Adapters: `transformers_engine` (any device that PyTorch has).
+
+Knows nothing of tasks, files or peers. Blocking: call it from a worker thread, one call at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+import torch
+
+from roles.inference.sampling import SamplingSettings
+
+__all__ = ["Completion", "Engine", "Finish", "Prefill", "Request", "SamplingSettings"]
+
+Finish = Literal["eos", "length"]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One completion wanted: prompt token ids (at least one) and its sampling seed (63 bits)."""
+
+    prompt: tuple[int, ...]
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Completion:
+    """What the policy said to one `Request`.
+
+    `tokens` includes the end-of-sequence token when `finish` is "eos". `states` `[len(tokens), hidden]` bfloat16:
+    row `i` is the last hidden state, after the final norm, that produced token `i`.  # TOP-04
+    `logprobs` are under `softmax(logits / T)`, whole vocabulary.
+    """
+
+    tokens: tuple[int, ...]
+    finish: Finish
+    logprobs: tuple[float, ...]
+    states: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prefill:
+    """States `[T, hidden]` bfloat16 and logits `[T, vocabulary]` float32 at the positions that produced each output token.
+
+    Row 0 is position `len(prompt) - 1`, so the first token is covered.  # TOP-07
+    """
+
+    states: torch.Tensor
+    logits: torch.Tensor
+
+
+class Engine(Protocol):
+    """Runs one checkpoint at a time."""
+
+    @property
+    def eos(self) -> int:
+        """The token that ends a completion."""
+        ...
+
+    @property
+    def vocabulary(self) -> int:
+        """Number of token ids, the last dimension of the logits."""
+        ...
+
+    def load(self, checkpoint: Path) -> None:
+        """Take the weights of a checkpoint folder; in place when the architecture is the same.
+
+        Raises `BadCheckpoint` when the folder is no checkpoint this engine can run; the old weights then stand.
+        """
+        ...
+
+    def generate(self, requests: Sequence[Request], settings: SamplingSettings) -> list[Completion]:
+        """Complete all requests in one batch, in order."""
+        ...
+
+    def prefill(self, pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> list[Prefill]:
+        """One forward pass over (prompt, output) pairs, in order."""
+        ...
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Token ids of a text, no special tokens added."""
+        ...
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Text of token ids, special tokens left out."""
+        ...

@@ -1,0 +1,235 @@
+"""The engine on Hugging Face transformers: sdpa attention, left padding with explicit position ids, rows that leave when done.
+
+One attention kernel and one dtype are pinned per engine, because the tolerance of the checks is measured for them.  # TOP-16
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import DynamicCache
+
+from roles.inference.checkpoint_loading import load_model, load_tokenizer, read_architecture, swap_weights
+from roles.inference.engine import Completion, Finish, Prefill, Request
+from roles.inference.sampling import Floats, SamplingSettings, choose, gumbel_noise, token_logprobs
+
+_NOISE_ELEMENTS = 1 << 20  # noise is made for this many (row, position, token) triples at a time
+_PREFILL_TOKENS = 1 << 14  # padded tokens in one prefill batch
+
+
+class TransformersEngine:
+    """`Engine` over `AutoModelForCausalLM`. Holds one model; not thread-safe.
+
+    `tokenizer` is a folder when the checkpoints carry weights only. `max_rows` bounds the rows generated together.
+    """
+
+    def __init__(
+        self,
+        *,
+        device: str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        tokenizer: Path | None = None,
+        max_rows: int = 256,
+    ) -> None:
+        self._device = torch.device(device)
+        self._dtype = dtype
+        self._tokenizer_folder = tokenizer
+        self._max_rows = max_rows
+        self._architecture: dict[str, object] | None = None
+        self._model: Any = None
+        self._tokenizer: Any = None
+
+    @property
+    def eos(self) -> int:
+        return int(self._loaded_tokenizer().eos_token_id)
+
+    @property
+    def vocabulary(self) -> int:
+        return int(self._loaded_model().config.vocab_size)
+
+    def load(self, checkpoint: Path) -> None:
+        architecture = read_architecture(checkpoint)
+        if self._model is not None and architecture == self._architecture:
+            swap_weights(self._model, checkpoint)
+            return
+        model = load_model(checkpoint, device=self._device, dtype=self._dtype)
+        tokenizer = load_tokenizer(self._tokenizer_folder or checkpoint)
+        self._model, self._tokenizer, self._architecture = model, tokenizer, architecture
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        return tuple(self._loaded_tokenizer().encode(text, add_special_tokens=False))
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return str(
+            self._loaded_tokenizer().decode(
+                list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False
+            )
+        )
+
+    def generate(self, requests: Sequence[Request], settings: SamplingSettings) -> list[Completion]:
+        self._check_tokens([request.prompt for request in requests])
+        completions: list[Completion] = []
+        for start in range(0, len(requests), self._max_rows):
+            completions += self._generate_batch(requests[start : start + self._max_rows], settings)
+        return completions
+
+    @torch.inference_mode()
+    def prefill(self, pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> list[Prefill]:
+        self._check_tokens([prompt for prompt, _ in pairs])
+        self._check_tokens([output for _, output in pairs if output])
+        results: dict[int, Prefill] = {}
+        for batch in _prefill_batches(pairs):
+            results.update(zip(batch, self._prefill_batch([pairs[i] for i in batch]), strict=True))
+        return [results[i] for i in range(len(pairs))]
+
+    @torch.inference_mode()
+    def _generate_batch(self, requests: Sequence[Request], settings: SamplingSettings) -> list[Completion]:
+        ids, mask = self._left_padded([request.prompt for request in requests])
+        positions = (mask.cumsum(1) - 1).clamp(min=0)
+        cache = DynamicCache(config=self._loaded_model().config)
+        rows = [_Row(self.eos) for _ in requests]
+        live = list(range(len(requests)))
+        noise = _NoiseWindow([request.seed for request in requests], self.vocabulary, settings)
+        for index in range(settings.max_tokens):
+            hidden = self._states(ids, mask, positions, cache)[:, -1]
+            logits = self._logits(hidden).cpu().numpy()
+            tokens = choose(logits, noise.at(index, live), settings)
+            logprobs = token_logprobs(logits, tokens, settings.temperature)
+            states = hidden.to(torch.bfloat16).cpu().unbind(0)
+            for row, token, logprob, state in zip(live, tokens.tolist(), logprobs.tolist(), states, strict=True):
+                rows[row].add(token, logprob, state)
+            kept = [i for i, row in enumerate(live) if not rows[row].ended]
+            if not kept:
+                break
+            chosen = torch.from_numpy(tokens).to(self._device)
+            if len(kept) < len(live):
+                live = [live[i] for i in kept]
+                selection = torch.tensor(kept, device=self._device)
+                cache.batch_select_indices(selection)
+                chosen, mask, positions = chosen[selection], mask[selection], positions[selection]
+            ids = chosen[:, None]
+            mask = torch.cat([mask, mask.new_ones(len(live), 1)], dim=1)
+            positions = positions[:, -1:] + 1
+        return [row.completion() for row in rows]
+
+    def _prefill_batch(self, pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> list[Prefill]:
+        """Right padding needs no mask: under causal attention no real token sees what comes after it."""
+        sequences = [prompt + output[:-1] for prompt, output in pairs]
+        ids = torch.zeros(len(pairs), max(map(len, sequences)), dtype=torch.int64)
+        for row, sequence in enumerate(sequences):
+            ids[row, : len(sequence)] = torch.tensor(sequence)
+        hidden = self._states(ids.to(self._device), None, None, None)
+        spans = [
+            hidden[row, len(prompt) - 1 : len(prompt) - 1 + len(output)] for row, (prompt, output) in enumerate(pairs)
+        ]
+        lengths = [len(output) for _, output in pairs]
+        packed = torch.cat(spans)
+        states = packed.to(torch.bfloat16).cpu().split(lengths)
+        logits = self._logits(packed).cpu().split(lengths)
+        return [Prefill(states=s, logits=z) for s, z in zip(states, logits, strict=True)]
+
+    def _states(
+        self,
+        ids: torch.Tensor,
+        mask: torch.Tensor | None,
+        positions: torch.Tensor | None,
+        cache: DynamicCache | None,
+    ) -> torch.Tensor:
+        """Last hidden states after the final norm, `[rows, tokens, hidden]`."""
+        output = self._loaded_model().base_model(
+            input_ids=ids, attention_mask=mask, position_ids=positions, cache=cache, use_cache=cache is not None
+        )
+        states: torch.Tensor = output.last_hidden_state
+        return states
+
+    def _logits(self, states: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self._loaded_model().get_output_embeddings()(states)
+        return logits.float()
+
+    def _left_padded(self, prompts: Sequence[tuple[int, ...]]) -> tuple[torch.Tensor, torch.Tensor]:
+        width = max(map(len, prompts))
+        ids = torch.zeros(len(prompts), width, dtype=torch.int64)
+        mask = torch.zeros(len(prompts), width, dtype=torch.int64)
+        for row, prompt in enumerate(prompts):
+            ids[row, width - len(prompt) :] = torch.tensor(prompt)
+            mask[row, width - len(prompt) :] = 1
+        return ids.to(self._device), mask.to(self._device)
+
+    def _check_tokens(self, sequences: Sequence[tuple[int, ...]]) -> None:
+        for sequence in sequences:
+            if not sequence:
+                raise ValueError("a prompt needs at least one token")
+            if min(sequence) < 0 or max(sequence) >= self.vocabulary:
+                raise ValueError("token id outside the vocabulary")
+
+    def _loaded_model(self) -> Any:
+        if self._model is None:
+            raise ValueError("load a checkpoint first")
+        return self._model
+
+    def _loaded_tokenizer(self) -> Any:
+        if self._tokenizer is None:
+            raise ValueError("load a checkpoint first")
+        return self._tokenizer
+
+
+class _Row:
+    """One completion while it grows."""
+
+    def __init__(self, eos: int) -> None:
+        self._eos = eos
+        self._tokens: list[int] = []
+        self._logprobs: list[float] = []
+        self._states: list[torch.Tensor] = []
+
+    @property
+    def ended(self) -> bool:
+        return bool(self._tokens) and self._tokens[-1] == self._eos
+
+    def add(self, token: int, logprob: float, state: torch.Tensor) -> None:
+        self._tokens.append(token)
+        self._logprobs.append(logprob)
+        self._states.append(state)
+
+    def completion(self) -> Completion:
+        finish: Finish = "eos" if self.ended else "length"
+        return Completion(tuple(self._tokens), finish, tuple(self._logprobs), torch.stack(self._states))
+
+
+class _NoiseWindow:
+    """Noise for the next few positions of every row, so that one call of the generator serves many steps."""
+
+    def __init__(self, seeds: Sequence[int], vocabulary: int, settings: SamplingSettings) -> None:
+        self._seeds = seeds
+        self._vocabulary = vocabulary
+        self._greedy = settings.temperature == 0.0
+        width = max(1, _NOISE_ELEMENTS // (len(seeds) * vocabulary))
+        self._width = min(width, settings.max_tokens)
+        self._start = 0
+        self._window: Floats | None = None
+
+    def at(self, position: int, live: list[int]) -> Floats:
+        """Noise `[len(live), vocabulary]` of one position."""
+        if self._greedy:
+            return gumbel_noise([], 0, self._vocabulary)
+        if self._window is None or position >= self._start + self._width:
+            self._start = position
+            positions = range(position, position + self._width)
+            self._window = gumbel_noise([[s] for s in self._seeds], [list(positions)], self._vocabulary)
+        return self._window[live, position - self._start]
+
+
+def _prefill_batches(pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> Iterator[list[int]]:
+    """Indices grouped by similar length, each group within `_PREFILL_TOKENS` padded tokens (or one long row)."""
+    lengths = [len(prompt) + len(output) for prompt, output in pairs]
+    batch: list[int] = []
+    for index in sorted(range(len(pairs)), key=lambda i: lengths[i]):
+        if batch and (len(batch) + 1) * lengths[index] > _PREFILL_TOKENS:
+            yield batch
+            batch = []
+        batch.append(index)
+    if batch:
+        yield batch

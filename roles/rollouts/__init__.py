@@ -1,0 +1,1 @@
+"""Rollouts: the one Parquet file that a submission names by digest."""
