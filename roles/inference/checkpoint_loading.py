@@ -1,4 +1,7 @@
-"""A checkpoint folder (config.json, *.safetensors, tokenizer files) into a model in memory. No network, no pickle, no remote code."""
+"""A checkpoint folder (config.json, *.safetensors, tokenizer files) into a model in memory.
+
+No network, no pickle, no remote code.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 from transformers.utils import logging as transformers_logging
 
 from roles.inference.errors import BadCheckpoint
@@ -18,6 +21,7 @@ from roles.inference.errors import BadCheckpoint
 transformers_logging.disable_progress_bar()
 
 _CONFIG_BYTES = 1 << 20
+_LIBRARY_ERRORS = (OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError, SafetensorError)
 _NOT_ARCHITECTURE = frozenset({"_name_or_path", "transformers_version"})
 
 
@@ -36,7 +40,7 @@ def read_architecture(checkpoint: Path) -> dict[str, object]:
 def load_model(checkpoint: Path, *, device: torch.device, dtype: torch.dtype) -> Any:
     """A causal language model in evaluation mode, attention kernel pinned to sdpa. Raises `BadCheckpoint`."""
     with _refusals(checkpoint):
-        model, report = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             checkpoint,
             dtype=dtype,
             attn_implementation="sdpa",
@@ -45,6 +49,7 @@ def load_model(checkpoint: Path, *, device: torch.device, dtype: torch.dtype) ->
             trust_remote_code=False,
             output_loading_info=True,
         )
+    model, report = loaded
     # The library fills what is missing with random numbers and only warns.
     for fault in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         if report.get(fault):
@@ -53,9 +58,13 @@ def load_model(checkpoint: Path, *, device: torch.device, dtype: torch.dtype) ->
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """The tokenizer of a folder; it must name an end-of-sequence token. Raises `BadCheckpoint`."""
+    """The tokenizer of a folder, tokenizer.json to the letter; it must name an end-of-sequence token.
+
+    Not `AutoTokenizer`: for a model type it knows it puts its own splitting rules over the file's.
+    Raises `BadCheckpoint`.
+    """
     with _refusals(folder):
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
     if tokenizer.eos_token_id is None:
         raise BadCheckpoint(f"{folder.name}: the tokenizer has no end-of-sequence token")
     return tokenizer
@@ -90,7 +99,7 @@ def _weight_files(checkpoint: Path) -> list[Path]:
 
 def _tensors(file: Path) -> Iterator[tuple[str, torch.Tensor]]:
     with safe_open(file, framework="pt") as weights:
-        for name in weights.keys():  # noqa: SIM118 - not a dict
+        for name in weights.keys():
             yield name, weights.get_tensor(name)
 
 
@@ -99,5 +108,5 @@ def _refusals(folder: Path) -> Iterator[None]:
     """Whatever the libraries raise on a bad folder becomes `BadCheckpoint`."""
     try:
         yield
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError, RecursionError, SafetensorError) as e:
-        raise BadCheckpoint(f"{folder.name}: not a checkpoint this engine can run ({type(e).__name__})") from e
+    except _LIBRARY_ERRORS as error:
+        raise BadCheckpoint(f"{folder.name}: not a checkpoint this engine can run ({type(error).__name__})") from error

@@ -44,7 +44,7 @@ class Completion:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prefill:
-    """States `[T, hidden]` bfloat16 and logits `[T, vocabulary]` float32 at the positions that produced each output token.
+    """What made each output token: states `[T, hidden]` bfloat16 and logits `[T, vocabulary]` float32.
 
     Row 0 is position `len(prompt) - 1`, so the first token is covered.  # TOP-07
     """

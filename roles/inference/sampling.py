@@ -66,7 +66,8 @@ def gumbel_noise(seeds: npt.ArrayLike, positions: npt.ArrayLike, vocabulary: int
 
 def choose(logits: Floats, noise: Floats, settings: SamplingSettings) -> Ints:
     """The tokens that seeded sampling gives: int64 `[...]` for logits and noise `[..., vocabulary]`."""
-    return perturbed_scores(logits, noise, settings).argmax(axis=-1)
+    tokens: Ints = perturbed_scores(logits, noise, settings).argmax(axis=-1)
+    return tokens
 
 
 def perturbed_scores(logits: Floats, noise: Floats, settings: SamplingSettings) -> Floats:
@@ -108,7 +109,8 @@ def token_logprobs(logits: Floats, tokens: npt.ArrayLike, temperature: float) ->
     scaled = np.asarray(logits, dtype=np.float64) / (temperature or 1.0)
     shifted = scaled - scaled.max(axis=-1, keepdims=True)
     chosen = np.take_along_axis(shifted, np.asarray(tokens, dtype=np.int64)[..., None], axis=-1)[..., 0]
-    return (chosen - np.log(np.exp(shifted).sum(axis=-1))).astype(np.float32)
+    logprobs: Floats = (chosen - np.log(np.exp(shifted).sum(axis=-1))).astype(np.float32)
+    return logprobs
 
 
 def _fill_gumbel(block: Floats, seeds: npt.NDArray[np.uint64], positions: npt.NDArray[np.uint64], token: int) -> None:

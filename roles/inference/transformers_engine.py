@@ -1,6 +1,7 @@
-"""The engine on Hugging Face transformers: sdpa attention, left padding with explicit position ids, rows that leave when done.
+"""The engine on Hugging Face transformers.
 
-One attention kernel and one dtype are pinned per engine, because the tolerance of the checks is measured for them.  # TOP-16
+sdpa attention, left padding with explicit position ids, rows that leave the batch when they are done. One attention
+kernel and one dtype are pinned per engine, because the tolerance of the checks is measured for them.  # TOP-16
 """
 
 from __future__ import annotations
@@ -64,9 +65,7 @@ class TransformersEngine:
 
     def decode(self, tokens: Sequence[int]) -> str:
         return str(
-            self._loaded_tokenizer().decode(
-                list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False
-            )
+            self._loaded_tokenizer().decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False)
         )
 
     def generate(self, requests: Sequence[Request], settings: SamplingSettings) -> list[Completion]:
@@ -127,8 +126,8 @@ class TransformersEngine:
         ]
         lengths = [len(output) for _, output in pairs]
         packed = torch.cat(spans)
-        states = packed.to(torch.bfloat16).cpu().split(lengths)
-        logits = self._logits(packed).cpu().split(lengths)
+        states = torch.split(packed.to(torch.bfloat16).cpu(), lengths)
+        logits = torch.split(self._logits(packed).cpu(), lengths)
         return [Prefill(states=s, logits=z) for s, z in zip(states, logits, strict=True)]
 
     def _states(
@@ -139,9 +138,8 @@ class TransformersEngine:
         cache: DynamicCache | None,
     ) -> torch.Tensor:
         """Last hidden states after the final norm, `[rows, tokens, hidden]`."""
-        output = self._loaded_model().base_model(
-            input_ids=ids, attention_mask=mask, position_ids=positions, cache=cache, use_cache=cache is not None
-        )
+        # By position: the cache's parameter has had two names.
+        output = self._loaded_model().base_model(ids, mask, positions, cache, use_cache=cache is not None)
         states: torch.Tensor = output.last_hidden_state
         return states
 

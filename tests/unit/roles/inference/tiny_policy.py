@@ -35,7 +35,8 @@ def make_tiny_model(*, seed: int = 0, hidden: int = 128, scale: float = 4.0) -> 
         pad_token_id=0,
         bos_token_id=None,
     )
-    model = Qwen2ForCausalLM(config).eval()
+    model: Qwen2ForCausalLM = Qwen2ForCausalLM(config)
+    model.eval()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() == 2:
