@@ -26,7 +26,7 @@ _FILE_LENGTH = len(_KEY_PREFIX) + 64
 
 def node_id_of(public_key: bytes) -> NodeId:
     """Peer id of a 32-byte ed25519 public key."""
-    return base58.b58encode(_ID_PREFIX + public_key).decode()
+    return str(base58.b58encode(_ID_PREFIX + public_key), "ascii")
 
 
 @lru_cache(maxsize=4096)
@@ -77,7 +77,9 @@ class NodeKey:
                 file.flush()
                 os.fsync(file.fileno())
         except FileExistsError as error:
-            raise IdentityError(f"{path} exists already; remove it first if you really mean to lose that key") from error
+            raise IdentityError(
+                f"{path} exists already; remove it first if you really mean to lose that key"
+            ) from error
         except OSError as error:
             raise IdentityError(f"cannot write the key file {path}: {error.strerror}") from error
 
@@ -87,12 +89,18 @@ class NodeKey:
         try:
             data = path.read_bytes()[: _FILE_LENGTH + 1]
         except FileNotFoundError as error:
-            raise IdentityError(f"no key file at {path}; make one with: intellect-node keys new --key {path}") from error
+            raise IdentityError(
+                f"no key file at {path}; make one with: intellect-node keys new --key {path}"
+            ) from error
         except OSError as error:
-            raise IdentityError(f"cannot read the key file {path}: {error.strerror}; check its owner and mode") from error
+            raise IdentityError(
+                f"cannot read the key file {path}: {error.strerror}; check its owner and mode"
+            ) from error
         seed = data[len(_KEY_PREFIX) : len(_KEY_PREFIX) + 32]
         if len(data) != _FILE_LENGTH or not data.startswith(_KEY_PREFIX):
-            raise IdentityError(f"{path} is not an ed25519 key file; restore it from a backup, or move it away and make a new one")
+            raise IdentityError(
+                f"{path} is not an ed25519 key file; restore it from a backup, or move it away and make a new one"
+            )
         key = cls(seed)
         if data[-32:] != public_key_of(key.node):
             raise IdentityError(f"{path} is damaged (its halves do not match); restore it from a backup")

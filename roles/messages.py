@@ -234,7 +234,9 @@ def place_of(message: Message, *, run: str, buckets: int) -> tuple[str, str]:
         case CheckpointRow():
             return checkpoints_key(run), f":{message.step}"
         case Submission():
-            return submissions_key(run, message.step, bucket_of(message.node, buckets)), f"{message.node}:{message.index}"
+            return submissions_key(
+                run, message.step, bucket_of(message.node, buckets)
+            ), f"{message.node}:{message.index}"
         case Verdict():
             return verdicts_key(run, message.step, bucket_of(message.node, buckets)), f":{message.submission}"
         case TallyRow():

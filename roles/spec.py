@@ -45,7 +45,7 @@ class TaskSpec(Message):
     """A finite ordered list of problems and its scorer, by digest."""
 
     name: Annotated[str, Field(max_length=64)]
-    parameters: dict[str, int | str] = {}
+    parameters: dict[str, int | str] = Field(default_factory=dict)
     size: Annotated[int, Field(ge=1, lt=2**53)]
     digest: Digest
 
@@ -88,7 +88,8 @@ class TrainingSpec(Message):
 
 
 class Threshold(Message):
-    """Largest values still honest, and still no proof of fraud; between the two a refusal is soft. Thousandths, but for counts."""
+    """Largest values that pass (honest), or that are no proof of fraud; between the two a refusal is soft. Thousandths,
+    but for the count of mismatches."""
 
     exponent_mismatches: Natural
     mantissa_mean: Natural
@@ -105,7 +106,6 @@ class CheckSpec(Message):
     fraud: Threshold = Threshold(exponent_mismatches=38, mantissa_mean=10_000, mantissa_median=8000, margin_mean=400)
     duplicate_bits: Natural = 64
     max_blob: Annotated[int, Field(ge=1024, le=2**34)] = 8 * 2**20
-    audit_rate: Decimal = "1"  # share of submissions audited; 1: all
 
 
 class OperatorSpec(Message):

@@ -1,0 +1,37 @@
+"""Says our messages: puts each under its own key and subkey, signed by the publisher it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dht.encoding import Message, encode
+from dht.envelope import Envelope
+from roles.messages import ROW_RULES, place_of, subkey_for
+from roles.ports import Announcer
+from roles.spec import RunSpec
+
+
+class Voice:
+    """A node's voice in one run."""
+
+    def __init__(self, announcer: Announcer, *, node: str, spec: RunSpec) -> None:
+        self.node = node
+        self._announcer = announcer
+        self._spec = spec
+        self._run = spec.run_id
+
+    async def announce(
+        self, message: Message, *, relays: Sequence[str] = (), keep_seconds: int | None = None
+    ) -> Envelope:
+        """Sign, publish and keep published. `relays` (node ids) travel as the row's hint, outside its digest."""
+        kind = str(getattr(message, "kind"))  # noqa: B009 - every message has one; Message itself does not declare it
+        key, _ = place_of(message, run=self._run, buckets=self._spec.buckets)
+        return await self._announcer.publish(
+            kind=kind,
+            record_key=key,
+            subkey=subkey_for(message, run=self._run, signer=self.node, buckets=self._spec.buckets),
+            payload=encode(message),
+            lifetime=ROW_RULES[kind].lifetime,
+            hint=",".join(relays).encode(),
+            keep_seconds=keep_seconds,
+        )

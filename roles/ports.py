@@ -1,0 +1,91 @@
+"""What the actors need from outside, as protocols; adapters in dht, ledger and shardcast fit by shape."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from dht.envelope import Envelope
+from ledger.records import Attestation, Block, Commit, FinalRoot, Proposal, Registration, RegistrationRequest, RunTerms
+
+
+class Clock(Protocol):
+    """Unix milliseconds."""
+
+    def __call__(self) -> int: ...
+
+
+class Directory(Protocol):
+    """Signed rows on a DHT. It decides nothing: absence means "unknown"."""
+
+    async def publish(self, row: Envelope) -> None:
+        """Store a row; returns once another peer was seen to hold it. Raises TransportError."""
+
+    async def read(self, keys: Sequence[str]) -> Mapping[str, Sequence[Envelope]]:
+        """Verified, unexpired rows under each key. Raises TransportError."""
+
+
+class Announcer(Protocol):
+    """Signs messages of ours, publishes them, keeps them published."""
+
+    async def publish(
+        self,
+        *,
+        kind: str,
+        record_key: str,
+        subkey: str,
+        payload: bytes,
+        lifetime: int,
+        hint: bytes = b"",
+        keep_seconds: int | None = None,
+    ) -> Envelope: ...
+
+    def withdraw(self, record_key: str, subkey: str) -> None: ...
+
+
+class Relays(Protocol):
+    """The relays, as their client sees them."""
+
+    async def put(self, data: bytes, *, copies: int = 2) -> tuple[str, ...]:
+        """Upload under signed grants; ids of the relays that hold it. Raises TransportError when none does."""
+
+    async def get(self, digest: str, *, limit: int, relays: Sequence[str] = ()) -> bytes:
+        """Bytes with this SHA-256. Raises TransportError when no relay has them."""
+
+    async def fetch_manifest(self, digest: str, *, relays: Sequence[str] = ()) -> Envelope:
+        """The signed manifest with this digest. Raises TransportError."""
+
+    async def fetch_checkpoint(self, digest: str, into: Path, *, relays: Sequence[str] = ()) -> Path:
+        """A verified checkpoint directory, complete or not there at all. Raises TransportError."""
+
+    async def put_checkpoint(self, manifest: Envelope, directory: Path) -> tuple[str, ...]:
+        """Publish manifest and shards; ids of the relays that hold all of it. Raises TransportError when none does."""
+
+
+class Ledger(Protocol):
+    """The contract: who is eligible, what is committed, what is final. Raises LedgerError."""
+
+    async def terms(self) -> RunTerms: ...
+
+    async def head(self) -> Block: ...
+
+    async def block(self, number: int) -> Block | None: ...
+
+    async def registration(self, node: str) -> Registration | None: ...
+
+    async def registrations(self) -> Mapping[str, Registration]: ...
+
+    async def commits(self, from_step: int = 0) -> Sequence[Commit]: ...
+
+    async def final_roots(self) -> Sequence[FinalRoot]: ...
+
+    async def register(self, request: RegistrationRequest) -> None: ...
+
+    async def commit_checkpoint(self, *, term: int, step: int, manifest: str, parent: str, final: bool) -> None: ...
+
+    async def attest(self, proposal: Proposal) -> Attestation: ...
+
+    async def check_attestation(self, proposal: Proposal, attestation: Attestation) -> bool: ...
+
+    async def finalise(self, proposal: Proposal, attestations: Sequence[Attestation]) -> None: ...

@@ -1,0 +1,268 @@
+"""The one object that grants trust: verified envelopes in, trusted messages out, or a refusal and nothing changed. Pure.
+
+A role obtains a head, a submission or a verdict it did not write only through the `admit_*` methods here. No clock, no
+I/O: the ledger's facts come in as a `LedgerView`, rows come in as envelopes whose signatures hold.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from dht.encoding import ZERO_DIGEST
+from dht.envelope import Envelope
+from dht.errors import Malformed
+from ledger.records import Block, Commit, Registration, RunTerms
+from roles import rules
+from roles.assignment import beacon_step, compute_beacon, compute_seed, is_admitted
+from roles.messages import Head, Message, OpenStep, Submission, Verdict, open_row
+from roles.rules import Ignore, Reason, Reject
+from roles.spec import RunSpec
+
+TERM = 1
+"""The only term while leases are not in force: the first trainer of the ledger leads."""
+MAX_DIGESTS_PER_INDEX = 4
+"""Distinct submissions of one (node, step, index) remembered; two already are an equivocation."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerView:
+    """What the ledger said last. `beacons` holds, by node, the hash of block `first_block + beacon_blocks`."""
+
+    terms: RunTerms
+    head: Block
+    commits: Mapping[int, Commit]
+    registrations: Mapping[str, Registration]
+    beacons: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class AdmittedSubmission:
+    """A submission that passed the gate, its digest, its assignment seed, and the relays its signer named."""
+
+    submission: Submission
+    digest: str
+    seed: str
+    relays: tuple[str, ...]
+    row: Envelope
+
+
+@dataclass(slots=True)
+class Standing:
+    """The verdicts that stand on one submission, by validator."""
+
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    rows: dict[str, Envelope] = field(default_factory=dict)
+
+    def count(self, outcome: str, *, audited: bool = False) -> int:
+        """Verdicts with this outcome (only those that audited, if asked)."""
+        return sum(v.outcome == outcome and (v.audited or not audited) for v in self.verdicts.values())
+
+
+class TrustedState:
+    """Everything a role believes about a run, and why it may."""
+
+    def __init__(self, spec: RunSpec, run: str) -> None:
+        self.spec = spec
+        self.run = run
+        self.view: LedgerView | None = None
+        self.head: Head | None = None
+        self.opened: dict[int, OpenStep] = {}
+        self.submissions: dict[str, AdmittedSubmission] = {}
+        self.standings: defaultdict[str, Standing] = defaultdict(Standing)
+        self._head_order = (-1, -1, -1)
+        self._by_index: defaultdict[tuple[str, int, int], list[str]] = defaultdict(list)
+        self._accepted: dict[tuple[str, int, int], str] = {}
+        self._equivocations: defaultdict[str, int] = defaultdict(int)
+
+    # -- the ledger ----------------------------------------------------------------------------------------------
+
+    def admit_view(self, view: LedgerView) -> None:
+        """Take over the ledger's facts. Raises Reject when the ledger's terms are not the spec's (a foreign run)."""
+        listed = {item.node for item in view.terms.validators}, {item.node for item in view.terms.trainers}
+        wanted = {item.node for item in self.spec.validators}, {item.node for item in self.spec.trainers}
+        if view.terms.run != self.run or listed != wanted or view.terms.quorum != self.spec.quorum:
+            raise Reject(Reason.OLD_TERM, "the ledger's terms of this run are not the spec's")
+        self.view = view
+
+    def committed(self, step: int) -> str | None:
+        """Manifest digest of a committed checkpoint."""
+        commit = self.view.commits.get(step) if self.view else None
+        return commit.manifest if commit else None
+
+    def newest_commit(self) -> Commit | None:
+        """The newest committed checkpoint."""
+        commits = self.view.commits if self.view else {}
+        return commits[max(commits)] if commits else None
+
+    def leader(self) -> str | None:
+        """Node id of the leading trainer."""
+        return self.view.terms.trainers[0].node if self.view else None
+
+    def is_validator(self, node: str) -> bool:
+        """Whether the ledger lists the node as a validator."""
+        return bool(self.view) and any(item.node == node for item in self.view.terms.validators)  # type: ignore[union-attr]
+
+    def is_member(self, node: str) -> bool:
+        """Whether the node may submit and upload: registered, or an operator of the run."""
+        if self.view is None:
+            return False
+        operators = (*self.view.terms.validators, *self.view.terms.trainers)
+        return node in self.view.registrations or any(item.node == node for item in operators)
+
+    def seed_of(self, node: str, step: int, index: int) -> str | None:
+        """Assignment seed, or None while the node's block or the beacon's checkpoint is unknown."""
+        manifest = self.committed(beacon_step(step, self.spec.training.async_level))
+        block = self.view.beacons.get(node) if self.view else None
+        if manifest is None or block is None:
+            return None
+        beacon = compute_beacon(manifest, block)
+        return compute_seed(run=self.run, node=node, step=step, index=index, beacon=beacon)
+
+    # -- rows ------------------------------------------------------------------------------------------------------
+
+    def _open(self, row: Envelope) -> Message:
+        return open_row(row, run=self.run, buckets=self.spec.buckets)
+
+    def admit_head(self, row: Envelope) -> Head:
+        """Take over a newer head of the leading trainer. Raises Malformed, Reject, or Ignore for an older one."""
+        head = self._open(row)
+        if not isinstance(head, Head):
+            raise Malformed("not a head")
+        # [REJECT] only the leader of the ledger's term says what is collected
+        if row.signer != self.leader():
+            raise Reject(Reason.NOT_THE_LEADER)
+        if head.term != TERM:
+            raise Reject(Reason.OLD_TERM)
+        # [IGNORE] heads never go back: highest (term, step, sequence)
+        order = (head.term, head.step, row.sequence)
+        if order <= self._head_order:
+            raise Ignore(Reason.LATE, "an older head")
+        self._head_order, self.head = order, head
+        for opened in head.open_steps:
+            self._open_step(opened)
+        return head
+
+    def _open_step(self, opened: OpenStep) -> None:
+        before = self.opened.get(opened.step)  # the share is fixed when the step opens; the limit only rises
+        if before is not None:
+            opened = OpenStep(step=before.step, share=before.share, limit=max(before.limit, opened.limit))
+        self.opened[opened.step] = opened
+
+    def admit_submission(self, row: Envelope) -> AdmittedSubmission:
+        """Stage 1 of verification, but for timing. Raises Malformed, Reject or Ignore; on any of them nothing changed."""
+        submission = self._open(row)
+        if not isinstance(submission, Submission) or row.signer != submission.node:
+            raise Malformed("not a submission of its signer")
+        if (known := self.submissions.get(row.digest)) is not None:
+            return known
+        if self.view is None or submission.node not in self.view.registrations:
+            raise Ignore(Reason.UNREGISTERED)
+        opened = rules.check_open(submission, head=self.head, opened=self.opened.get(submission.step))
+        rules.check_counts(submission, self.spec)
+        committed = self.committed(submission.policy_step)
+        rules.check_policy(submission, committed=committed, async_level=self.spec.training.async_level)
+        seed = self._check_place_in_sequence(submission, opened)
+        return self._remember(row, submission, seed)
+
+    def _check_place_in_sequence(self, submission: Submission, opened: OpenStep) -> str:
+        seed = self.seed_of(submission.node, submission.step, submission.index)
+        if seed is None:
+            raise Ignore(Reason.BEACON_UNKNOWN)
+        if not is_admitted(seed, opened.share):
+            raise Reject(Reason.NOT_ADMITTED)
+        previous = self.previous_index(submission.node, submission.step, submission.index)
+        known = () if previous is None else self.known_digests(submission.node, submission.step, previous)
+        rules.check_predecessor(submission, previous=previous, known=known)
+        return seed
+
+    def _remember(self, row: Envelope, submission: Submission, seed: str) -> AdmittedSubmission:
+        digests = self._by_index[(submission.node, submission.step, submission.index)]
+        if digests:
+            self._equivocations[submission.node] += 1
+        if len(digests) >= MAX_DIGESTS_PER_INDEX:
+            raise Ignore(Reason.REPEATED_EQUIVOCATION)
+        relays = tuple(row.hint.decode("ascii", "replace").split(",")) if row.hint else ()
+        admitted = AdmittedSubmission(submission, row.digest, seed, relays, row)
+        digests.append(row.digest)
+        self.submissions[row.digest] = admitted
+        return admitted
+
+    def previous_index(self, node: str, step: int, index: int) -> int | None:
+        """The admitted index before this one, or None for the first."""
+        opened = self.opened.get(step)
+        for before in range(index - 1, -1, -1):
+            seed = self.seed_of(node, step, before)
+            if seed and opened and is_admitted(seed, opened.share):
+                return before
+        return None
+
+    def known_digests(self, node: str, step: int, index: int) -> tuple[str, ...]:
+        """Digests of every submission seen for one index."""
+        return tuple(self._by_index.get((node, step, index), ()))
+
+    def equivocations(self, node: str) -> int:
+        """How many times the node signed a second submission of one index."""
+        return self._equivocations[node]
+
+    def admit_verdict(self, row: Envelope) -> Verdict:
+        """Take over a verdict of a validator of the run; per validator the highest sequence stands. Raises Malformed,
+        Reject, or Ignore for an older one."""
+        verdict = self._open(row)
+        if not isinstance(verdict, Verdict):
+            raise Malformed("not a verdict")
+        # [REJECT] only validators of the ledger's set are counted
+        if not self.is_validator(row.signer):
+            raise Reject(Reason.NOT_A_VALIDATOR)
+        standing = self.standings[verdict.submission]
+        before = standing.rows.get(row.signer)
+        if before is not None and before.sequence >= row.sequence:
+            raise Ignore(Reason.LATE, "an older verdict")
+        standing.verdicts[row.signer] = verdict
+        standing.rows[row.signer] = row
+        self._settle(verdict)
+        return verdict
+
+    def _settle(self, verdict: Verdict) -> None:
+        place = (verdict.node, verdict.step, verdict.index)
+        if self._has_quorum(verdict.submission):
+            self._accepted.setdefault(place, verdict.submission)  # the first to reach quorum stands
+
+    def _has_quorum(self, digest: str) -> bool:
+        standing = self.standings.get(digest)
+        if standing is None or standing.count("accept") < self.spec.quorum:
+            return False
+        # a fault is answered by a quorum of accepts that audited
+        return standing.count("fault") == 0 or standing.count("accept", audited=True) >= self.spec.quorum
+
+    def is_accepted(self, digest: str) -> bool:
+        """Whether a quorum stands behind this submission, and it was the first of its (node, step, index) to get there."""
+        admitted = self.submissions.get(digest)
+        if admitted is None or not self._has_quorum(digest):
+            return False
+        submission = admitted.submission
+        return self._accepted.get((submission.node, submission.step, submission.index), digest) == digest
+
+    def rival(self, submission: Submission, digest: str) -> str | None:
+        """The other submission of the same index that was accepted first, if any."""
+        other = self._accepted.get((submission.node, submission.step, submission.index))
+        return other if other != digest else None
+
+    def accepted(self) -> Iterator[AdmittedSubmission]:
+        """Every accepted submission, in the order admitted."""
+        return (item for digest, item in list(self.submissions.items()) if self.is_accepted(digest))
+
+    def forget_before(self, step: int) -> None:
+        """Drop submissions and verdicts of steps below `step`: memory stays bounded by the open window and the epoch."""
+        for digest in [d for d, item in self.submissions.items() if item.submission.step < step]:
+            del self.submissions[digest]
+        for digest in [d for d, s in self.standings.items() if all(v.step < step for v in s.verdicts.values())]:
+            del self.standings[digest]
+        for place in [p for p in self._by_index if p[1] < step]:
+            del self._by_index[place]
+        for old in [s for s in self.opened if s < step]:
+            del self.opened[old]
+
+
+__all__ = ["TERM", "ZERO_DIGEST", "AdmittedSubmission", "LedgerView", "Standing", "TrustedState"]
