@@ -1,0 +1,271 @@
+"""The rollout file: one Parquet file a submission, one row a completion, `rollouts/1`.
+
+Owns the columns, the deterministic writer and a reader that is safe on hostile bytes: every size is checked before
+anything is decoded. Knows nothing of tasks, policies or whether the content is true. The columns are those of the
+reference stack plus what it lacked: run, node, step, policy digest, index, group, problem, seed, finish reason.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from typing import Any, Literal, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from roles.rollouts.errors import MalformedRollouts
+from roles.rollouts.pages import measure_chunk
+
+__all__ = ["MalformedRollouts", "RolloutFile", "RolloutLimits", "RolloutRow", "read_rollouts", "write_rollouts"]
+
+VERSION = "rollouts/1"
+Finish = Literal["eos", "length"]
+
+_MAX_FOOTER = 64 * 1024
+_MAX_CONTAINER = 512  # entries of any list in the footer; ours has fewer than 40
+_FIXED_ROW_BYTES = 1024  # a row's scalars, with room
+_ARROW_ERRORS = (pa.ArrowException, OSError, ValueError, TypeError, KeyError, IndexError, OverflowError, MemoryError)
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutRow:
+    """One completion. `output` includes the end-of-sequence token when `finish` is "eos".
+
+    `reward` and `temperature` are stored as float32. `output_logprobs` are for study only, never for training.
+    `proof` is the concatenated TOPLOC records. `group` is the index of the prompt in the submission.
+    """
+
+    group: int
+    problem_id: int
+    prompt: tuple[int, ...]
+    output: tuple[int, ...]
+    reward: float
+    seed: int
+    temperature: float
+    finish: Finish
+    proof: bytes
+    output_logprobs: tuple[float, ...] | None = None
+    target_length: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutFile:
+    """All completions of one submission. `run` and `policy` (manifest digest) are hex, `node` a peer id."""
+
+    run: str
+    node: str
+    step: int
+    policy: str
+    policy_step: int
+    index: int
+    rows: tuple[RolloutRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutLimits:
+    """What a reader accepts; from the run spec. Lengths are tokens per row."""
+
+    max_bytes: int
+    max_rows: int
+    max_prompt_tokens: int
+    max_output_tokens: int
+    vocabulary: int
+    max_proof_bytes: int
+
+    @property
+    def max_uncompressed(self) -> int:
+        """Bytes that the largest honest file decodes to: 4 a token, 4 a log-probability, and repetition levels."""
+        row = 8 * self.max_prompt_tokens + 16 * self.max_output_tokens + self.max_proof_bytes + _FIXED_ROW_BYTES
+        return self.max_rows * row + _MAX_FOOTER
+
+
+def _required(name: str, kind: pa.DataType) -> pa.Field:
+    return pa.field(name, kind, nullable=False)
+
+
+def _list_of(kind: pa.DataType) -> pa.DataType:
+    return pa.list_(pa.field("element", kind, nullable=False))
+
+
+SCHEMA = pa.schema(
+    [
+        _required("run", pa.string()),
+        _required("node", pa.string()),
+        _required("step", pa.int64()),
+        _required("policy", pa.string()),
+        _required("policy_step", pa.int64()),
+        _required("index", pa.int64()),
+        _required("group", pa.int32()),
+        _required("problem_id", pa.int64()),
+        _required("prompt_tokens", _list_of(pa.int32())),
+        _required("output_tokens", _list_of(pa.int32())),
+        _required("reward", pa.float32()),
+        _required("seed", pa.int64()),
+        _required("temperature", pa.float32()),
+        _required("finish_reason", pa.string()),
+        _required("proof", pa.binary()),
+        pa.field("output_logprobs", _list_of(pa.float32())),
+        pa.field("target_length", pa.int32()),
+    ]
+)
+_FILE_COLUMNS = ("run", "node", "step", "policy", "policy_step", "index")
+_ROW_COLUMNS = tuple(name for name in SCHEMA.names if name not in _FILE_COLUMNS)
+# Row columns stand in the order of `RolloutRow`'s fields.
+_ROW_FIELDS = tuple(field.name for field in fields(RolloutRow))
+
+
+def write_rollouts(file: RolloutFile) -> bytes:
+    """The file's bytes: equal files give equal bytes (for one version of pyarrow)."""
+    count = len(file.rows)
+    columns: list[pa.Array] = [
+        pa.array([getattr(file, name)] * count, type=SCHEMA.field(name).type) for name in _FILE_COLUMNS
+    ]
+    for column, field in zip(_ROW_COLUMNS, _ROW_FIELDS, strict=True):
+        columns.append(pa.array([getattr(row, field) for row in file.rows], type=SCHEMA.field(column).type))
+    table = pa.table(columns, schema=SCHEMA.with_metadata(_file_metadata(file)))
+    sink = io.BytesIO()
+    pq.write_table(
+        table,
+        sink,
+        row_group_size=max(count, 1),
+        version="2.6",
+        data_page_version="1.0",
+        compression="zstd",
+        use_dictionary=False,
+        write_statistics=False,
+        store_schema=False,
+    )
+    return sink.getvalue()
+
+
+def read_rollouts(data: bytes, limits: RolloutLimits) -> RolloutFile:
+    """Parse a rollout file from a stranger, in time and memory bounded by `limits`.
+
+    Raises `MalformedRollouts` with the reason, and nothing else, for any bytes.
+    """
+    _check_frame(data, limits)
+    with _refusals():
+        parquet = pq.ParquetFile(
+            pa.BufferReader(data),
+            thrift_string_size_limit=_MAX_FOOTER,
+            thrift_container_size_limit=_MAX_CONTAINER,
+            pre_buffer=False,
+        )
+        _check_layout(parquet, data, limits)
+        table = parquet.read(use_threads=False)
+        table.validate(full=True)
+        file = _to_file(table, parquet.metadata.metadata or {})
+    _check_values(table, limits)
+    return file
+
+
+def _file_metadata(file: RolloutFile) -> dict[str, str]:
+    return {"schema": VERSION, **{name: str(getattr(file, name)) for name in _FILE_COLUMNS}}
+
+
+def _check_frame(data: bytes, limits: RolloutLimits) -> None:
+    """Magic numbers and footer length, without parsing."""
+    if len(data) > limits.max_bytes:
+        raise MalformedRollouts(f"{len(data)} bytes, more than {limits.max_bytes}")
+    if len(data) < 12 or data[:4] != b"PAR1" or data[-4:] != b"PAR1":
+        raise MalformedRollouts("not a Parquet file")
+    footer = int.from_bytes(data[-8:-4], "little")
+    if not 0 < footer <= min(_MAX_FOOTER, len(data) - 12):
+        raise MalformedRollouts("footer of an impossible length")
+
+
+def _check_layout(parquet: Any, data: bytes, limits: RolloutLimits) -> None:
+    """Schema, row count, and what decoding would cost, from the footer and the page headers only."""
+    metadata = parquet.metadata
+    if metadata.num_columns != len(SCHEMA) or not parquet.schema_arrow.remove_metadata().equals(SCHEMA):
+        raise MalformedRollouts("columns other than the schema's")
+    if not 1 <= metadata.num_rows <= limits.max_rows or metadata.num_row_groups != 1:
+        raise MalformedRollouts(f"{metadata.num_rows} rows in {metadata.num_row_groups} row groups")
+    group = metadata.row_group(0)
+    most_values = metadata.num_rows * max(limits.max_prompt_tokens, limits.max_output_tokens, 1)
+    uncompressed = 0
+    for number in range(group.num_columns):
+        column = group.column(number)
+        if column.compression != "ZSTD" or column.has_dictionary_page:
+            raise MalformedRollouts(f"column {SCHEMA.names[number]} is not plain zstd")
+        cost = measure_chunk(data, column.data_page_offset, column.total_compressed_size)
+        if cost.values != column.num_values or cost.values > most_values:
+            raise MalformedRollouts(f"column {SCHEMA.names[number]} holds {cost.values} values")
+        uncompressed += cost.uncompressed
+    if uncompressed > limits.max_uncompressed:
+        raise MalformedRollouts(f"{uncompressed} bytes after decompression, more than {limits.max_uncompressed}")
+
+
+def _to_file(table: pa.Table, metadata: dict[bytes, bytes]) -> RolloutFile:
+    """The table as values. Raises `MalformedRollouts` where the file's own columns disagree with its metadata."""
+    header: dict[str, Any] = {}
+    for name in _FILE_COLUMNS:
+        values = set(table.column(name).to_pylist())
+        if len(values) != 1:
+            raise MalformedRollouts(f"column {name} differs between rows")
+        header[name] = values.pop()
+    columns = [_column_values(table.column(name)) for name in _ROW_COLUMNS]
+    rows = tuple(RolloutRow(*values) for values in zip(*columns, strict=True))
+    file = RolloutFile(rows=rows, **header)
+    if metadata != {key.encode(): value.encode() for key, value in _file_metadata(file).items()}:
+        raise MalformedRollouts("metadata disagrees with the columns or is of another schema version")
+    return file
+
+
+def _column_values(column: pa.ChunkedArray) -> list[Any]:
+    values = column.to_pylist()
+    if pa.types.is_list(column.type):
+        return [None if value is None else tuple(value) for value in values]
+    return cast(list[Any], values)
+
+
+def _check_values(table: pa.Table, limits: RolloutLimits) -> None:
+    """Bounds of every value, column by column."""
+    for name in ("step", "policy_step", "index", "group", "problem_id", "seed", "target_length"):
+        if _numbers(table, name).min(initial=0) < 0:
+            raise MalformedRollouts(f"{name} is negative")
+    for name in ("reward", "temperature", "output_logprobs"):
+        if not np.isfinite(_numbers(table, name)).all():
+            raise MalformedRollouts(f"{name} is not a finite number")
+    if _numbers(table, "temperature").min(initial=0) < 0:
+        raise MalformedRollouts("temperature is negative")
+    for name, most in (("prompt_tokens", limits.max_prompt_tokens), ("output_tokens", limits.max_output_tokens)):
+        lengths = _lengths(table, name)
+        if lengths.min() < 1 or lengths.max() > most:
+            raise MalformedRollouts(f"{name} of {lengths.min()} to {lengths.max()} tokens, not of 1 to {most}")
+        tokens = _numbers(table, name)
+        if tokens.min() < 0 or tokens.max() >= limits.vocabulary:
+            raise MalformedRollouts(f"{name} outside the vocabulary")
+    if not set(table.column("finish_reason").to_pylist()) <= {"eos", "length"}:
+        raise MalformedRollouts("unknown finish reason")
+    if max(len(proof) for proof in table.column("proof").to_pylist()) > limits.max_proof_bytes:
+        raise MalformedRollouts("a proof is too long")
+    logprobs = _lengths(table, "output_logprobs")
+    if ((logprobs != _lengths(table, "output_tokens")) & (logprobs >= 0)).any():
+        raise MalformedRollouts("log-probabilities and tokens differ in number")
+
+
+def _numbers(table: pa.Table, name: str) -> np.ndarray[Any, np.dtype[Any]]:
+    """A column's numbers, lists laid end to end and nulls left out."""
+    column = table.column(name).combine_chunks()
+    flat = column.flatten() if pa.types.is_list(column.type) else column
+    return np.asarray(flat.drop_null())
+
+
+def _lengths(table: pa.Table, name: str) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Length of each list; -1 where there is none."""
+    lengths = [-1 if value is None else len(value) for value in table.column(name).to_pylist()]
+    return np.array(lengths, dtype=np.int64)
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """Whatever the library raises on hostile bytes becomes `MalformedRollouts`."""
+    try:
+        yield
+    except _ARROW_ERRORS as error:
+        raise MalformedRollouts(f"not readable as Parquet ({type(error).__name__})") from error
