@@ -63,7 +63,7 @@ def _read_page_header(data: bytes, position: int, end: int) -> tuple[_PageHeader
 
 
 def _read_struct(data: bytes, position: int, end: int, *, depth: int) -> tuple[dict[int, int], int]:
-    """Integer fields by id; those of the data page header (field 5) as 50 + id; its statistics (field 5) must be empty."""
+    """Integer fields by id; those of the data page header (field 5) as 50 + id, and its statistics must be empty."""
     fields: dict[int, int] = {}
     number = 0
     while True:

@@ -126,19 +126,19 @@ def write_rollouts(file: RolloutFile) -> bytes:
     ]
     for column, field in zip(_ROW_COLUMNS, _ROW_FIELDS, strict=True):
         columns.append(pa.array([getattr(row, field) for row in file.rows], type=SCHEMA.field(column).type))
-    table = pa.table(columns, schema=SCHEMA.with_metadata(_file_metadata(file)))
     sink = io.BytesIO()
-    pq.write_table(
-        table,
+    with pq.ParquetWriter(
         sink,
-        row_group_size=max(count, 1),
+        SCHEMA,
         version="2.6",
         data_page_version="1.0",
         compression="zstd",
         use_dictionary=False,
         write_statistics=False,
         store_schema=False,
-    )
+    ) as writer:
+        writer.write_table(pa.table(columns, schema=SCHEMA), row_group_size=max(count, 1))
+        writer.add_key_value_metadata(_file_metadata(file))
     return sink.getvalue()
 
 
