@@ -1,0 +1,1 @@
+"""The training half of PRIME-RL: advantages, the GRPO loss, batches, the policy, checkpoints and the learner."""

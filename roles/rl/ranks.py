@@ -1,0 +1,76 @@
+"""The processes that train together under torchrun: who am I, where do I compute, how do we add up.
+
+With WORLD_SIZE unset or 1 every function here does nothing, and the learner is the same code on one CPU.
+"""
+
+import os
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """This process's place among those that train together."""
+
+    rank: int
+    world: int
+    device: torch.device
+    mesh: DeviceMesh | None  # None when alone
+
+    @property
+    def writes(self) -> bool:
+        """Whether this process is the one that writes files."""
+        return self.rank == 0
+
+    def add(self, values: Tensor) -> Tensor:
+        """Return the elementwise sum over all ranks."""
+        if self.mesh is not None:
+            dist.all_reduce(values)
+        return values
+
+    def most(self, value: Tensor) -> Tensor:
+        """Return the largest value of any rank."""
+        if self.mesh is not None:
+            dist.all_reduce(value, op=dist.ReduceOp.MAX)
+        return value
+
+    def meet(self) -> None:
+        """Wait until every rank is here, so that nobody reads a file before it is whole."""
+        if self.mesh is not None:
+            dist.barrier()
+
+
+def join_ranks() -> Ranks:
+    """Join the process group that torchrun describes in the environment, or stay alone."""
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    if world <= 1:
+        return Ranks(0, 1, torch.device("cuda" if torch.cuda.is_available() else "cpu"), None)
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    on_gpu = torch.cuda.is_available()
+    device = torch.device("cuda", local) if on_gpu else torch.device("cpu")
+    if on_gpu:
+        torch.cuda.set_device(device)
+    if not dist.is_initialized():
+        dist.init_process_group("nccl" if on_gpu else "gloo")
+    return Ranks(dist.get_rank(), world, device, init_device_mesh(device.type, (world,)))
+
+
+def full_tensor(tensor: Tensor) -> Tensor:
+    """Gather a sharded tensor; a plain one is returned as it is. Every rank must call it."""
+    if isinstance(tensor, DTensor):
+        gathered: Tensor = tensor.full_tensor()
+        return gathered.detach()
+    return tensor.detach()
+
+
+def placed_like(parameter: Tensor, full: Tensor) -> Tensor:
+    """Put a whole tensor where `parameter` lies: on its device, sharded as it is."""
+    full = full.to(parameter.device)
+    if isinstance(parameter, DTensor):
+        return distribute_tensor(full, parameter.device_mesh, parameter.placements)
+    return full

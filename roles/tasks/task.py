@@ -1,0 +1,35 @@
+"""What a task is: a finite ordered list of prompts with a deterministic scorer, named by a digest.
+
+Knows nothing of models, tokens or peers. Two nodes that agree on a task's digest give every completion the same score.
+"""
+
+from typing import Protocol
+
+
+class TaskError(ValueError):
+    """The run names a task, or gives it a parameter, that this version does not have."""
+
+
+class Task(Protocol):
+    """A finite ordered list of problems and the rule that scores an answer."""
+
+    @property
+    def name(self) -> str:
+        """The name under which `load_task` knows it."""
+
+    @property
+    def size(self) -> int:
+        """How many problems there are; an index is in `range(size)`."""
+
+    @property
+    def digest(self) -> str:
+        """SHA-256, lower-case hex, over the problem list and the scorer's version."""
+
+    def prompt(self, index: int) -> str:
+        """Return the text shown to the policy. Raises IndexError outside `range(size)`."""
+
+    def score(self, index: int, completion: str) -> float:
+        """Judge a completion (the text after the prompt, without special tokens): 0.0 or 1.0.
+
+        Deterministic, total and bounded in time on any text. Raises IndexError outside `range(size)` only.
+        """
