@@ -1,1 +1,1 @@
-"""The protocol and its four actors: trainer, worker, validator, relay. Knows nothing of processes, files of configuration or command lines."""
+"""The protocol and its four actors: trainer, worker, validator, relay. Knows nothing of processes or command lines."""

@@ -151,7 +151,8 @@ class Observer:
         waiting = list(self._pending.values())
         fresh_ids = {_identity(row) for row in fresh}
         queue = sorted([*(r for r in waiting if _identity(r) not in fresh_ids), *fresh], key=_admission_order)
-        return any([self._admit(row) for row in queue])
+        admitted = [self._admit(row) for row in queue]  # a list: every row is offered, not only up to the first success
+        return any(admitted)
 
     def _admit(self, row: Envelope) -> bool:
         identity = _identity(row)

@@ -10,13 +10,13 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from dht.encoding import ZERO_DIGEST
+from dht.encoding import Message
 from dht.envelope import Envelope
 from dht.errors import Malformed
 from ledger.records import Block, Commit, Registration, RunTerms
 from roles import rules
 from roles.assignment import beacon_step, compute_beacon, compute_seed, is_admitted
-from roles.messages import Head, Message, OpenStep, Submission, Verdict, open_row
+from roles.messages import Head, OpenStep, Submission, Verdict, open_row
 from roles.rules import Ignore, Reason, Reject
 from roles.spec import RunSpec
 
@@ -179,10 +179,9 @@ class TrustedState:
 
     def _remember(self, row: Envelope, submission: Submission, seed: str) -> AdmittedSubmission:
         digests = self._by_index[(submission.node, submission.step, submission.index)]
-        if digests:
-            self._equivocations[submission.node] += 1
         if len(digests) >= MAX_DIGESTS_PER_INDEX:
             raise Ignore(Reason.REPEATED_EQUIVOCATION)
+        self._equivocations[submission.node] += bool(digests)
         relays = tuple(row.hint.decode("ascii", "replace").split(",")) if row.hint else ()
         admitted = AdmittedSubmission(submission, row.digest, seed, relays, row)
         digests.append(row.digest)
@@ -263,6 +262,3 @@ class TrustedState:
             del self._by_index[place]
         for old in [s for s in self.opened if s < step]:
             del self.opened[old]
-
-
-__all__ = ["TERM", "ZERO_DIGEST", "AdmittedSubmission", "LedgerView", "Standing", "TrustedState"]
