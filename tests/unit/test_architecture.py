@@ -1,0 +1,25 @@
+"""ARCHITECTURE.md lists what the code has: every message with its fields, every reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from roles.messages import ROW_RULES
+from roles.rules import SENTENCES, Reason
+
+PAGE = (Path(__file__).parents[2] / "ARCHITECTURE.md").read_text()
+
+
+@pytest.mark.parametrize("kind", ROW_RULES)
+def test_architecture__lists_every_field_of_every_message(kind: str) -> None:
+    row = next(line for line in PAGE.splitlines() if line.startswith(f"| `{kind}`"))
+    missing = [name for name in ROW_RULES[kind].message.model_fields if name != "kind" and name not in row]
+    assert not missing
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_architecture__lists_every_reason(reason: Reason) -> None:
+    assert reason.name in PAGE
+    assert SENTENCES[reason]
