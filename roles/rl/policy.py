@@ -61,8 +61,8 @@ def shard_policy(model: nn.Module, mesh: DeviceMesh) -> None:
 
 def decoder_layers(model: nn.Module) -> list[nn.Module]:
     """Return the transformer blocks: the longest list of equal modules, as every causal model of transformers has."""
-    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
-    return list(max(lists, key=lambda modules: len(modules))) if lists else []
+    lists = [list(module) for module in model.modules() if isinstance(module, nn.ModuleList)]
+    return max(lists, key=len, default=[])
 
 
 def score_tokens(model: nn.Module, batch: MicroBatch, *, temperature: float, entropy_gradient: bool) -> TokenScores:
