@@ -1,0 +1,322 @@
+"""A development chain in this process: py-evm blocks, a journal that survives kill -9, and the index RPC needs.
+
+Owns state and block making; knows nothing of HTTP. Every block is a function of the journal (genesis, then time and
+transaction of each block), so a chain restarted from it has the same hashes. Not a network: no peers, no consensus,
+one block a transaction.
+"""
+
+from __future__ import annotations
+
+import bisect
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from eth.chains.base import MiningChain
+from eth.consensus import ConsensusApplier, NoProofConsensus
+from eth.db.atomic import AtomicDB
+from eth.vm.forks import CancunVM
+from eth.vm.spoof import SpoofTransaction
+from eth_keys.exceptions import BadSignature
+from eth_utils.address import to_canonical_address, to_checksum_address
+from eth_utils.exceptions import ValidationError
+from rlp.exceptions import RLPException  # type: ignore[import-untyped]
+
+from ledger.errors import LedgerError
+
+CHAIN_ID = 31337
+GAS_LIMIT = 30_000_000
+BALANCE = 10**24
+"""Wei each prefunded account starts with."""
+NO_COINBASE = bytes(20)
+NO_MIX = bytes(32)
+EMPTY_TRIE = bytes.fromhex("56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421")
+
+Json = dict[str, Any]
+
+
+class Refused(Exception):
+    """A transaction the chain does not take: the sender's fault."""
+
+
+class Reverted(Exception):
+    """A call the contract reverted; `data` is what it returned."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__("execution reverted")
+        self.data = data
+
+
+@dataclass(frozen=True, slots=True)
+class Genesis:
+    """What block 0 is made of: its time and the addresses that hold coins."""
+
+    timestamp: int
+    funded: tuple[str, ...]
+
+
+class Journal:
+    """Append-only file of one JSON line a block; the first line is the genesis. A torn last line is dropped."""
+
+    def __init__(self, path: Path, genesis: Genesis) -> None:
+        lines, kept = _read_lines(path)
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        os.ftruncate(self._descriptor, kept)
+        os.lseek(self._descriptor, 0, os.SEEK_END)
+        if not lines:
+            self._write({"timestamp": genesis.timestamp, "funded": genesis.funded}, sync=True)
+            lines = [{"timestamp": genesis.timestamp, "funded": genesis.funded}]
+        self.genesis = Genesis(lines[0]["timestamp"], tuple(lines[0]["funded"]))
+        self.blocks: Sequence[tuple[int, str | None]] = tuple((line[0], line[1]) for line in lines[1:])
+
+    def append(self, timestamp: int, raw: bytes | None) -> None:
+        """Record a block before it is made; with a transaction, also flush it to the disk."""
+        self._write([timestamp, raw.hex() if raw else None], sync=raw is not None)
+
+    def close(self) -> None:
+        """Give the file back."""
+        os.close(self._descriptor)
+
+    def _write(self, line: object, *, sync: bool) -> None:
+        os.write(self._descriptor, json.dumps(line).encode() + b"\n")
+        if sync:
+            os.fsync(self._descriptor)
+
+
+class DevChain:
+    """A chain of this process. `clock` gives the time in seconds; a block's is max(parent + 1, clock)."""
+
+    def __init__(self, genesis: Genesis, *, clock: Callable[[], float], journal: Path | None = None) -> None:
+        self._clock = clock
+        self._journal = Journal(journal, genesis) if journal else None
+        start = self._journal.genesis if self._journal else genesis
+        self._chain = _new_chain(start)
+        self._blocks = [_block_json(self._chain.get_canonical_head(), None)]
+        self._numbers = {self._blocks[0]["hash"]: 0}
+        self._receipts: dict[str, Json] = {}
+        self._logs: list[Json] = []
+        self._log_blocks: list[int] = []
+        for timestamp, raw in self._journal.blocks if self._journal else ():
+            self._make_block(timestamp, bytes.fromhex(raw) if raw else None)
+
+    @property
+    def head(self) -> Json:
+        """The newest block."""
+        return self._blocks[-1]
+
+    @property
+    def head_timestamp(self) -> int:
+        """Chain seconds of the newest block."""
+        return int(self._chain.get_canonical_head().timestamp)
+
+    def close(self) -> None:
+        """Give the journal's file back."""
+        if self._journal:
+            self._journal.close()
+
+    def block(self, number: int) -> Json | None:
+        """Block by number."""
+        return self._blocks[number] if 0 <= number < len(self._blocks) else None
+
+    def block_by_hash(self, digest: str) -> Json | None:
+        """Block by hash."""
+        number = self._numbers.get(digest)
+        return None if number is None else self._blocks[number]
+
+    def receipt(self, digest: str) -> Json | None:
+        """Receipt of a mined transaction."""
+        return self._receipts.get(digest)
+
+    def mine(self) -> None:
+        """Add an empty block."""
+        self._append(None)
+
+    def send(self, raw: bytes) -> str:
+        """Put a signed transaction in a block of its own; its hash. Raises Refused."""
+        transaction = self._decode(raw)
+        digest: str = "0x" + transaction.hash.hex()
+        if digest in self._receipts:
+            raise Refused("already known")
+        self._check(transaction)
+        self._append(raw)
+        return digest
+
+    def call(self, *, sender: str, to: str | None, data: bytes, value: int = 0) -> tuple[bytes, int]:
+        """Run a call on top of the newest block: what it returns and the gas it needs. Raises Reverted."""
+        vm = self._chain.get_vm(self._chain.get_canonical_head())
+        target = to_canonical_address(to) if to else b""
+        unsigned = vm.get_transaction_builder().create_unsigned_transaction(
+            nonce=0, gas_price=0, gas=GAS_LIMIT, to=target, value=value, data=data
+        )
+        spoofed: Any = SpoofTransaction(unsigned, from_=to_canonical_address(sender))
+        with vm.in_costless_state() as state:
+            computation = state.costless_execute_transaction(spoofed)
+        if computation.is_error:
+            raise Reverted(computation.output)
+        return computation.output, GAS_LIMIT - computation.get_gas_remaining()
+
+    def code(self, address: str) -> bytes:
+        """Code of a contract at the newest block."""
+        return bytes(self._state.get_code(to_canonical_address(address)))
+
+    def balance(self, address: str) -> int:
+        """Wei an account holds."""
+        return int(self._state.get_balance(to_canonical_address(address)))
+
+    def nonce(self, address: str) -> int:
+        """Transactions an account has sent."""
+        return int(self._state.get_nonce(to_canonical_address(address)))
+
+    def logs(self, first: int, last: int) -> Sequence[Json]:
+        """Logs of blocks first..last, in order."""
+        return self._logs[bisect.bisect_left(self._log_blocks, first) : bisect.bisect_right(self._log_blocks, last)]
+
+    @property
+    def _state(self) -> Any:
+        return self._chain.get_vm().state
+
+    def _decode(self, raw: bytes) -> Any:
+        try:
+            transaction = self._chain.get_vm().get_transaction_builder().decode(raw)
+            transaction.validate()
+            transaction.check_signature_validity()
+        except (RLPException, ValidationError, BadSignature, ValueError, TypeError, IndexError) as error:
+            raise Refused(f"invalid transaction: {error}") from error
+        return transaction
+
+    def _check(self, transaction: Any) -> None:
+        if transaction.chain_id != CHAIN_ID:
+            raise Refused("invalid chain id")
+        expected = self._state.get_nonce(transaction.sender)
+        if transaction.nonce != expected:
+            raise Refused(f"nonce too {'low' if transaction.nonce < expected else 'high'}: expected {expected}")
+        if transaction.gas > GAS_LIMIT:
+            raise Refused("exceeds block gas limit")
+        if transaction.gas < transaction.intrinsic_gas:
+            raise Refused("intrinsic gas too low")
+        if transaction.max_fee_per_gas < self._chain.header.base_fee_per_gas:
+            raise Refused("max fee per gas less than block base fee")
+        if self._state.get_balance(transaction.sender) < transaction.gas * transaction.max_fee_per_gas:
+            raise Refused("insufficient funds for gas")
+
+    def _append(self, raw: bytes | None) -> None:
+        timestamp = max(self.head_timestamp + 1, int(self._clock()))
+        if self._journal:
+            self._journal.append(timestamp, raw)
+        self._make_block(timestamp, raw)
+
+    def _make_block(self, timestamp: int, raw: bytes | None) -> None:
+        self._chain.set_header_timestamp(timestamp)
+        done: tuple[Any, Any, Any] | None = None
+        if raw is not None:
+            transaction = self._decode(raw)
+            _, receipt, computation = self._chain.apply_transaction(transaction)
+            done = (transaction, receipt, computation)
+        # A fixed mix hash, so that a replay gives the same block hash.
+        block = self._chain.mine_block(coinbase=NO_COINBASE, mix_hash=NO_MIX)
+        made = _block_json(block.header, done[0] if done else None)
+        self._blocks.append(made)
+        self._numbers[made["hash"]] = len(self._blocks) - 1
+        if done:
+            self._index(made, *done)
+
+    def _index(self, block: Json, transaction: Any, receipt: Any, computation: Any) -> None:
+        place = {
+            "blockNumber": block["number"],
+            "blockHash": block["hash"],
+            "transactionHash": "0x" + transaction.hash.hex(),
+            "transactionIndex": "0x0",
+        }
+        logs = [{**place, **_log_json(index, log)} for index, log in enumerate(receipt.logs)]
+        self._logs.extend(logs)
+        self._log_blocks.extend([int(block["number"], 16)] * len(logs))
+        self._receipts[place["transactionHash"]] = {
+            **place,
+            "type": "0x2",
+            "from": to_checksum_address(transaction.sender),
+            "to": to_checksum_address(transaction.to) if transaction.to else None,
+            "contractAddress": None if transaction.to else to_checksum_address(computation.msg.storage_address),
+            "status": hex(int(not computation.is_error)),
+            "gasUsed": hex(receipt.gas_used),
+            "cumulativeGasUsed": hex(receipt.gas_used),
+            "effectiveGasPrice": block["baseFeePerGas"],
+            "logs": logs,
+            "logsBloom": block["logsBloom"],
+        }
+
+
+def _new_chain(genesis: Genesis) -> Any:
+    forks = ConsensusApplier(NoProofConsensus).amend_vm_configuration(((0, CancunVM),))
+
+    class FixedGasLimit(MiningChain):  # type: ignore[misc]
+        chain_id = CHAIN_ID
+        vm_configuration = forks
+
+        def create_header_from_parent(self, parent_header: Any, **fields: Any) -> Any:
+            return super().create_header_from_parent(parent_header, **{**fields, "gas_limit": parent_header.gas_limit})
+
+    header: Any = {
+        "coinbase": NO_COINBASE,
+        "difficulty": 0,
+        "extra_data": b"",
+        "gas_limit": GAS_LIMIT,
+        "mix_hash": NO_MIX,
+        "nonce": bytes(8),
+        "receipt_root": EMPTY_TRIE,
+        "transaction_root": EMPTY_TRIE,
+        "timestamp": genesis.timestamp,
+    }
+    account: Any = {"balance": BALANCE, "nonce": 0, "code": b"", "storage": {}}
+    state: Any = {to_canonical_address(address): account for address in genesis.funded}
+    return FixedGasLimit.from_genesis(AtomicDB(), header, state)
+
+
+def _read_lines(path: Path) -> tuple[list[Any], int]:
+    """Whole lines of a journal and how many bytes they fill. Raises LedgerError when it is no journal."""
+    if not path.exists():
+        return [], 0
+    raw = path.read_bytes()
+    kept = raw.rfind(b"\n") + 1
+    try:
+        return [json.loads(line) for line in raw[:kept].splitlines()], kept
+    except ValueError as error:
+        raise LedgerError(f"{path} is not a devnet journal: remove it to start a new chain") from error
+
+
+def _block_json(header: Any, transaction: Any) -> Json:
+    return {
+        "number": hex(header.block_number),
+        "hash": "0x" + header.hash.hex(),
+        "parentHash": "0x" + header.parent_hash.hex(),
+        "timestamp": hex(header.timestamp),
+        "baseFeePerGas": hex(header.base_fee_per_gas),
+        "gasLimit": hex(header.gas_limit),
+        "gasUsed": hex(header.gas_used),
+        "stateRoot": "0x" + header.state_root.hex(),
+        "receiptsRoot": "0x" + header.receipt_root.hex(),
+        "transactionsRoot": "0x" + header.transaction_root.hex(),
+        "logsBloom": "0x" + int(header.bloom).to_bytes(256, "big").hex(),
+        "miner": to_checksum_address(header.coinbase),
+        "mixHash": "0x" + header.mix_hash.hex(),
+        "nonce": "0x" + header.nonce.hex(),
+        "difficulty": "0x0",
+        "totalDifficulty": "0x0",
+        "extraData": "0x",
+        "sha3Uncles": "0x" + header.uncles_hash.hex(),
+        "size": "0x0",
+        "uncles": [],
+        "transactions": ["0x" + transaction.hash.hex()] if transaction else [],
+    }
+
+
+def _log_json(index: int, log: Any) -> Json:
+    return {
+        "logIndex": hex(index),
+        "removed": False,
+        "address": to_checksum_address(log.address),
+        "topics": ["0x" + topic.to_bytes(32, "big").hex() for topic in log.topics],
+        "data": "0x" + log.data.hex(),
+    }

@@ -1,0 +1,187 @@
+"""JSON-RPC to one of several end-points of the same chain.
+
+Owns fail-over, bounds and the check that end-points agree. Knows nothing of runs. Plain HTTP rather than a chain
+library: a node polls three times a second, and the library's import alone would cost each process 40 MB.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+from eth_utils.crypto import keccak
+
+from ledger.abi import unhex
+from ledger.errors import LedgerError, LedgerMismatch, LedgerUnavailable
+
+REQUEST_SECONDS = 5.0
+PATIENCE_SECONDS = 10.0
+MAX_ANSWER = 32 * 1024 * 1024
+MAX_URLS = 16
+FIRST_PAUSE = 0.1
+LONGEST_PAUSE = 2.0
+
+
+class RpcError(Exception):
+    """The end-point answered with an error; `data` is revert data where there is any."""
+
+    def __init__(self, code: int, message: str, data: bytes) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.data = data
+
+
+class Unreachable(Exception):
+    """This end-point gave no usable answer; another may."""
+
+
+class Rpc:
+    """Requests to the first end-point that works, each checked for chain and contract before it is trusted.
+
+    With one end-point its word is all there is; with several, one that disagrees is refused by LedgerMismatch.
+    """
+
+    def __init__(self, urls: Sequence[str], *, contract: str | None = None, patience: float = PATIENCE_SECONDS) -> None:
+        if not 0 < len(urls) <= MAX_URLS:
+            raise LedgerError(f"give 1 to {MAX_URLS} RPC addresses")
+        self._urls = [_checked_url(url) for url in urls]
+        self._contract = contract
+        self._patience = patience
+        self._current = 0
+        self._identity: tuple[int, str] | None = None
+        self._identities: dict[str, tuple[int, str]] = {}
+        self._http = httpx.AsyncClient(timeout=REQUEST_SECONDS, trust_env=False)
+
+    async def connect(self) -> tuple[int, str]:
+        """Ask every end-point that answers for chain id and contract code hash (`keccak256`, hex; "" without one).
+
+        Raises LedgerUnavailable when none answers, LedgerMismatch when two disagree.
+        """
+        asked = await asyncio.gather(*(self._identify_quietly(url) for url in self._urls))
+        if not any(asked):
+            await self.call("eth_chainId")  # waits out a short outage
+        if self._identity is None:
+            raise LedgerUnavailable("no RPC end-point answers")
+        return self._identity
+
+    async def close(self) -> None:
+        """Close connections."""
+        await self._http.aclose()
+
+    async def call(self, method: str, *parameters: object) -> Any:
+        """Result of a request. Raises RpcError, LedgerMismatch, or LedgerUnavailable once patience is over."""
+        loop = asyncio.get_running_loop()
+        deadline, pause, last = loop.time() + self._patience, FIRST_PAUSE, ""
+        while True:
+            for _ in self._urls:
+                try:
+                    return await self._call_at(self._urls[self._current], method, parameters)
+                except Unreachable as error:
+                    last = f"{_host(self._urls[self._current])}: {error}"
+                    self._current = (self._current + 1) % len(self._urls)
+            if loop.time() + pause > deadline:
+                raise LedgerUnavailable(f"no RPC end-point answers ({last})")
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    async def _call_at(self, url: str, method: str, parameters: Sequence[object]) -> Any:
+        if url not in self._identities:
+            await self._identify(url)
+        return await self._request(url, method, parameters)
+
+    async def _identify_quietly(self, url: str) -> bool:
+        try:
+            await self._identify(url)
+        except Unreachable:
+            return False
+        return True
+
+    async def _identify(self, url: str) -> None:
+        try:
+            chain_id = int(await self._request(url, "eth_chainId", ()), 16)
+            code = b""
+            if self._contract:
+                code = unhex(await self._request(url, "eth_getCode", (self._contract, "latest")))
+        except (RpcError, ValueError, TypeError, AttributeError) as error:
+            raise Unreachable(f"not an Ethereum RPC: {error}") from error
+        if self._contract and not code:
+            raise LedgerMismatch(f"{_host(url)} (chain {chain_id}) has no contract at {self._contract}")
+        identity = (chain_id, keccak(code).hex() if code else "")
+        self._identity = self._identity or identity
+        if identity != self._identity:
+            raise LedgerMismatch(f"{_host(url)} shows another chain or contract than the other RPC addresses")
+        self._identities[url] = identity
+
+    async def _request(self, url: str, method: str, parameters: Sequence[object]) -> Any:
+        body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": list(parameters)}
+        try:
+            async with asyncio.timeout(2 * REQUEST_SECONDS), self._http.stream("POST", url, json=body) as response:
+                answer = await _read_answer(response)
+        except (httpx.HTTPError, TimeoutError) as error:
+            raise Unreachable(type(error).__name__) from error
+        if answer.get("error") is not None:
+            raise _rpc_error(answer["error"])
+        if "result" not in answer:
+            raise Unreachable("an answer without result")
+        return answer["result"]
+
+
+def code_digest(code: bytes) -> str:
+    """`keccak256` of deployed code, hex: what EXTCODEHASH gives."""
+    return keccak(code).hex()
+
+
+def operator_file(contract: str, chain_id: int, address: str) -> str:
+    """Name of an operator's journal file: one per key, chain and contract."""
+    return hashlib.sha256(f"{chain_id}/{contract}/{address}".lower().encode()).hexdigest()[:16] + ".json"
+
+
+async def _read_answer(response: httpx.Response) -> dict[str, Any]:
+    parts: list[bytes] = []
+    size = 0
+    async for part in response.aiter_bytes():
+        size += len(part)
+        if size > MAX_ANSWER:
+            raise Unreachable("an answer too large")
+        parts.append(part)
+    try:
+        answer = json.loads(b"".join(parts))
+    except (ValueError, RecursionError) as error:
+        raise Unreachable(f"HTTP {response.status_code}, not JSON") from error
+    if not isinstance(answer, dict):
+        raise Unreachable(f"HTTP {response.status_code}, not an answer")
+    # Rate limits and gateway faults come with a JSON body too: they say nothing about the request.
+    if response.status_code == 429 or response.status_code >= 500:
+        raise Unreachable(f"HTTP {response.status_code}")
+    return answer
+
+
+def _rpc_error(error: Any) -> RpcError:
+    if not isinstance(error, dict):
+        return RpcError(0, str(error)[:200], b"")
+    data = error.get("data")
+    if isinstance(data, dict):  # some end-points nest it
+        data = data.get("data") or data.get("result")
+    try:
+        raw = unhex(data) if isinstance(data, str) else b""
+    except ValueError:
+        raw = b""
+    code = error.get("code")
+    return RpcError(code if isinstance(code, int) else 0, str(error.get("message", ""))[:200], raw)
+
+
+def _checked_url(url: str) -> str:
+    if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+        raise LedgerError(f"not an RPC address: {url[:100]!r} (expected http:// or https://)")
+    return url
+
+
+def _host(url: str) -> str:
+    """Host and port only: paths of hosted end-points hold secrets."""
+    return urlsplit(url).netloc.rpartition("@")[2]
