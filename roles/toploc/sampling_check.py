@@ -1,0 +1,144 @@
+"""Are these the tokens that seeded sampling gives? Token-DiFR margins (arXiv 2511.20621), endings, and the two-hump test.
+
+TOPLOC alone lets a small model decode and the big one prefill (TOP-24); here every token is compared with the one that
+the validator's own logits and the assigned seed give. Knows nothing of files, tasks or penalties.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from roles.inference.sampling import Floats, SamplingSettings, gumbel_noise, perturbed_scores, token_logprobs
+from roles.toploc.verify import Judgement
+
+MARGIN_CAP = 5.0  # one freak token weighs at most this in a mean
+_LOW, _HIGH = 0.1, 0.9
+_BLOCK_ELEMENTS = 1 << 22  # logits compared at a time
+
+Margins = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingStatistics:
+    """Margins of one completion, or of several joined. `mean_clipped` is the mean of `min(margin, 5)`."""
+
+    tokens: int
+    exact_share: float
+    mean_clipped: float
+    largest: float
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingThresholds:
+    """The largest statistics of one completion that still pass. `largest` catches one altered token among many."""
+
+    mean_clipped: float
+    largest: float
+
+    def admits(self, statistics: SamplingStatistics) -> bool:
+        """Whether neither is exceeded."""
+        return statistics.mean_clipped <= self.mean_clipped and statistics.largest <= self.largest
+
+
+@dataclass(frozen=True, slots=True)
+class HumpRule:
+    """When chosen-token probabilities count as two-humped. Shares of tokens; `excess` in standard deviations."""
+
+    least_tokens: int = 30
+    low_share: float = 0.2
+    high_share: float = 0.5
+    excess: float = 8.0
+
+
+def margins(logits: Floats, tokens: Sequence[int], seed: int, settings: SamplingSettings) -> Margins:
+    """By how much each token misses being the seeded choice: float64 `[T]`, 0 where it is that choice.
+
+    `max over the support of (logits/T + G) - (logits/T + G)[token]` for logits `[T, vocabulary]`; infinite for a token
+    off the support. When greedy: `max(logits) - logits[token]`.
+    """
+    chosen = np.asarray(tokens, dtype=np.int64)
+    vocabulary = logits.shape[-1]
+    result = np.empty(len(chosen), dtype=np.float64)
+    block = max(1, _BLOCK_ELEMENTS // vocabulary)
+    for start in range(0, len(chosen), block):
+        stop = min(start + block, len(chosen))
+        noise = gumbel_noise(seed, np.arange(start, stop), vocabulary)
+        scores = perturbed_scores(logits[start:stop], noise, settings)
+        own = np.take_along_axis(scores, chosen[start:stop, None], axis=-1)[:, 0]
+        result[start:stop] = scores.max(axis=-1).astype(np.float64) - own
+    return result
+
+
+def summarise_margins(parts: Iterable[Margins]) -> SamplingStatistics:
+    """Statistics of one or more completions joined. No tokens: nothing missed."""
+    joined = np.concatenate([np.empty(0), *parts])
+    if not joined.size:
+        return SamplingStatistics(tokens=0, exact_share=1.0, mean_clipped=0.0, largest=0.0)
+    return SamplingStatistics(
+        tokens=joined.size,
+        exact_share=float((joined <= 0).mean()),
+        mean_clipped=float(np.minimum(joined, MARGIN_CAP).mean()),
+        largest=float(joined.max()),
+    )
+
+
+def judge_sampling(
+    completions: Iterable[SamplingStatistics], *, honest: SamplingThresholds, fraud: SamplingThresholds
+) -> Judgement:
+    """Fraud when any completion exceeds the fraud thresholds; honest when all are within the honest ones."""
+    statistics = list(completions)
+    if not all(fraud.admits(item) for item in statistics):
+        return Judgement.FRAUD
+    return Judgement.HONEST if all(honest.admits(item) for item in statistics) else Judgement.DOUBTFUL
+
+
+def find_termination_fault(output: Sequence[int], finish: str, *, eos: int, max_tokens: int) -> str | None:
+    """Why a completion cannot have ended as it says, or None.
+
+    That seeded sampling gives the final end token is the margin of the last token: hold it to `largest`.
+    """
+    if not output:
+        return "empty completion"
+    if len(output) > max_tokens:
+        return "longer than the maximum"
+    if eos in output[:-1]:
+        return "tokens after the end token"
+    if finish == "eos":
+        return None if output[-1] == eos else "says it ended but has no end token"
+    if output[-1] == eos:
+        return "has an end token but says it ran to length"
+    return None if len(output) == max_tokens else "stopped before the maximum without an end token"
+
+
+def is_two_humped(
+    logits: Floats, tokens: Sequence[int], settings: SamplingSettings, rule: HumpRule | None = None
+) -> bool:
+    """Whether chosen-token probabilities have one hump near 1 and one near 0: another model decoded, this one prefilled.
+
+    Some tokens below 0.1 are honest luck, and a flat policy gives many: they count only beyond what the policy itself
+    gives, `sum over positions of the mass below 0.1`, by `excess` standard deviations. Logits `[T, vocabulary]`.
+    """
+    rule = rule or HumpRule()
+    count = len(tokens)
+    if count < rule.least_tokens or settings.temperature == 0.0:
+        return False
+    chosen = np.exp(token_logprobs(logits, tokens, settings.temperature))
+    low, high = int((chosen < _LOW).sum()), int((chosen > _HIGH).sum())
+    if low < rule.low_share * count or high < rule.high_share * count:
+        return False
+    mass = _low_mass(logits, settings.temperature)
+    spread = float(np.sqrt((mass * (1 - mass)).sum()))
+    return low - float(mass.sum()) > rule.excess * max(spread, 1.0)
+
+
+def _low_mass(logits: Floats, temperature: float) -> Margins:
+    """At each position, the probability of drawing a token whose probability is below 0.1: float64 `[T]`."""
+    scaled = np.asarray(logits, dtype=np.float64) / temperature
+    probabilities = np.exp(scaled - scaled.max(axis=-1, keepdims=True))
+    probabilities /= probabilities.sum(axis=-1, keepdims=True)
+    mass: Margins = np.where(probabilities < _LOW, probabilities, 0.0).sum(axis=-1)
+    return mass
