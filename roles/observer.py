@@ -28,6 +28,24 @@ MAX_SEEN = 200_000
 REJECTED: tuple[type[Exception], ...] = (PeerError, Reject)
 
 
+class Watch:
+    """One waiter's view of an observer: no change between two waits is missed, however many others wait too."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+        self._seen = -1  # so the first wait returns at once: whatever stands then is new to this waiter
+
+    async def changed(self, timeout: float = 5.0) -> None:
+        """Wait until something is new since the last call, or the timeout passed."""
+        try:
+            async with asyncio.timeout(timeout):
+                while self._seen == self._observer.version:
+                    await self._observer.next_change()
+        except TimeoutError:
+            return
+        self._seen = self._observer.version
+
+
 class Observer:
     """Keeps a `TrustedState` current. `rejected` is told of rows whose signer is at fault at the gate."""
 
@@ -53,7 +71,10 @@ class Observer:
         self._ledger = ledger
         self._watch_rollouts = watch_rollouts
         self._rejected = rejected or (lambda row, refusal: None)
+        self.version = 0  # counts changes
+        self.steps_read: frozenset[int] = frozenset()  # steps whose rows the last look that succeeded has read
         self._changed = asyncio.Event()
+        self._own_watch = Watch(self)
         self._seen: OrderedDict[tuple[str, str, int], None] = OrderedDict()
         self._pending: OrderedDict[tuple[str, str, int], Envelope] = OrderedDict()
         self._beacons: dict[str, str] = {}
@@ -65,17 +86,22 @@ class Observer:
             await asyncio.sleep(self.interval)
 
     async def changed(self, timeout: float = 5.0) -> None:
-        """Wait until a look found something new, or the timeout passed."""
-        try:
-            async with asyncio.timeout(timeout):
-                await self._changed.wait()
-        except TimeoutError:
-            return
-        self._changed.clear()
+        """Wait until a look found something new, or the timeout passed. For one waiter; several take a `watch` each."""
+        await self._own_watch.changed(timeout)
+
+    def watch(self) -> Watch:
+        """A waiter of its own."""
+        return Watch(self)
+
+    async def next_change(self) -> None:
+        """Wait for the next change, whatever came before."""
+        await self._changed.wait()
 
     def wake(self) -> None:
         """Wake the actor though nothing came from outside."""
+        self.version += 1
         self._changed.set()
+        self._changed = asyncio.Event()
 
     async def look(self) -> None:
         """One look at ledger and directory. Failures are remembered and logged once, never raised."""
@@ -83,7 +109,7 @@ class Observer:
         if self.trusted.view is not None:
             moved |= await self._look_at_directory()
         if moved:
-            self._changed.set()
+            self.wake()
 
     # -- ledger --------------------------------------------------------------------------------------------------
 
@@ -126,10 +152,10 @@ class Observer:
         window = range(max(1, head.step - self.spec.training.async_level - 1), head.step + 1)
         return sorted({*window, *self.extra_steps})
 
-    def _keys(self) -> list[str]:
+    def _keys(self, steps: Sequence[int]) -> list[str]:
         run, buckets = self.trusted.run, range(self.spec.buckets)
         keys = [head_key(run)]
-        for step in self._steps():
+        for step in steps:
             keys += [submissions_key(run, step, bucket) for bucket in buckets]
             keys += [verdicts_key(run, step, bucket) for bucket in buckets]
         return keys
@@ -137,11 +163,13 @@ class Observer:
     async def _look_at_directory(self) -> bool:
         try:
             async with asyncio.timeout(15):
-                found = await self._directory.read(self._keys())
+                steps = self._steps()
+                found = await self._directory.read(self._keys(steps))
         except (TransportError, TimeoutError) as error:
             self._note_down("directory", str(error) or "no answer in time")
             return False
         self._note_up("directory")
+        self.steps_read = frozenset(steps)
         rows = [row for key in sorted(found, key=_gate_order) for row in found[key]]
         return self.offer(rows)
 
