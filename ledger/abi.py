@@ -9,7 +9,7 @@ from importlib import resources
 from typing import Any
 
 from eth_abi.abi import decode, encode
-from eth_abi.exceptions import DecodingError
+from eth_abi.exceptions import DecodingError, EncodingError
 from eth_utils.crypto import keccak
 
 from ledger.errors import LedgerError
@@ -27,9 +27,12 @@ def built() -> Mapping[str, Any]:
 
 
 def encode_call(name: str, *arguments: object) -> str:
-    """Call data (`0x..`) of function `name`."""
+    """Call data (`0x..`) of function `name`. Raises LedgerError for arguments that do not fit its types."""
     entry = _entry("function", name)
-    return "0x" + (_selector(entry) + encode(_types(entry["inputs"]), arguments)).hex()
+    try:
+        return "0x" + (_selector(entry) + encode(_types(entry["inputs"]), arguments)).hex()
+    except (EncodingError, ValueError, TypeError) as error:
+        raise LedgerError(f"{name}: an argument is out of range ({error})") from error
 
 
 def decode_result(name: str, data: str) -> tuple[Any, ...]:

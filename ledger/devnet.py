@@ -165,7 +165,7 @@ async def running_devnet(
 ) -> AsyncIterator[str]:
     """A devnet that answers at the URL given, closed in order on leaving."""
     listener = _listen(host, port)
-    server: _Server | None = None
+    failure: Exception | None = None
     try:
         chain = DevChain(_genesis(seed), clock=time.time, journal=journal)
         server = _Server(DevnetRpc(chain))
@@ -175,6 +175,8 @@ async def running_devnet(
             await server.answering.wait()
             try:
                 yield f"http://{host}:{listener.getsockname()[1]}"
+            except Exception as error:
+                failure = error  # the user's own: raised below, outside the group that would wrap it
             finally:
                 mining.cancel()
                 server.should_exit = True
@@ -182,6 +184,8 @@ async def running_devnet(
         chain.close()
     finally:
         listener.close()
+    if failure is not None:
+        raise failure
 
 
 class _Server(uvicorn.Server):

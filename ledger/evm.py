@@ -145,15 +145,18 @@ class DevChain:
         return digest
 
     def call(self, *, sender: str, to: str | None, data: bytes, value: int = 0) -> tuple[bytes, int]:
-        """Run a call on top of the newest block: what it returns and the gas it needs. Raises Reverted."""
+        """Run a call on top of the newest block: what it returns and the gas it needs. Raises Reverted, Refused."""
         vm = self._chain.get_vm(self._chain.get_canonical_head())
         target = to_canonical_address(to) if to else b""
         unsigned = vm.get_transaction_builder().create_unsigned_transaction(
-            nonce=0, gas_price=0, gas=GAS_LIMIT, to=target, value=value, data=data
+            nonce=self.nonce(sender), gas_price=0, gas=GAS_LIMIT, to=target, value=value, data=data
         )
         spoofed: Any = SpoofTransaction(unsigned, from_=to_canonical_address(sender))
-        with vm.in_costless_state() as state:
-            computation = state.costless_execute_transaction(spoofed)
+        try:
+            with vm.in_costless_state() as state:
+                computation = state.costless_execute_transaction(spoofed)
+        except ValidationError as error:
+            raise Refused(f"invalid call: {error}") from error
         if computation.is_error:
             raise Reverted(computation.output)
         return computation.output, GAS_LIMIT - computation.get_gas_remaining()

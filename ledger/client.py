@@ -1,0 +1,418 @@
+"""The ledger of a run on an EVM chain: what nodes read, send and attest.
+
+Owns the mapping between records and the registry contract. Knows nothing of steps' meaning, messages or the DHT.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from ledger import abi
+from ledger.errors import LedgerError, LedgerMismatch, LedgerRejected, LedgerUnavailable
+from ledger.events import operator_tuples, parse_terms
+from ledger.reader import RunReader
+from ledger.records import (
+    Attestation,
+    Block,
+    Commit,
+    FinalRoot,
+    Operator,
+    Proposal,
+    Registration,
+    RegistrationRequest,
+    RunTerms,
+)
+from ledger.rpc import PATIENCE_SECONDS, Rpc, RpcError
+from ledger.rules import check_digest, find_closing_block, is_committed, is_settled
+from ledger.sender import Sender
+from ledger.wallet import (
+    NO_ADDRESS,
+    Domain,
+    address_of,
+    check_node_signature,
+    checked_address,
+    public_key_from_node,
+    recover_typed_data,
+    registration_message,
+    registration_typed_data,
+    sign_typed_data,
+    tally_typed_data,
+)
+
+MAX_RUNS_LISTED = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """Where a contract was deployed: what a run spec pins. `code_hash` is keccak256 of the code on chain."""
+
+    contract: str
+    chain_id: int
+    block_hash: str
+    code_hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class RegistrationMessages:
+    """What a registration needs signed: bytes by the node key, EIP-712 data by the wallet (None when not linked)."""
+
+    node: bytes
+    wallet: dict[str, Any] | None
+
+
+class LedgerClient:
+    """One contract seen through one or several RPC end-points, for one run (or none: `runs` and `terms(run)` only)."""
+
+    def __init__(self, rpc: Rpc, *, domain: Domain, code_hash: str, run: str | None, sender: Sender | None) -> None:
+        self._rpc = rpc
+        self._run = run
+        self._sender = sender
+        self._key: bytes | None = None
+        self._terms: dict[str, RunTerms] = {}
+        self._reader: RunReader | None = None
+        self.domain = domain
+        self.code_hash = code_hash
+
+    @classmethod
+    async def connect(
+        cls,
+        urls: Sequence[str],
+        *,
+        contract: str,
+        run: str | None = None,
+        operator_key: bytes | None = None,
+        state_dir: Path | None = None,
+        chain_id: int | None = None,
+        code_hash: str | None = None,
+        patience: float = PATIENCE_SECONDS,
+    ) -> Self:
+        """Connect and check every end-point that answers.
+
+        `state_dir` holds the sender's journal. `patience` bounds, in seconds, how long a request tries the end-points.
+        Raises LedgerUnavailable when none answers, LedgerMismatch when they disagree or are not what is expected,
+        WalletError for a wrong address or key.
+        """
+        contract = checked_address(contract)
+        if run is not None:
+            check_digest(run)
+        rpc = Rpc(urls, contract=contract, patience=patience)
+        try:
+            seen_chain, seen_code = await rpc.connect()
+            if chain_id is not None and chain_id != seen_chain:
+                raise LedgerMismatch(f"the RPC serves chain {seen_chain}, the run is on chain {chain_id}")
+            if code_hash is not None and code_hash != seen_code:
+                raise LedgerMismatch(f"the code at {contract} is not the contract the run names")
+            sender = _sender(rpc, operator_key, chain_id=seen_chain, contract=contract, state_dir=state_dir)
+        except BaseException:
+            await rpc.close()
+            raise
+        client = cls(rpc, domain=Domain(seen_chain, contract), code_hash=seen_code, run=run, sender=sender)
+        client._key = operator_key
+        return client
+
+    async def close(self) -> None:
+        """Close connections. A transaction under way stays journalled."""
+        await self._rpc.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    @property
+    def operator(self) -> str | None:
+        """Address of the operator key; None for a reader."""
+        return self._sender.address if self._sender else None
+
+    async def runs(self) -> Sequence[str]:
+        """Ids of the newest runs of the contract (at most 1,000), oldest first."""
+        count = (await self._view("run_count"))[0]
+        start = max(0, count - MAX_RUNS_LISTED)
+        return [(await self._view("run_ids", index))[0].hex() for index in range(start, count)]
+
+    async def terms(self, run: str | None = None) -> RunTerms:
+        """Terms of a run (default: this client's). They never change. Raises LedgerError for an unknown run."""
+        run = run or self._must_have_run()
+        if run not in self._terms:
+            key = check_digest(run)
+            held = (await self._view("runs", key))[0]
+            self._terms[run] = parse_terms(run, held, await self._view("operators", key))
+        return self._terms[run]
+
+    async def head(self) -> Block:
+        """The newest block."""
+        return await (await self._read()).head()
+
+    async def block(self, number: int) -> Block | None:
+        """Block by number; None when it is not there yet."""
+        return await (await self._read()).block(number)
+
+    async def registration(self, node: str) -> Registration | None:
+        """The registration in force of a node."""
+        return (await self.registrations()).get(node)
+
+    async def registrations(self) -> Mapping[str, Registration]:
+        """Registrations in force, by node. Not to be changed by the caller."""
+        return await (await self._read()).registrations()
+
+    async def commits(self, from_step: int = 0) -> Sequence[Commit]:
+        """Committed checkpoints from `from_step` on, in order."""
+        return (await (await self._read()).events()).commits[from_step:]
+
+    async def final_roots(self) -> Sequence[FinalRoot]:
+        """Final tallies, by epoch."""
+        return tuple((await (await self._read()).events()).roots)
+
+    async def closing_block(self, after: int | None = None) -> Block | None:
+        """Where the epoch that begins after block `after` closes; see `rules.find_closing_block`."""
+        return await find_closing_block(self, after)
+
+    async def balance(self) -> int:
+        """Wei the operator account holds."""
+        return int(await self._rpc.call("eth_getBalance", self._must_have_sender().address, "latest"), 16)
+
+    def registration_messages(
+        self, node: str, *, wallet: str | None = None, claimed: str | None = None, nonce: int
+    ) -> RegistrationMessages:
+        """What to sign to register `node` in this run, linked to `wallet` or only claiming an address."""
+        run = self._must_have_run()
+        message = registration_message(self.domain, run=run, node=node, wallet=wallet, claimed=claimed, nonce=nonce)
+        if wallet is None:
+            return RegistrationMessages(message, None)
+        typed = registration_typed_data(self.domain, run=run, node=node, wallet=wallet, nonce=nonce)
+        return RegistrationMessages(message, typed)
+
+    async def register(self, request: RegistrationRequest) -> None:
+        """Send a registration, paying its gas. One in force already is a success.
+
+        Raises LedgerRejected for a wrong signature or an old nonce.
+        """
+        if request.run != self._must_have_run():
+            raise LedgerRejected("unknown run")
+        message = registration_message(
+            self.domain,
+            run=request.run,
+            node=request.node,
+            wallet=request.wallet,
+            claimed=request.claimed,
+            nonce=request.nonce,
+        )
+        # The contract cannot tell, and readers would ignore it: no gas for that.
+        if not check_node_signature(request.node, message, request.node_signature):
+            raise LedgerRejected("node signature")
+
+        async def is_done() -> bool:
+            held = await self.registration(request.node)
+            if held is None or held.nonce < request.nonce:
+                return False
+            if (held.nonce, held.wallet, held.claimed) != (request.nonce, request.wallet, request.claimed):
+                raise LedgerRejected("nonce")
+            return True
+
+        await self._ensure(is_done, "register", *_registration_arguments(request))
+
+    async def commit_checkpoint(self, *, term: int, step: int, manifest: str, parent: str, final: bool) -> None:
+        """Put a checkpoint in force. Repeated with the same arguments, also after a restart, it is a success."""
+        run = self._must_have_run()
+        arguments = (check_digest(run), term, step, check_digest(manifest), check_digest(parent), final)
+
+        async def is_done() -> bool:
+            commits = await self.commits()
+            return is_committed(commits, term=term, step=step, manifest=manifest, parent=parent, final=final)
+
+        await self._ensure(is_done, "commit_checkpoint", *arguments)
+
+    def attest(self, proposal: Proposal) -> Attestation:
+        """Sign a tally with the operator key. No chain access: whether to sign is the caller's judgement."""
+        if self._key is None:
+            raise LedgerError("no operator key: this node cannot attest")
+        signature = sign_typed_data(tally_typed_data(self.domain, proposal), self._key)
+        return Attestation(address_of(self._key), signature)
+
+    def check_attestation(self, proposal: Proposal, attestation: Attestation) -> bool:
+        """Whether the signature is the named operator's. That it is a validator's, `terms` says."""
+        return (
+            recover_typed_data(tally_typed_data(self.domain, proposal), attestation.signature) == attestation.operator
+        )
+
+    async def finalise(self, proposal: Proposal, attestations: Sequence[Attestation]) -> None:
+        """Make a tally final. That it is already, by whomever, is a success; another one in its place is rejected."""
+        signatures = [_signature_bytes(each.signature) for each in attestations]
+
+        async def is_done() -> bool:
+            return is_settled(proposal, await self.final_roots())
+
+        await self._ensure(is_done, "finalise", _tally(proposal), signatures)
+
+    async def create_run(
+        self,
+        *,
+        run: str,
+        validators: Sequence[Operator],
+        trainers: Sequence[Operator],
+        quorum: int,
+        epoch_checkpoints: int,
+        epoch_max_seconds: int,
+        round_seconds: int,
+    ) -> RunTerms:
+        """Open a run. Repeated with the same terms by the same owner it is a success (so a deployment resumes)."""
+        numbers = (quorum, epoch_checkpoints, epoch_max_seconds, round_seconds)
+        arguments = (check_digest(run), operator_tuples(validators), operator_tuples(trainers), *numbers)
+        try:
+            await self._must_have_sender().send(self.domain.contract, abi.encode_call("create_run", *arguments))
+        except LedgerRejected as error:
+            held = await self.terms(run) if error.reason == "run exists" else None
+            if held is None or not _is_same_run(held, self.operator, validators, trainers, numbers):
+                raise
+        return await self.terms(run)
+
+    async def _ensure(self, is_done: Callable[[], Awaitable[bool]], name: str, *arguments: object) -> None:
+        """Send a call unless what it asks for is so already, by an earlier try of ours or by somebody else."""
+        data = abi.encode_call(name, *arguments)
+        sender, reader = self._must_have_sender(), await self._read()
+        await sender.settle()
+        await reader.refresh(now=True)
+        if await is_done():
+            return
+        try:
+            await sender.send(self.domain.contract, data)
+        except LedgerRejected:
+            await reader.refresh(now=True)
+            if not await is_done():
+                raise
+        await reader.refresh(now=True)
+
+    async def _view(self, name: str, *arguments: object) -> tuple[Any, ...]:
+        call = {"to": self.domain.contract, "data": abi.encode_call(name, *arguments)}
+        try:
+            return abi.decode_result(name, await self._rpc.call("eth_call", call, "latest"))
+        except RpcError as error:
+            raise LedgerUnavailable(f"the RPC end-point refused to read {name}: {error.message}") from error
+
+    async def _read(self) -> RunReader:
+        if self._reader is None:
+            terms = await self.terms()
+            self._reader = RunReader(self._rpc, domain=self.domain, run=terms.run, first_block=terms.created_block)
+        return self._reader
+
+    def _must_have_run(self) -> str:
+        if self._run is None:
+            raise LedgerError("no run was named")
+        return self._run
+
+    def _must_have_sender(self) -> Sender:
+        if self._sender is None:
+            raise LedgerError("no operator key: this node can only read the ledger")
+        return self._sender
+
+
+async def deploy(url: str, key: bytes, *, state_dir: Path | None = None) -> Deployment:
+    """Deploy the registry contract, paid by `key`. Raises LedgerUnavailable, LowBalance."""
+    rpc = Rpc([url])
+    try:
+        chain_id, _ = await rpc.connect()
+        sender = _sender(rpc, key, chain_id=chain_id, contract="", state_dir=state_dir)
+        receipt = await _must_be(sender).send(None, abi.built()["bytecode"])
+        contract = checked_address(receipt["contractAddress"])
+        checked = Rpc([url], contract=contract)
+        try:
+            _, code_hash = await checked.connect()
+        finally:
+            await checked.close()
+        return Deployment(contract, chain_id, receipt["blockHash"][2:], code_hash)
+    finally:
+        await rpc.close()
+
+
+async def create_run(
+    url: str,
+    key: bytes,
+    *,
+    contract: str,
+    run: str,
+    validators: Sequence[Operator],
+    trainers: Sequence[Operator],
+    quorum: int,
+    epoch_checkpoints: int,
+    epoch_max_seconds: int,
+    round_seconds: int,
+) -> RunTerms:
+    """Open a run with `key` as its owner; see `LedgerClient.create_run`."""
+    async with await LedgerClient.connect([url], contract=contract, operator_key=key) as client:
+        return await client.create_run(
+            run=run,
+            validators=validators,
+            trainers=trainers,
+            quorum=quorum,
+            epoch_checkpoints=epoch_checkpoints,
+            epoch_max_seconds=epoch_max_seconds,
+            round_seconds=round_seconds,
+        )
+
+
+def _must_be(sender: Sender | None) -> Sender:
+    if sender is None:
+        raise LedgerError("deploying needs a key")
+    return sender
+
+
+def _sender(rpc: Rpc, key: bytes | None, *, chain_id: int, contract: str, state_dir: Path | None) -> Sender | None:
+    if key is None:
+        return None
+    journal = None
+    if state_dir is not None:
+        state_dir.mkdir(parents=True, exist_ok=True)
+        # A key's nonces are the chain's, whatever the contract: one journal per key and chain.
+        journal = state_dir / f"transaction-{chain_id}-{address_of(key)[2:].lower()}.json"
+    return Sender(rpc, key, chain_id=chain_id, journal=journal)
+
+
+def _registration_arguments(request: RegistrationRequest) -> tuple[object, ...]:
+    return (
+        check_digest(request.run),
+        public_key_from_node(request.node),
+        request.wallet or NO_ADDRESS,
+        request.claimed or NO_ADDRESS,
+        request.nonce,
+        _signature_bytes(request.wallet_signature),
+        _signature_bytes(request.node_signature),
+    )
+
+
+def _signature_bytes(text: str) -> bytes:
+    try:
+        return bytes.fromhex(text)
+    except ValueError as error:
+        raise LedgerRejected("signature") from error
+
+
+def _tally(proposal: Proposal) -> tuple[object, ...]:
+    return (
+        check_digest(proposal.run),
+        proposal.epoch,
+        proposal.round,
+        proposal.closing_block,
+        check_digest(proposal.parent_root),
+        check_digest(proposal.root),
+        proposal.total,
+        check_digest(proposal.blob),
+    )
+
+
+def _is_same_run(
+    held: RunTerms,
+    owner: str | None,
+    validators: Sequence[Operator],
+    trainers: Sequence[Operator],
+    numbers: tuple[int, int, int, int],
+) -> bool:
+    return (
+        held.owner == owner
+        and held.validators == tuple(validators)
+        and held.trainers == tuple(trainers)
+        and (held.quorum, held.epoch_checkpoints, held.epoch_max_seconds, held.round_seconds) == numbers
+    )

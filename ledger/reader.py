@@ -1,0 +1,165 @@
+"""A run's events kept up to date from the chain: one request a poll, logs only when the head moved.
+
+Owns the cache and what a re-organised chain does to it. Sends nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from ledger.errors import LedgerError, LedgerUnavailable
+from ledger.events import TOPICS, EventLog, parse_block
+from ledger.records import Block, Registration
+from ledger.rpc import Rpc, RpcError
+from ledger.rules import RegistrationEvent, fold_registrations, is_signed_by_node
+from ledger.wallet import Domain
+
+POLL_SECONDS = 0.05
+"""A burst of reads shares one request."""
+LOG_RANGE = 2000
+"""Blocks per log request: hosted end-points refuse more."""
+MAX_BLOCKS = 8192
+ANCHORS = 256
+
+
+class RunReader:
+    """Reads one run, from the block of its creation."""
+
+    def __init__(self, rpc: Rpc, *, domain: Domain, run: str, first_block: int) -> None:
+        self._rpc = rpc
+        self._domain = domain
+        self._run = run
+        self._first_block = first_block
+        self._events = EventLog()
+        self._head: Block | None = None
+        self._anchors: deque[Block] = deque(maxlen=ANCHORS)
+        self._blocks: dict[int, Block] = {}
+        self._judged: dict[RegistrationEvent, bool] = {}
+        self._registrations: dict[str, Registration] = {}
+        self._folded = -1
+        self._polled = 0.0
+        self._lock = asyncio.Lock()
+
+    async def head(self) -> Block:
+        """The newest block seen."""
+        await self.refresh()
+        return self._must_have_head()
+
+    async def events(self) -> EventLog:
+        """Everything the run's events said up to the newest block. Not to be changed by the caller."""
+        await self.refresh()
+        return self._events
+
+    async def registrations(self) -> Mapping[str, Registration]:
+        """Registrations in force, by node. Not to be changed by the caller."""
+        events = (await self.events()).registrations
+        if self._folded != len(events):
+            valid = [event for event in events if self._is_valid(event)]
+            self._registrations, self._folded = fold_registrations(valid), len(events)
+        return self._registrations
+
+    async def block(self, number: int) -> Block | None:
+        """Block by number; None when it is not there yet."""
+        if number not in self._blocks:
+            head = await self.head()
+            if number > head.number or number < 0:
+                return None
+            answer = await self._fetch(hex(number))
+            if answer is None:
+                return None
+            self._remember(parse_block(answer))
+        return self._blocks[number]
+
+    async def refresh(self, *, now: bool = False) -> None:
+        """Catch up with the chain; at most one request in `POLL_SECONDS` unless `now`."""
+        async with self._lock:
+            clock = asyncio.get_running_loop().time()
+            if self._head is not None and not now and clock - self._polled < POLL_SECONDS:
+                return
+            answer = await self._fetch("latest")
+            if answer is None:
+                raise LedgerUnavailable("the RPC end-point has no newest block")
+            head = parse_block(answer)
+            if head != self._head and not self._is_behind(head):
+                await self._catch_up(head, parent=str(answer.get("parentHash", ""))[2:])
+            self._polled = asyncio.get_running_loop().time()
+
+    async def _catch_up(self, head: Block, *, parent: str) -> None:
+        start = await self._first_unread(parent)
+        logs: list[Mapping[str, Any]] = []
+        for first in range(start, head.number + 1, LOG_RANGE):
+            logs += await self._fetch_logs(first, min(first + LOG_RANGE - 1, head.number))
+        self._events.forget_from(start)
+        self._events.add(logs)
+        self._head = head
+        self._anchors.append(head)
+        self._remember(head)
+
+    async def _first_unread(self, parent: str) -> int:
+        """Block to read from: after the last one read, or after the last that is still on the chain."""
+        if self._head is None:
+            return self._first_block
+        if parent == self._head.hash:
+            return self._head.number + 1
+        distance = 1
+        while distance <= len(self._anchors):
+            anchor = self._anchors[-distance]
+            answer = await self._fetch(hex(anchor.number))
+            if answer is not None and parse_block(answer) == anchor:
+                if distance > 1:
+                    self._forget_after(anchor.number)
+                return anchor.number + 1
+            distance *= 2
+        self._forget_after(-1)
+        return self._first_block
+
+    def _forget_after(self, number: int) -> None:
+        self._blocks = {each: block for each, block in self._blocks.items() if each <= number}
+        while self._anchors and self._anchors[-1].number > number:
+            self._anchors.pop()
+        self._folded = -1
+
+    def _is_behind(self, head: Block) -> bool:
+        """Whether an end-point merely lags: its head is a block known already."""
+        known = self._blocks.get(head.number)
+        return self._head is not None and head.number < self._head.number and known == head
+
+    def _is_valid(self, event: RegistrationEvent) -> bool:
+        if event not in self._judged:
+            self._judged[event] = is_signed_by_node(event, domain=self._domain, run=self._run)
+        return self._judged[event]
+
+    def _remember(self, block: Block) -> None:
+        self._blocks[block.number] = block
+        while len(self._blocks) > MAX_BLOCKS:
+            self._blocks.pop(next(iter(self._blocks)))
+
+    def _must_have_head(self) -> Block:
+        if self._head is None:
+            raise LedgerUnavailable("the chain was not read yet")
+        return self._head
+
+    async def _fetch(self, tag: str) -> Mapping[str, Any] | None:
+        try:
+            answer: Mapping[str, Any] | None = await self._rpc.call("eth_getBlockByNumber", tag, False)
+        except RpcError as error:
+            raise LedgerUnavailable(f"the RPC end-point refused to give block {tag}: {error.message}") from error
+        return answer
+
+    async def _fetch_logs(self, first: int, last: int) -> list[Mapping[str, Any]]:
+        query = {
+            "address": self._domain.contract,
+            "fromBlock": hex(first),
+            "toBlock": hex(last),
+            "topics": [list(TOPICS), "0x" + self._run],
+        }
+        try:
+            logs: list[Mapping[str, Any]] = await self._rpc.call("eth_getLogs", query)
+        except RpcError as error:
+            raise LedgerUnavailable(f"the RPC end-point refused to give logs: {error.message}") from error
+        if not isinstance(logs, list):
+            raise LedgerError("the RPC end-point sent malformed logs")
+        return logs
