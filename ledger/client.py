@@ -5,12 +5,13 @@ Owns the mapping between records and the registry contract. Knows nothing of ste
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from ledger import abi
+from ledger.base import BaseLedger
 from ledger.errors import LedgerError, LedgerMismatch, LedgerRejected, LedgerUnavailable
 from ledger.events import operator_tuples, parse_terms
 from ledger.reader import RunReader
@@ -26,20 +27,14 @@ from ledger.records import (
     RunTerms,
 )
 from ledger.rpc import PATIENCE_SECONDS, Rpc, RpcError
-from ledger.rules import check_digest, find_closing_block, is_committed, is_settled
+from ledger.rules import check_digest
 from ledger.sender import Sender
 from ledger.wallet import (
     NO_ADDRESS,
     Domain,
     address_of,
-    check_node_signature,
     checked_address,
     public_key_from_node,
-    recover_typed_data,
-    registration_message,
-    registration_typed_data,
-    sign_typed_data,
-    tally_typed_data,
 )
 
 MAX_RUNS_LISTED = 1000
@@ -55,25 +50,24 @@ class Deployment:
     code_hash: str
 
 
-@dataclass(frozen=True, slots=True)
-class RegistrationMessages:
-    """What a registration needs signed: bytes by the node key, EIP-712 data by the wallet (None when not linked)."""
-
-    node: bytes
-    wallet: dict[str, Any] | None
-
-
-class LedgerClient:
+class LedgerClient(BaseLedger):
     """One contract seen through one or several RPC end-points, for one run (or none: `runs` and `terms(run)` only)."""
 
-    def __init__(self, rpc: Rpc, *, domain: Domain, code_hash: str, run: str | None, sender: Sender | None) -> None:
+    def __init__(
+        self,
+        rpc: Rpc,
+        *,
+        domain: Domain,
+        code_hash: str,
+        run: str | None = None,
+        operator_key: bytes | None = None,
+        sender: Sender | None = None,
+    ) -> None:
+        super().__init__(domain=domain, run=run, operator_key=operator_key)
         self._rpc = rpc
-        self._run = run
         self._sender = sender
-        self._key: bytes | None = None
         self._terms: dict[str, RunTerms] = {}
         self._reader: RunReader | None = None
-        self.domain = domain
         self.code_hash = code_hash
 
     @classmethod
@@ -109,9 +103,14 @@ class LedgerClient:
         except BaseException:
             await rpc.close()
             raise
-        client = cls(rpc, domain=Domain(seen_chain, contract), code_hash=seen_code, run=run, sender=sender)
-        client._key = operator_key
-        return client
+        return cls(
+            rpc,
+            domain=Domain(seen_chain, contract),
+            code_hash=seen_code,
+            run=run,
+            operator_key=operator_key,
+            sender=sender,
+        )
 
     async def close(self) -> None:
         """Close connections. A transaction under way stays journalled."""
@@ -122,11 +121,6 @@ class LedgerClient:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-    @property
-    def operator(self) -> str | None:
-        """Address of the operator key; None for a reader."""
-        return self._sender.address if self._sender else None
 
     async def runs(self) -> Sequence[str]:
         """Ids of the newest runs of the contract (at most 1,000), oldest first."""
@@ -151,10 +145,6 @@ class LedgerClient:
         """Block by number; None when it is not there yet."""
         return await (await self._read()).block(number)
 
-    async def registration(self, node: str) -> Registration | None:
-        """The registration in force of a node."""
-        return (await self.registrations()).get(node)
-
     async def registrations(self) -> Mapping[str, Registration]:
         """Registrations in force, by node. Not to be changed by the caller."""
         return await (await self._read()).registrations()
@@ -167,86 +157,9 @@ class LedgerClient:
         """Final tallies, by epoch."""
         return tuple((await (await self._read()).events()).roots)
 
-    async def closing_block(self, after: int | None = None) -> Block | None:
-        """Where the epoch that begins after block `after` closes; see `rules.find_closing_block`."""
-        return await find_closing_block(self, after)
-
     async def balance(self) -> int:
         """Wei the operator account holds."""
         return int(await self._rpc.call("eth_getBalance", self._must_have_sender().address, "latest"), 16)
-
-    def registration_messages(
-        self, node: str, *, wallet: str | None = None, claimed: str | None = None, nonce: int
-    ) -> RegistrationMessages:
-        """What to sign to register `node` in this run, linked to `wallet` or only claiming an address."""
-        run = self._must_have_run()
-        message = registration_message(self.domain, run=run, node=node, wallet=wallet, claimed=claimed, nonce=nonce)
-        if wallet is None:
-            return RegistrationMessages(message, None)
-        typed = registration_typed_data(self.domain, run=run, node=node, wallet=wallet, nonce=nonce)
-        return RegistrationMessages(message, typed)
-
-    async def register(self, request: RegistrationRequest) -> None:
-        """Send a registration, paying its gas. One in force already is a success.
-
-        Raises LedgerRejected for a wrong signature or an old nonce.
-        """
-        if request.run != self._must_have_run():
-            raise LedgerRejected("unknown run")
-        message = registration_message(
-            self.domain,
-            run=request.run,
-            node=request.node,
-            wallet=request.wallet,
-            claimed=request.claimed,
-            nonce=request.nonce,
-        )
-        # The contract cannot tell, and readers would ignore it: no gas for that.
-        if not check_node_signature(request.node, message, request.node_signature):
-            raise LedgerRejected("node signature")
-
-        async def is_done() -> bool:
-            held = await self.registration(request.node)
-            if held is None or held.nonce < request.nonce:
-                return False
-            if (held.nonce, held.wallet, held.claimed) != (request.nonce, request.wallet, request.claimed):
-                raise LedgerRejected("nonce")
-            return True
-
-        await self._ensure(is_done, "register", *_registration_arguments(request))
-
-    async def commit_checkpoint(self, *, term: int, step: int, manifest: str, parent: str, final: bool) -> None:
-        """Put a checkpoint in force. Repeated with the same arguments, also after a restart, it is a success."""
-        run = self._must_have_run()
-        arguments = (check_digest(run), term, step, check_digest(manifest), check_digest(parent), final)
-
-        async def is_done() -> bool:
-            commits = await self.commits()
-            return is_committed(commits, term=term, step=step, manifest=manifest, parent=parent, final=final)
-
-        await self._ensure(is_done, "commit_checkpoint", *arguments)
-
-    def attest(self, proposal: Proposal) -> Attestation:
-        """Sign a tally with the operator key. No chain access: whether to sign is the caller's judgement."""
-        if self._key is None:
-            raise LedgerError("no operator key: this node cannot attest")
-        signature = sign_typed_data(tally_typed_data(self.domain, proposal), self._key)
-        return Attestation(address_of(self._key), signature)
-
-    def check_attestation(self, proposal: Proposal, attestation: Attestation) -> bool:
-        """Whether the signature is the named operator's. That it is a validator's, `terms` says."""
-        return (
-            recover_typed_data(tally_typed_data(self.domain, proposal), attestation.signature) == attestation.operator
-        )
-
-    async def finalise(self, proposal: Proposal, attestations: Sequence[Attestation]) -> None:
-        """Make a tally final. That it is already, by whomever, is a success; another one in its place is rejected."""
-        signatures = [_signature_bytes(each.signature) for each in attestations]
-
-        async def is_done() -> bool:
-            return is_settled(proposal, await self.final_roots())
-
-        await self._ensure(is_done, "finalise", _tally(proposal), signatures)
 
     async def create_run(
         self,
@@ -263,28 +176,30 @@ class LedgerClient:
         numbers = (quorum, epoch_checkpoints, epoch_max_seconds, round_seconds)
         arguments = (check_digest(run), operator_tuples(validators), operator_tuples(trainers), *numbers)
         try:
-            await self._must_have_sender().send(self.domain.contract, abi.encode_call("create_run", *arguments))
+            await self._send("create_run", *arguments)
         except LedgerRejected as error:
             held = await self.terms(run) if error.reason == "run exists" else None
             if held is None or not _is_same_run(held, self.operator, validators, trainers, numbers):
                 raise
         return await self.terms(run)
 
-    async def _ensure(self, is_done: Callable[[], Awaitable[bool]], name: str, *arguments: object) -> None:
-        """Send a call unless what it asks for is so already, by an earlier try of ours or by somebody else."""
-        data = abi.encode_call(name, *arguments)
-        sender, reader = self._must_have_sender(), await self._read()
-        await sender.settle()
-        await reader.refresh(now=True)
-        if await is_done():
-            return
-        try:
-            await sender.send(self.domain.contract, data)
-        except LedgerRejected:
-            await reader.refresh(now=True)
-            if not await is_done():
-                raise
-        await reader.refresh(now=True)
+    async def _send_registration(self, request: RegistrationRequest) -> None:
+        await self._send("register", *_registration_arguments(request))
+
+    async def _send_commit(self, commit: Commit) -> None:
+        digests = check_digest(commit.manifest), check_digest(commit.parent)
+        run = check_digest(self._must_have_run())
+        await self._send("commit_checkpoint", run, commit.term, commit.step, *digests, commit.final)
+
+    async def _send_tally(self, proposal: Proposal, attestations: Sequence[Attestation]) -> None:
+        await self._send("finalise", _tally(proposal), [_signature_bytes(each.signature) for each in attestations])
+
+    async def _send(self, name: str, *arguments: object) -> None:
+        await self._must_have_sender().send(self.domain.contract, abi.encode_call(name, *arguments))
+
+    async def _settle(self) -> None:
+        await self._must_have_sender().settle()
+        await (await self._read()).refresh(now=True)
 
     async def _view(self, name: str, *arguments: object) -> tuple[Any, ...]:
         call = {"to": self.domain.contract, "data": abi.encode_call(name, *arguments)}
@@ -298,11 +213,6 @@ class LedgerClient:
             terms = await self.terms()
             self._reader = RunReader(self._rpc, domain=self.domain, run=terms.run, first_block=terms.created_block)
         return self._reader
-
-    def _must_have_run(self) -> str:
-        if self._run is None:
-            raise LedgerError("no run was named")
-        return self._run
 
     def _must_have_sender(self) -> Sender:
         if self._sender is None:

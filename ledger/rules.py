@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from ledger.errors import LedgerError
@@ -96,10 +96,9 @@ def is_settled(proposal: Proposal, roots: Sequence[FinalRoot]) -> bool:
     )
 
 
-def is_committed(commits: Sequence[Commit], *, term: int, step: int, manifest: str, parent: str, final: bool) -> bool:
-    """Whether exactly this checkpoint is already committed."""
-    wanted = (term, step, manifest, parent, final)
-    return any((each.term, each.step, each.manifest, each.parent, each.final) == wanted for each in commits)
+def is_committed(commits: Sequence[Commit], wanted: Commit) -> bool:
+    """Whether exactly this checkpoint is already committed, in whatever block."""
+    return any(replace(each, block=wanted.block, timestamp=wanted.timestamp) == wanted for each in commits)
 
 
 def check_digest(text: str) -> bytes:
