@@ -130,14 +130,14 @@ class BaseLedger(ABC):
 
         await self._ensure(is_done, lambda: self._send_commit(commit))
 
-    def attest(self, proposal: Proposal) -> Attestation:
+    async def attest(self, proposal: Proposal) -> Attestation:
         """Sign a tally with the operator key. No chain access: whether to sign is the caller's judgement."""
         if self._operator_key is None:
             raise LedgerError("no operator key: this node cannot attest")
         signature = sign_typed_data(tally_typed_data(self.domain, proposal), self._operator_key)
         return Attestation(address_of(self._operator_key), signature)
 
-    def check_attestation(self, proposal: Proposal, attestation: Attestation) -> bool:
+    async def check_attestation(self, proposal: Proposal, attestation: Attestation) -> bool:
         """Whether the signature is the named operator's. That it is a validator's, `terms` says."""
         signer = recover_typed_data(tally_typed_data(self.domain, proposal), attestation.signature)
         return signer is not None and signer == attestation.operator
