@@ -1,0 +1,1 @@
+"""One file a command: its flags, and what it prints."""

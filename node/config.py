@@ -1,0 +1,117 @@
+"""The node's settings: built-in values, then a TOML file, then INTELLECT_NODE_* variables, then flags; the last wins."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from node.defaults import MAX_CONFIG_BYTES
+from node.errors import ConfigError
+
+PREFIX = "INTELLECT_NODE_"
+LISTS = ("rpc", "peer", "relay", "announce")
+Port = Annotated[int, Field(ge=0, le=65_535)]
+
+
+class NodeConfig(BaseModel):
+    """Settings of one node. Every field's description is what `--help` and the documentation show."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    role: Literal["trainer", "worker", "validator", "relay"] = Field(description="What this node does in the run.")
+    join: str | None = Field(None, description="Join string of the run, or a file that holds it.")
+    spec: Path | None = Field(None, description="File with the run's spec, where no relay serves it yet (operators).")
+    data: Path = Field(Path("~/.intellect-node"), description="Folder for the key, checkpoints, state and logs.")
+    key: Path | None = Field(None, description="The node's ed25519 key file; made in the data folder when not given.")
+    wallet: str | None = Field(
+        None, description="Wallet address to credit, or the file of its key (then registration is signed by both)."
+    )
+    wallet_password_file: Path | None = Field(None, description="File with the password of an encrypted wallet file.")
+    operator_key: Path | None = Field(None, description="Key file of the operator account that pays gas.")
+    model: Path | None = Field(None, description="Folder of the base model (trainer); the built-in one when not given.")
+    host: str = Field("127.0.0.1", description="Address to listen on; 0.0.0.0 for every interface.")
+    port: Port = Field(0, description="TCP port of the DHT; 0 takes a free one.")
+    http_port: Port = Field(0, description="TCP port of a relay's HTTP service; 0 takes a free one.")
+    http_url: str | None = Field(None, description="URL under which others reach a relay, when not host and port.")
+    announce: tuple[str, ...] = Field((), description="Multiaddresses under which others reach this node's DHT.")
+    status_port: Port = Field(0, description="Loopback port of the status endpoint; 0 takes a free one.")
+    rpc: tuple[str, ...] = Field((), description="URLs of the ledger's end-points, besides those of the join string.")
+    peer: tuple[str, ...] = Field((), description="Multiaddresses of DHT peers, besides those of the join string.")
+    relay: tuple[str, ...] = Field((), description="Base URLs of relays, besides those of the join string.")
+    sponsor: bool = Field(False, description="A relay pays the gas of others' registrations from its operator key.")
+    sponsor_hourly: int = Field(120, ge=0, description="Registrations a sponsor pays for in an hour.")
+    max_disk: int = Field(20 * 2**30, ge=2**20, description="Bytes the node may use in its data folder.")
+    threads: int = Field(0, ge=0, le=1024, description="Threads of model work; 0 leaves it to PyTorch.")
+    device: str = Field("cpu", pattern=r"^(cpu|cuda(:\d+)?)$", description="Where the model runs: cpu or cuda.")
+    log_level: Literal["debug", "info", "warning"] = Field("info", description="What the terminal shows.")
+
+    @property
+    def home(self) -> Path:
+        """The data folder with `~` resolved."""
+        return self.data.expanduser()
+
+    @property
+    def key_path(self) -> Path:
+        """Where the node's key is."""
+        return self.key.expanduser() if self.key else self.home / "node.key"
+
+
+def load_config(
+    *, file: Path | None, environment: Mapping[str, str], flags: Mapping[str, Any]
+) -> NodeConfig:
+    """Merge the sources and check the result. Raises ConfigError naming source and field."""
+    merged: dict[str, Any] = {}
+    if file is not None:
+        merged.update(_read_file(file))
+    merged.update(_read_environment(environment))
+    merged.update({name: value for name, value in flags.items() if value is not None})
+    try:
+        return NodeConfig.model_validate(merged)
+    except ValidationError as error:
+        raise ConfigError(_sentence(error)) from error
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        with path.expanduser().open("rb") as file:
+            content = file.read(MAX_CONFIG_BYTES)
+        plain = tomllib.loads(content.decode())
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the configuration {path}: {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"the configuration {path} is not valid TOML: {error}") from error
+    for name in plain:
+        _check_known(name, where=str(path))
+    return plain
+
+
+def _read_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in environment.items():
+        if not name.startswith(PREFIX) or name.startswith((f"{PREFIX}TESTNET", f"{PREFIX}PARENT", f"{PREFIX}CONFIG")):
+            continue
+        field = name.removeprefix(PREFIX).lower()
+        _check_known(field, where=f"the environment variable {name}")
+        found[field] = tuple(filter(None, value.split(","))) if field in LISTS else value
+    return found
+
+
+def _check_known(name: str, *, where: str) -> None:
+    if name in NodeConfig.model_fields:
+        return
+    close = difflib.get_close_matches(name, NodeConfig.model_fields, n=1)
+    hint = f"; did you mean {close[0]}?" if close else f"; known are {', '.join(NodeConfig.model_fields)}"
+    raise ConfigError(f"{where}: unknown setting {name[:64]!r}{hint}")
+
+
+def _sentence(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_input=False)[0]
+    name = ".".join(map(str, first["loc"]))
+    if first["type"] == "missing":
+        return f"no {name} given: add --{name.replace('_', '-')}, or {name} = .. to the configuration"
+    return f"setting {name}: {first['msg']}"

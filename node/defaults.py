@@ -1,0 +1,57 @@
+"""The node's own numbers, each with its unit and its reason. What two nodes must agree on is in the run spec instead."""
+
+from __future__ import annotations
+
+OPEN_FILES = 8192
+"""Descriptors asked of the system: p2pd and HTTP both keep connections open, and 1024 is soon reached."""
+
+HEARTBEAT_SECONDS = 20.0
+"""Between two looks at our own node record; rows are re-published every third of their 90 s."""
+
+RELAY_REFRESH_SECONDS = 3.0
+"""Between two readings of the relays' node records: a dead relay leaves the list when its record expires."""
+
+WAIT_SECONDS = 1.0
+"""Between two tries while a peer, relay or the ledger does not answer."""
+
+COMPLAIN_SECONDS = 15.0
+"""Between two messages about the same thing still missing: often enough to read, rare enough not to bury the rest."""
+
+START_PATIENCE_SECONDS = 300.0
+"""How long a node looks for its run (spec, contract) before it gives up with a sentence."""
+
+SHUTDOWN_SECONDS = 12.0
+"""What an ordered shutdown may take before the process leaves anyway."""
+
+OFFLINE_SECONDS = 3.0
+"""Time for the last row, OFFLINE; its loss only means that others wait for the record to expire."""
+
+LAG_PERIOD_SECONDS = 0.1
+"""How often the event loop is asked how late it is."""
+
+LAG_SAMPLES = 600
+"""Samples behind the percentile: one minute."""
+
+EVENT_FILE_BYTES = 64 * 2**20
+"""Size at which the event stream starts a new file; one old file is kept."""
+
+LOG_FILE_BYTES = 8 * 2**20
+"""The same for the libraries' own messages and tracebacks."""
+
+STATUS_REQUEST_BYTES = 4096
+"""Largest request head the status endpoint reads."""
+
+STATUS_TIMEOUT_SECONDS = 5.0
+"""What a status request may take."""
+
+RPC_TIMEOUT_SECONDS = 20.0
+"""What one question to the ledger may take, retries included."""
+
+MAX_JOIN_BYTES = 16 * 1024
+"""Largest file accepted as a join string."""
+
+MAX_CONFIG_BYTES = 256 * 1024
+"""Largest configuration file."""
+
+OBSERVER_SECONDS = 0.25
+"""Between two looks at ledger and DHT on one machine; a step takes about a second there."""

@@ -1,0 +1,67 @@
+"""How well the process itself does: event-loop lag, memory, uptime, the limit of open files."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import time
+from collections import deque
+
+import structlog
+
+from node.defaults import LAG_PERIOD_SECONDS, LAG_SAMPLES, OPEN_FILES
+
+log = structlog.get_logger()
+
+
+class LoopLag:
+    """How late the event loop runs what is due: peers drop a node that does not answer within 3 seconds."""
+
+    def __init__(self) -> None:
+        self.samples: deque[float] = deque(maxlen=LAG_SAMPLES)
+        self.worst = 0.0
+
+    async def run(self) -> None:
+        """Measure for ever."""
+        loop = asyncio.get_running_loop()
+        while True:
+            due = loop.time() + LAG_PERIOD_SECONDS
+            await asyncio.sleep(LAG_PERIOD_SECONDS)
+            late = max(0.0, loop.time() - due)
+            self.samples.append(late)
+            self.worst = max(self.worst, late)
+
+    def percentile(self, share: float) -> float:
+        """Lag in seconds below which this share of the last minute's samples lies."""
+        ordered = sorted(self.samples)
+        return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
+
+
+class Uptime:
+    """Since when the process runs, and how much memory it took at most."""
+
+    def __init__(self) -> None:
+        self._begun = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self._begun
+
+    @property
+    def peak_bytes(self) -> int:
+        """Largest resident size so far."""
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def raise_file_limit(wanted: int = OPEN_FILES) -> int:
+    """Raise the soft limit of open files as far as the hard one lets us; the limit now in force."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    ceiling = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft >= ceiling:
+        return soft
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (ceiling, hard))
+    except (ValueError, OSError):
+        return soft
+    return ceiling

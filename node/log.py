@@ -1,0 +1,119 @@
+"""Where events go: JSON lines to `<data>/events.jsonl`, short lines to the terminal, libraries' messages to `node.log`.
+
+Every event is also counted by name, which is what `/metrics` shows. Fields that could hold a secret are dropped.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import logging.handlers
+import sys
+import time
+from collections import Counter, deque
+from collections.abc import MutableMapping
+from pathlib import Path
+from typing import Any, TextIO
+
+import structlog
+
+from node.defaults import EVENT_FILE_BYTES, LOG_FILE_BYTES
+
+SECRET_WORDS = ("secret", "password", "private", "mnemonic", "keystore")
+LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
+FIELDS_SHOWN = 8
+RECENT = 40
+
+Event = MutableMapping[str, Any]
+
+
+class EventStream:
+    """The node's event file, bounded: past its limit it is renamed to `events.1.jsonl` and begun anew."""
+
+    def __init__(self, path: Path, *, limit: int = EVENT_FILE_BYTES) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        self.counts: Counter[str] = Counter()
+        self.recent: deque[dict[str, Any]] = deque(maxlen=RECENT)
+        self._limit = limit
+        self._file = self._open()
+
+    def _open(self) -> TextIO:
+        return self.path.open("a", buffering=1, encoding="utf-8")
+
+    def write(self, event: Event) -> None:
+        """Append one event as a line of JSON."""
+        self.counts[str(event.get("event"))] += 1
+        self.recent.append(dict(event))
+        self._file.write(json.dumps(event, default=str, separators=(",", ":")) + "\n")
+        if self._file.tell() > self._limit:
+            self._file.close()
+            self.path.replace(self.path.with_suffix(".1.jsonl"))
+            self._file = self._open()
+
+    def close(self) -> None:
+        """Flush and close."""
+        self._file.close()
+
+
+def configure_logging(
+    *, events: EventStream, terminal: TextIO, level: str, library_log: Path, bound: dict[str, str]
+) -> None:
+    """Send structlog's events to file and terminal, and the libraries' warnings to `library_log`."""
+    library = logging.handlers.RotatingFileHandler(library_log, maxBytes=LOG_FILE_BYTES, backupCount=1)
+    library.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    logging.basicConfig(handlers=[library], level=logging.WARNING, force=True)
+    logging.captureWarnings(True)
+    threshold = LEVELS[level]
+
+    def show(_: Any, method: str, event: Event) -> Event:
+        plain = {"ts": round(time.time(), 3), "level": method, **bound, **_without_secrets(event)}
+        events.write(plain)
+        if LEVELS.get(method, 20) >= threshold:
+            terminal.write(format_line(plain) + "\n")
+        raise structlog.DropEvent
+
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.format_exc_info,
+            show,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG if level == "debug" else logging.INFO),
+        cache_logger_on_first_use=False,
+    )
+
+
+def quiet_libraries() -> None:
+    """Take from libraries the handlers they gave themselves at import: their messages go to the file alone."""
+    for name in ("hivemind", "transformers", "uvicorn", "httpx", "httpcore"):
+        logger = logging.getLogger(name)
+        logger.handlers.clear()
+        logger.propagate = True
+
+
+def _without_secrets(event: Event) -> dict[str, Any]:
+    return {name: value for name, value in event.items() if not any(word in name.lower() for word in SECRET_WORDS)}
+
+
+def format_line(event: Event) -> str:
+    """One event for people: time, role, name, then its first fields, long ids shortened."""
+    shown = [(name, value) for name, value in event.items() if name not in ("ts", "level", "node", "role", "event")]
+    fields = " ".join(f"{name}={_short(value)}" for name, value in shown[:FIELDS_SHOWN] if name != "exception")
+    clock = time.strftime("%H:%M:%S", time.localtime(event["ts"]))
+    mark = "" if event["level"] in ("info", "debug") else f"{str(event['level']).upper()} "
+    return f"{clock} {event.get('role', '-'):9} {mark}{event['event']} {fields}".rstrip()
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    text = str(value)
+    if len(text) >= 40 and " " not in text:
+        return f"{text[:6]}..{text[-4:]}"
+    return text if len(text) <= 160 else text[:157] + "..."
+
+
+def terminal_stream() -> TextIO:
+    """Where lines for people go: standard error, so that a command's output stays clean."""
+    return sys.stderr

@@ -1,0 +1,120 @@
+"""From a draft of a run to its spec and its entry on the ledger: fills in digests, operators and the contract.
+
+A draft is the run spec as TOML without what can be computed: the model's files, the task's size and digest, the
+ledger. What a draft does state is kept, so a complete spec is a draft too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from ledger.records import Operator
+from node.defaults import MAX_CONFIG_BYTES
+from node.errors import ConfigError
+from roles.spec import RunSpec
+
+MODEL_SUFFIXES = (".json", ".safetensors", ".txt", ".model", ".jinja")
+
+
+@dataclass(frozen=True, slots=True)
+class ChainPlace:
+    """The contract a run stands on, as its spec pins it."""
+
+    chain_id: int
+    contract: str
+    code_hash: str
+    block_hash: str
+
+
+def default_model() -> Path:
+    """Folder of the policy shipped with the program."""
+    return Path(str(resources.files("roles.rl").joinpath("default_policy")))
+
+
+def read_draft(path: Path | None) -> dict[str, Any]:
+    """A draft from a file, or the built-in one. Raises ConfigError."""
+    if path is None:
+        return tomllib.loads(resources.files("node.testnet").joinpath("run.toml").read_text())
+    try:
+        with path.expanduser().open("rb") as file:
+            return tomllib.loads(file.read(MAX_CONFIG_BYTES).decode())
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the run's draft {path}: {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"the run's draft {path} is not valid TOML: {error}") from error
+
+
+def model_files(model: Path) -> list[dict[str, Any]]:
+    """Name, size and SHA-256 of each file of a model folder. Raises ConfigError."""
+    if not model.is_dir():
+        raise ConfigError(f"the model folder {model} does not exist")
+    files = [path for path in sorted(model.iterdir()) if path.suffix in MODEL_SUFFIXES and path.is_file()]
+    if not any(path.suffix == ".safetensors" for path in files):
+        raise ConfigError(f"the model folder {model} holds no .safetensors file")
+    return [{"name": path.name, "size": path.stat().st_size, "sha256": _sha256(path)} for path in files]
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def build_spec(
+    draft: dict[str, Any],
+    *,
+    model: Path,
+    place: ChainPlace,
+    validators: Sequence[Operator] = (),
+    trainers: Sequence[Operator] = (),
+) -> RunSpec:
+    """Complete a draft. Raises ConfigError naming what is wrong."""
+    full = dict(draft)
+    full["model"] = {"files": model_files(model), "name": model.name, **draft.get("model", {})}
+    full["tasks"] = [_complete_task(task) for task in draft.get("tasks", [])]
+    full["ledger"] = {
+        "chain_id": place.chain_id,
+        "contract": place.contract,
+        "code_hash": place.code_hash,
+        "deployment_block_hash": place.block_hash,
+        **draft.get("ledger", {}),
+    }
+    for name, operators in (("validators", validators), ("trainers", trainers)):
+        if operators:
+            full[name] = [{"node": o.node, "operator": o.operator, "payout": o.payout} for o in operators]
+        elif name not in full:
+            raise ConfigError(f"the draft names no {name}: add [[{name}]] with node, operator and payout")
+    try:
+        return RunSpec.model_validate_json(json.dumps(full))  # JSON mode: a list is good for a tuple
+    except (ValidationError, TypeError) as error:
+        raise ConfigError(f"the run's draft: {_first(error)}") from error
+
+
+def _first(error: Exception) -> str:
+    if not isinstance(error, ValidationError):
+        return str(error)
+    first = error.errors(include_url=False, include_input=False)[0]
+    return f"{'.'.join(map(str, first['loc'])) or 'as a whole'}: {first['msg']}"
+
+
+def _complete_task(task: dict[str, Any]) -> dict[str, Any]:
+    from roles.tasks import TaskError, load_task
+
+    try:
+        loaded = load_task(str(task.get("name", "")), task.get("parameters", {}))
+    except TaskError as error:
+        raise ConfigError(str(error)) from error
+    return {"parameters": {}, "size": loaded.size, "digest": loaded.digest, **task}
+
+
+def operators_of(items: Sequence[Any]) -> tuple[Operator, ...]:
+    """The spec's operators as the ledger's records."""
+    return tuple(Operator(item.node, item.operator, item.payout) for item in items)

@@ -1,0 +1,90 @@
+"""Small parts every node runs beside its actor: patience with a message now and then, and the end by signal."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TypeVar
+
+import structlog
+
+from dht.errors import TransportError
+from ledger.errors import LedgerUnavailable
+from node.defaults import COMPLAIN_SECONDS, START_PATIENCE_SECONDS, WAIT_SECONDS
+from node.errors import ConfigError
+
+log = structlog.get_logger()
+T = TypeVar("T")
+TRANSIENT = (TransportError, LedgerUnavailable, TimeoutError)
+
+
+async def patiently(
+    attempt: Callable[[], Awaitable[T]],
+    *,
+    event: str,
+    hint: str,
+    patience: float = START_PATIENCE_SECONDS,
+) -> T:
+    """Try until it succeeds, saying `event` at once and then now and then. Raises ConfigError with `hint` at the end."""
+    begun, said = time.monotonic(), -COMPLAIN_SECONDS
+    while True:
+        try:
+            return await attempt()
+        except TRANSIENT as error:
+            cause = str(error) or "no answer in time"
+        now = time.monotonic()
+        if now - begun > patience:
+            raise ConfigError(f"{hint} (tried for {int(now - begun)} s; last: {cause})")
+        if now - said >= COMPLAIN_SECONDS:
+            log.warning(event, cause=cause, waited=round(now - begun))
+            said = now
+        await asyncio.sleep(WAIT_SECONDS)
+
+
+class StopSignal:
+    """Set by SIGTERM or SIGINT; the second one ends the process at once."""
+
+    def __init__(self) -> None:
+        self.event = asyncio.Event()
+        self.was_interrupt = False
+
+    def receive(self, number: int) -> None:
+        """Take note of a signal."""
+        if self.event.is_set():
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        self.was_interrupt = number == signal.SIGINT
+        self.event.set()
+
+
+@contextlib.asynccontextmanager
+async def stop_on_signals() -> AsyncIterator[StopSignal]:
+    """Turn SIGTERM, SIGINT and SIGHUP into an ordered end."""
+    loop, stop = asyncio.get_running_loop(), StopSignal()
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    for number in numbers:
+        loop.add_signal_handler(number, stop.receive, number)
+    try:
+        yield stop
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)
+
+
+async def until_stopped(work: Awaitable[None], stop: StopSignal) -> bool:
+    """Run `work` until it ends or a stop is asked for; whether it ended by itself. Its errors are raised here."""
+    running = asyncio.ensure_future(work)
+    asked = asyncio.ensure_future(stop.event.wait())
+    try:
+        await asyncio.wait({running, asked}, return_when=asyncio.FIRST_COMPLETED)
+        if running.done():
+            await running
+            return True
+        return False
+    finally:
+        for task in (running, asked):
+            task.cancel()
+        await asyncio.gather(running, asked, return_exceptions=True)

@@ -1,0 +1,1 @@
+"""The status endpoint of a node, on loopback only, and its reader."""

@@ -1,0 +1,41 @@
+"""Finds and reads the status of a node on this machine, from its data folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from node.defaults import STATUS_TIMEOUT_SECONDS
+from node.errors import ConfigError
+
+STATUS_FILE = "status.json"
+MAX_STATUS_BYTES = 2**20
+
+
+def write_status_file(home: Path, *, port: int) -> None:
+    """Say where the status endpoint is, for `intellect-node status`."""
+    temporary = home / f".{STATUS_FILE}.tmp"
+    temporary.write_text(json.dumps({"port": port, "pid": os.getpid()}))
+    temporary.replace(home / STATUS_FILE)
+
+
+def read_status(home: Path) -> Mapping[str, Any]:
+    """The status of the node that runs in this folder. Raises ConfigError when none does."""
+    path = home / STATUS_FILE
+    try:
+        port = int(json.loads(path.read_text())["port"])
+    except FileNotFoundError as error:
+        raise ConfigError(f"no node has run in {home}; name its folder with --data") from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path} is damaged; restart the node") from error
+    try:
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(f"http://127.0.0.1:{port}/status", timeout=STATUS_TIMEOUT_SECONDS) as reply:
+            plain: Mapping[str, Any] = json.loads(reply.read(MAX_STATUS_BYTES))
+            return plain
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"the node of {home} does not run (its status port {port} does not answer)") from error

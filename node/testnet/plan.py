@@ -1,0 +1,189 @@
+"""Which nodes a testnet has, with which keys and ports, in which folders. Writes their configuration files."""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from dht.identity import NodeKey
+from ledger.devnet import devnet_accounts
+from ledger.records import Operator
+from ledger.wallet import address_of, save_key
+from node.errors import ConfigError
+
+Role = Literal["trainer", "worker", "validator", "relay"]
+MAX_NODES = 60
+"""A devnet funds 256 accounts, and one machine holds no more anyway."""
+
+
+@dataclass(frozen=True, slots=True)
+class TestnetOptions:
+    """What the user asked for."""
+
+    directory: Path
+    workers: int = 2
+    validators: int = 3
+    relays: int = 2
+    steps: int = 20
+    seed: int = 1
+    model: Path | None = None
+    draft: Path | None = None
+
+    __test__ = False  # not a test, whatever pytest makes of the name
+
+    def check(self) -> None:
+        """Raise ConfigError for numbers that make no network."""
+        if self.workers < 0 or min(self.validators, self.relays, self.steps) < 1:
+            raise ConfigError("a testnet needs at least one validator, one relay and one step")
+        if self.workers + self.validators + self.relays > MAX_NODES:
+            raise ConfigError(f"at most {MAX_NODES} nodes fit on one machine")
+
+    @property
+    def quorum(self) -> int:
+        """More than half of the validators."""
+        return self.validators // 2 + 1
+
+
+@dataclass(frozen=True, slots=True)
+class NodePlan:
+    """One node: name, folder, keys, ports."""
+
+    name: str
+    role: Role
+    home: Path
+    key: NodeKey
+    operator_key: bytes | None = None
+    wallet_key: bytes | None = None
+    port: int = 0
+    http_port: int = 0
+
+    @property
+    def config_file(self) -> Path:
+        """Its configuration."""
+        return self.home / "node.toml"
+
+    @property
+    def events_file(self) -> Path:
+        """Its event stream."""
+        return self.home / "events.jsonl"
+
+    @property
+    def wallet(self) -> str | None:
+        """Address its contributions go to."""
+        key = self.wallet_key or self.operator_key
+        return address_of(key) if key else None
+
+    @property
+    def peer(self) -> str:
+        """Multiaddress at which other nodes find it."""
+        return f"/ip4/127.0.0.1/tcp/{self.port}/p2p/{self.key.node}"
+
+    def as_operator(self) -> Operator:
+        """Its entry in the run. Raises ValueError for a node without an operator key."""
+        if self.operator_key is None:
+            raise ValueError(f"{self.name} has no operator key")
+        address = address_of(self.operator_key)
+        return Operator(self.key.node, address, address)
+
+
+@dataclass(frozen=True, slots=True)
+class TestnetPlan:
+    """Everything but the chain's contract and the run's id, which are known once the chain runs."""
+
+    directory: Path
+    chain_seed: str
+    owner_key: bytes
+    trainer: NodePlan
+    relays: tuple[NodePlan, ...]
+    validators: tuple[NodePlan, ...]
+    workers: tuple[NodePlan, ...]
+    quorum: int
+    ports: dict[str, int] = field(default_factory=dict)
+
+    __test__ = False
+
+    @property
+    def nodes(self) -> tuple[NodePlan, ...]:
+        """Every node, in the order to start them."""
+        return (*self.relays, self.trainer, *self.validators, *self.workers)
+
+
+def make_plan(options: TestnetOptions) -> TestnetPlan:
+    """Keys from the seed, folders below the directory, free ports."""
+    options.check()
+    chain_seed = f"testnet-{options.seed}"
+    accounts = iter(devnet_accounts(2 + options.validators + options.relays, chain_seed))
+    owner = next(accounts)
+    ports = iter(free_ports(1 + 2 * options.relays + options.validators))
+    home = options.directory
+
+    def nodes(role: Role, count: int, *, is_operator: bool, has_wallet: bool = False) -> Iterator[NodePlan]:
+        for number in range(1, count + 1):
+            name = role if role == "trainer" else f"{role}-{number}"
+            yield NodePlan(
+                name=name,
+                role=role,
+                home=home / name,
+                key=NodeKey(_secret(options.seed, f"node/{name}")),
+                operator_key=next(accounts) if is_operator else None,
+                wallet_key=_secret(options.seed, f"wallet/{name}") if has_wallet else None,
+                port=0 if role == "worker" else next(ports),
+                http_port=next(ports) if role == "relay" else 0,
+            )
+
+    (trainer,) = nodes("trainer", 1, is_operator=True)
+    validators = tuple(nodes("validator", options.validators, is_operator=True))
+    relays = tuple(nodes("relay", options.relays, is_operator=True))
+    workers = tuple(nodes("worker", options.workers, is_operator=False, has_wallet=True))
+    return TestnetPlan(home, chain_seed, owner, trainer, relays, validators, workers, options.quorum)
+
+
+def _secret(seed: int, name: str) -> bytes:
+    """32 bytes for a throw-away key of a development network."""
+    return hashlib.sha256(f"testnet-secret/1/{seed}/{name}".encode()).digest()
+
+
+def free_ports(count: int) -> list[int]:
+    """Loopback ports that are free now, all different."""
+    held = [socket.socket() for _ in range(count)]
+    try:
+        for each in held:
+            each.bind(("127.0.0.1", 0))
+        return [int(each.getsockname()[1]) for each in held]
+    finally:
+        for each in held:
+            each.close()
+
+
+def write_node(node: NodePlan, *, join: str, spec: Path, model: Path) -> None:
+    """Keys and configuration of one node, where it will look for them. A folder that exists keeps its keys."""
+    node.home.mkdir(parents=True, exist_ok=True)
+    settings: dict[str, Any] = {"role": node.role, "join": join, "data": str(node.home), "threads": 1}
+    if not (node.home / "node.key").exists():
+        node.key.save(node.home / "node.key")
+    if node.role != "worker":  # workers fetch the spec from a relay, as anybody who joins does
+        settings |= {"spec": str(spec), "port": node.port}
+    if node.role == "trainer":
+        settings["model"] = str(model)
+    if node.role == "relay":
+        settings |= {"http_port": node.http_port, "sponsor": True}
+    for name, key in (("operator", node.operator_key), ("wallet", node.wallet_key)):
+        if key is not None:
+            path = node.home / f"{name}.key"
+            if not path.exists():
+                save_key(path, key)
+            settings["operator_key" if name == "operator" else "wallet"] = str(path)
+    node.config_file.write_text("".join(f"{name} = {_toml(value)}\n" for name, value in settings.items()))
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int):
+        return str(value)
+    text = str(value).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{text}"'

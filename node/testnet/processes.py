@@ -1,0 +1,144 @@
+"""The testnet's child processes: started in sessions of their own, ended in order, never left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from node.lifetime import PARENT_VARIABLE
+
+TAIL_LINES = 6
+TAIL_BYTES = 16 * 1024
+STOP_SECONDS = 15.0
+"""An ordered shutdown: OFFLINE row, p2pd, files."""
+
+
+def child_environment() -> dict[str, str]:
+    """Environment of a child: one thread for mathematics (nine processes share the machine), no proxies, our death ends it."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("INTELLECT_NODE_")}
+    own = {
+        PARENT_VARIABLE: str(os.getpid()),
+        "OMP_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONUNBUFFERED": "1",
+        "NO_PROXY": "127.0.0.1,localhost",
+    }
+    return inherited | own
+
+
+def node_command(*arguments: str) -> list[str]:
+    """The command line of an `intellect-node` with this interpreter."""
+    return [sys.executable, "-m", "node", *arguments]
+
+
+class Child:
+    """One process; its output goes to a file of its own."""
+
+    def __init__(self, name: str, command: Sequence[str], *, output: Path) -> None:
+        self.name = name
+        self.command = tuple(command)
+        self.output = output
+        self._process: asyncio.subprocess.Process | None = None
+        self._is_stopping = False
+
+    @property
+    def pid(self) -> int:
+        """Its process id. Raises ValueError before the start."""
+        if self._process is None:
+            raise ValueError(f"{self.name} was not started")
+        return self._process.pid
+
+    @property
+    def code(self) -> int | None:
+        """Its exit code; None while it runs (or before it does)."""
+        return self._process.returncode if self._process else None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started and has not ended."""
+        return self._process is not None and self._process.returncode is None
+
+    @property
+    def has_crashed(self) -> bool:
+        """Whether it ended with a failure that nobody asked for."""
+        return self.code not in (None, 0) and not self._is_stopping
+
+    async def start(self) -> None:
+        """Start it, in a session of its own so that the terminal's Ctrl-C is ours to pass on."""
+        self.output.parent.mkdir(parents=True, exist_ok=True)
+        self._is_stopping = False
+        with self.output.open("ab") as output:
+            self._process = await asyncio.create_subprocess_exec(
+                *self.command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=child_environment(),
+                start_new_session=True,
+            )
+
+    async def wait(self) -> int:
+        """Wait for its end; the exit code."""
+        if self._process is None:
+            raise ValueError(f"{self.name} was not started")
+        return await self._process.wait()
+
+    async def stop(self, *, seconds: float = STOP_SECONDS) -> None:
+        """Ask it to end, wait, then make it. What it started itself (p2pd) goes with its session."""
+        if self._process is None:
+            return
+        self._is_stopping = True
+        if self.is_running:
+            self._signal(signal.SIGTERM)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._process.wait()
+        self.kill()
+        await self._process.wait()
+
+    def kill(self) -> None:
+        """End it and its session at once."""
+        self._is_stopping = True
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if number == signal.SIGKILL:
+                os.killpg(self.pid, number)
+            else:
+                os.kill(self.pid, number)
+
+    def last_lines(self, count: int = TAIL_LINES) -> list[str]:
+        """The end of its output."""
+        try:
+            with self.output.open("rb") as file:
+                file.seek(max(0, self.output.stat().st_size - TAIL_BYTES))
+                return file.read().decode("utf-8", "replace").splitlines()[-count:]
+        except OSError:
+            return []
+
+
+async def stop_all(children: Iterable[Child], *, seconds: float = STOP_SECONDS) -> None:
+    """Stop several at once."""
+    async with asyncio.TaskGroup() as group:
+        for child in children:
+            group.create_task(child.stop(seconds=seconds))
+
+
+def processes_with(directory: Path, *, apart_from: int) -> list[tuple[int, str]]:
+    """Processes whose command line names the directory: what a run must not leave behind (Linux; else nothing)."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, ValueError):
+            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace").strip()
+            if int(entry.name) != apart_from and str(directory) in command:
+                found.append((int(entry.name), command[:120]))
+    return found

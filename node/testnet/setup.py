@@ -1,0 +1,111 @@
+"""From nothing to a run on a fresh chain: starts the chain, deploys, creates the run, writes every node's files."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from dht.encoding import encode
+from ledger.client import create_run, deploy
+from ledger.errors import LedgerError
+from node.errors import ConfigError
+from node.join import JoinString
+from node.run_creation import ChainPlace, build_spec, default_model, operators_of, read_draft
+from node.testnet.plan import NodePlan, TestnetOptions, TestnetPlan, write_node
+from node.testnet.processes import Child, node_command
+from roles.spec import RunSpec
+
+CHAIN_SECONDS = 60.0
+"""What the chain may take to answer: py-evm's import alone is some seconds on a busy machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A run ready to be joined."""
+
+    spec: RunSpec
+    join: JoinString
+    rpc: str
+    spec_file: Path
+    join_file: Path
+
+
+async def start_chain(plan: TestnetPlan, port: int) -> tuple[Child, str]:
+    """Start the chain process and wait until it answers; it and its URL. Raises ConfigError with its last words."""
+    command = [sys.executable, "-m", "node.testnet.chain", "--port", str(port), "--seed", plan.chain_seed]
+    command += ["--journal", str(plan.directory / "chain" / "journal")]
+    chain = Child("chain", command, output=plan.directory / "chain" / "output.log")
+    await chain.start()
+    try:
+        async with asyncio.timeout(CHAIN_SECONDS):
+            while not any(line.startswith("devnet ready") for line in chain.last_lines()):
+                if not chain.is_running:
+                    raise ConfigError("the chain did not start: " + " ".join(chain.last_lines()))
+                await asyncio.sleep(0.05)
+    except BaseException:
+        await chain.stop()
+        raise
+    return chain, f"http://127.0.0.1:{port}"
+
+
+async def prepare_run(plan: TestnetPlan, options: TestnetOptions, rpc: str) -> Prepared:
+    """Deploy the contract, create the run, write spec, join string and node files. Raises ConfigError or LedgerError."""
+    model = options.model or default_model()
+    deployed = await deploy(rpc, plan.owner_key)
+    place = ChainPlace(deployed.chain_id, deployed.contract, deployed.code_hash, deployed.block_hash)
+    spec = build_spec(
+        _adapted(options),
+        model=model,
+        place=place,
+        validators=[node.as_operator() for node in plan.validators],
+        trainers=[plan.trainer.as_operator()],
+    )
+    await _create(rpc, plan, spec)
+    join = JoinString(spec.run_id, peers=tuple(relay.peer for relay in plan.relays), rpc=(rpc,))
+    spec_file, join_file = plan.directory / "spec.json", plan.directory / "join"
+    spec_file.write_bytes(encode(spec))
+    join_file.write_text(f"{join}\n")
+    for node in plan.nodes:
+        write_node(node, join=str(join_file), spec=spec_file, model=model)
+    return Prepared(spec, join, rpc, spec_file, join_file)
+
+
+def _adapted(options: TestnetOptions) -> dict[str, object]:
+    draft = read_draft(options.draft)
+    draft["quorum"] = options.quorum
+    draft["training"] = {**draft.get("training", {}), "steps": options.steps}
+    return draft
+
+
+async def _create(rpc: str, plan: TestnetPlan, spec: RunSpec) -> None:
+    try:
+        await create_run(
+            rpc,
+            plan.owner_key,
+            contract=spec.ledger.contract,
+            run=spec.run_id,
+            validators=operators_of(spec.validators),
+            trainers=operators_of(spec.trainers),
+            quorum=spec.quorum,
+            epoch_checkpoints=spec.epoch.checkpoints,
+            epoch_max_seconds=spec.epoch.max_seconds,
+            round_seconds=spec.epoch.round_seconds,
+        )
+    except LedgerError as error:
+        raise ConfigError(f"the run could not be created on the ledger: {error}") from error
+
+
+def node_child(node: NodePlan) -> Child:
+    """The process of a node: what anybody else would type, with its configuration file."""
+    command = node_command("--role", node.role, "--config", str(node.config_file))
+    return Child(node.name, command, output=node.home / "output.log")
+
+
+def join_command(prepared: Prepared, home: Path) -> str:
+    """What to type in a second terminal to add a worker."""
+    program = Path(sys.executable).with_name("intellect-node")
+    name = str(program) if program.exists() else f"{sys.executable} -m node"
+    wallet = "0x000000000000000000000000000000000000dEaD"
+    return f"{name} --role worker --join {prepared.join_file} --data {home} --wallet {wallet}"
