@@ -1,0 +1,221 @@
+"""p2pd as our child: started without seeds and without hivemind's RSA check, watched, and never left behind.
+
+Owns the control sockets' names, the locks on data folder and port, and the daemon's last words. Knows no rows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+import re
+import socket
+import sys
+import tempfile
+import warnings
+from collections import deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+import structlog
+
+from dht.bare import P2P, use_hivemind_log_handler
+from dht.errors import Malformed, NodeError
+from dht.peers import check_transport
+
+START_SECONDS = 20.0
+STOP_SECONDS = 5.0
+_PREFIX = "intellect-node-"
+_TEMPORARY = tempfile.gettempdir() if len(tempfile.gettempdir()) < 48 else "/tmp"  # noqa: S108 - a socket's path is short
+_SOCKET = re.compile(rf"^{_PREFIX}(\d+)-.*\.sock$")
+
+log = structlog.get_logger()
+
+
+class StartError(NodeError):
+    """The node cannot start on this machine as it is set up; the text says what to change."""
+
+
+class Daemon(P2P):  # type: ignore[misc]  # hivemind is untyped
+    """hivemind's P2P with sockets under our own name and the daemon's last lines kept."""
+
+    _UNIX_SOCKET_PREFIX = f"/unix{_TEMPORARY}/{_PREFIX}{os.getpid()}-"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last_lines: deque[str] = deque(maxlen=20)
+
+    def _log_p2pd_message(self, line: str) -> None:  # a static method there; it is called on the instance
+        self.last_lines.append(line[:500])
+        P2P._log_p2pd_message(line)
+
+    async def wait_dead(self) -> int:
+        """Returns the exit code once the daemon has ended."""
+        code: int = await self._child.wait()
+        return code
+
+    @property
+    def pid(self) -> int:
+        """The daemon's process id."""
+        return int(self._child.pid)
+
+    async def stop(self) -> None:
+        """End the daemon: SIGTERM, and SIGKILL if that is not enough. Never hangs."""
+        try:
+            async with asyncio.timeout(STOP_SECONDS):
+                await self.shutdown()
+        except TimeoutError:
+            log.warning("p2pd.killed", pid=self.pid)
+            with contextlib.suppress(ProcessLookupError):
+                self._child.kill()
+            await self._child.wait()
+        for address in (self._daemon_listen_maddr, self._client_listen_maddr):
+            with contextlib.suppress(OSError):
+                os.unlink(address["unix"])
+
+
+async def start_daemon(
+    *, key_path: Path, host_maddrs: Sequence[str], announce_maddrs: Sequence[str], client_mode: bool
+) -> Daemon:
+    """Start p2pd under our key, without seeds: dead seeds cannot stop it (pitfalls BOOT-02, BOOT-03). Raises StartError."""
+    _quieten()
+    is_local = all("/127.0.0.1/" in address or "/::1/" in address for address in host_maddrs)
+    options: dict[str, Any] = {
+        "identity_path": os.path.abspath(key_path),
+        "check_if_identity_free": False,
+        "startup_timeout": START_SECONDS,
+        "nat_port_map": not (is_local or client_mode),
+        "auto_nat": not is_local,
+    }
+    if client_mode:
+        options |= {"no_listen": True, "host_maddrs": None, "dht_mode": "client"}
+    else:
+        options |= {"host_maddrs": list(host_maddrs), "announce_maddrs": list(announce_maddrs) or None}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            daemon: Daemon = await Daemon.create(**options)
+    except Exception as error:  # whatever went wrong with the daemon, the user gets a sentence
+        raise StartError(f"p2pd did not start: {error}") from error
+    return daemon
+
+
+def _quieten() -> None:
+    """No traceback of hivemind's may reach a user; HIVEMIND_LOGLEVEL brings its log back for those who look for it."""
+    use_hivemind_log_handler("nowhere")
+    os.environ.setdefault("GOLOG_LOG_LEVEL", "error")
+    if "HIVEMIND_LOGLEVEL" not in os.environ:
+        logging.getLogger("hivemind").setLevel(logging.CRITICAL)
+
+
+@contextlib.contextmanager
+def locked(path: Path, what: str) -> Iterator[None]:
+    """Hold an exclusive lock file for as long as we run. Raises StartError when another node holds it (BOOT-13)."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = _lock(path)
+    except OSError as error:
+        raise StartError(f"cannot open {path}: {error.strerror}; check its owner and mode") from error
+    if file is None:
+        raise StartError(f"{what} is in use by another node (process {_written_in(path)})")
+    with file:
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def _lock(path: Path) -> TextIO | None:
+    """The file, locked; None when somebody else has it. A file unlinked by its last holder is not taken for the lock."""
+    while True:
+        file = path.open("a+")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(file.fileno()).st_ino == path.stat().st_ino:
+                return file
+        except BlockingIOError:
+            file.close()
+            return None
+        except FileNotFoundError:
+            pass
+        file.close()
+
+
+def _written_in(path: Path) -> str:
+    try:
+        return path.read_text()[:16].strip() or "unknown"
+    except OSError:
+        return "unknown"
+
+
+@contextlib.contextmanager
+def reserved_ports(host_maddrs: Sequence[str]) -> Iterator[None]:
+    """Lock our ports and see that they are free: p2pd would share one without a word. Raises StartError (BOOT-12)."""
+    with contextlib.ExitStack() as stack:
+        for address in host_maddrs:
+            try:
+                host, port = check_transport(address)
+            except Malformed as error:
+                raise StartError(f"cannot listen: {error}") from error
+            if port:
+                layer = "udp" if "/udp/" in address else "tcp"
+                name = f"{_PREFIX}{os.getuid()}-port-{layer}-{port}.lock"
+                stack.enter_context(locked(Path(tempfile.gettempdir()) / name, f"port {port}"))
+                _check_free(host, port, layer)
+        yield
+
+
+def _check_free(host: str, port: int, layer: str) -> None:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    kind = socket.SOCK_DGRAM if layer == "udp" else socket.SOCK_STREAM
+    with socket.socket(family, kind) as probe:
+        if layer == "tcp":  # so that connections of our own last run do not count
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            holder = _holder_of(port) if layer == "tcp" else ""
+            raise StartError(
+                f"cannot listen on {host} port {port}: {error.strerror}{holder}; choose another port or stop that program"
+            ) from error
+
+
+def _holder_of(port: int) -> str:
+    """` (held by NAME, process N)` for a listening TCP port, where Linux lets us see it; else nothing."""
+    if not sys.platform.startswith("linux"):
+        return ""
+    inodes = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with contextlib.suppress(OSError):
+            fields = (line.split() for line in Path(table).read_text().splitlines()[1:])
+            inodes |= {f"socket:[{f[9]}]" for f in fields if f[3] == "0A" and int(f[1].rpartition(":")[2], 16) == port}
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if any(os.readlink(link) in inodes for link in (process / "fd").iterdir()):
+                return f" (held by {(process / 'comm').read_text().strip()}, process {process.name})"
+    return ""
+
+
+def remove_stale_sockets() -> None:
+    """Delete control sockets whose process, by the id in their name, is gone. Never touches another program's."""
+    for path in Path(_TEMPORARY).glob(f"{_PREFIX}*.sock"):
+        match = _SOCKET.match(path.name)
+        if match and not _is_alive(int(match[1])):
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True

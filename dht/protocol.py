@@ -1,0 +1,334 @@
+"""The DHT's remote calls, hardened: one bad row costs that row, replies and requests stay under p2pd's message cap,
+a node's place follows from its peer id, and nodes of another run are not spoken to.
+
+Derived from hivemind's DHTProtocol; the wire messages are the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Collection, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dht.bare import (
+    DHTID,
+    DHTProtocol,
+    DHTRecord,
+    DictionaryDHTValue,
+    P2PContext,
+    PeerID,
+    ValueWithExpiration,
+    dht_pb2,
+)
+from dht.envelope import Envelope, to_bytes
+from dht.errors import Malformed
+from dht.peers import PeerBook
+from dht.record_validator import EnvelopeValidator, parse_rows, wrap
+from dht.storage import NoCache, RowStorage
+
+CALL_SECONDS = 5.0
+MAX_KEYS = 64  # of one find request
+REPLY_BYTES = 3 * 2**19  # a reply's rows; p2pd drops replies over 4 MiB (pitfall DHT-09)
+REQUEST_BYTES = 2**20  # a store request's rows (pitfall DHT-10)
+FAILURES_TO_DROP = 2
+_ROWS_BETWEEN_YIELDS = 32
+_HAND_OVER_SECONDS = 60.0
+
+
+def place_of_peer(peer: PeerID) -> DHTID:
+    """A node's place on the DHT. Derived from its id: nobody can choose one, and a restart leaves no ghost behind."""
+    return DHTID(int.from_bytes(hashlib.sha1(b"place/1" + peer.to_bytes(), usedforsecurity=False).digest(), "big"))
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One peer's rows of one key, its nearest neighbours to it, and how many bytes the rows took."""
+
+    rows: tuple[Envelope, ...]
+    neighbours: dict[DHTID, PeerID]
+    size: int
+
+
+class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
+    """Subclassed per directory by `protocol_for`, since hivemind builds its protocol from the class alone."""
+
+    run: str
+    book: PeerBook
+    row_storage: RowStorage
+    validator: EnvelopeValidator
+
+    @classmethod
+    async def create(cls, *args: Any, **kwargs: Any) -> RowProtocol:
+        """hivemind's own, with our storage in place before anything can be stored."""
+        self: RowProtocol = await super().create(*args, **kwargs)
+        self.storage, self.cache = self.row_storage, NoCache()
+        return self
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._failures: dict[PeerID, int] = {}
+        self._handed_over: dict[PeerID, float] = {}
+
+    def abandon(self) -> None:
+        """Stop what is under way."""
+        for task in self._tasks:
+            task.cancel()
+
+    async def shutdown(self) -> None:
+        """Stop what is under way, then take the handlers away."""
+        self.abandon()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await super().shutdown()
+
+    @classmethod
+    def _get_handle_name(cls, namespace: str | None, method_name: str) -> str:
+        return f"intellect/1/{cls.run[:16]}/{method_name}"  # another run's node does not know it (pitfall BOOT-04)
+
+    # -- what peers ask of us
+
+    async def rpc_ping(self, request: dht_pb2.PingRequest, context: P2PContext) -> dht_pb2.PingResponse:
+        """A peer says that it is there, asks our time, and (validate) whether we can call it."""
+        response = dht_pb2.PingResponse(peer=self.node_info, dht_time=time.time(), available=False)
+        if request.peer.node_id:
+            if request.validate:
+                response.available = await self.call_ping(context.remote_id) is not None
+            await self.update_routing_table(DHTID.from_bytes(request.peer.node_id), context.remote_id)
+        return response
+
+    async def rpc_store(self, request: dht_pb2.StoreRequest, context: P2PContext) -> dht_pb2.StoreResponse:
+        """A peer asks us to keep rows; each is judged by itself."""
+        await self._meet(request.peer, context)
+        response = dht_pb2.StoreResponse(store_ok=[], peer=self.node_info)
+        items = zip(request.keys, request.subkeys, request.values, request.expiration_time, strict=False)
+        for number, (key, tag, value, expiration) in enumerate(items):
+            if number % _ROWS_BETWEEN_YIELDS == _ROWS_BETWEEN_YIELDS - 1:
+                await asyncio.sleep(0)
+            if tag == self.IS_DICTIONARY:
+                response.store_ok.append(await self._store_dictionary(key, value))
+            else:
+                response.store_ok.append(self._store_row(key, tag, value, expiration))
+        return response
+
+    async def rpc_find(self, request: dht_pb2.FindRequest, context: P2PContext) -> dht_pb2.FindResponse:
+        """A peer asks for rows and for our neighbours nearest to their keys. What does not fit is left out."""
+        await self._meet(request.peer, context)
+        response = dht_pb2.FindResponse(results=[], peer=self.node_info)
+        asker = DHTID.from_bytes(request.peer.node_id)
+        keys = list(request.keys[:MAX_KEYS])
+        wanted = self.bucket_size if len(keys) == 1 else self.num_replicas
+        room = REPLY_BYTES
+        for key in map(DHTID.from_bytes, keys):
+            packed = self.row_storage.packed(key)
+            if packed is not None and (len(packed[0]) <= room or room == REPLY_BYTES):
+                result = dht_pb2.FindResult(type=dht_pb2.FOUND_DICTIONARY, value=packed[0], expiration_time=packed[1])
+                room -= len(packed[0])
+            else:
+                result = dht_pb2.FindResult(type=dht_pb2.NOT_FOUND)
+            for node_id, peer in self.routing_table.get_nearest_neighbors(key, k=wanted, exclude=asker):
+                result.nearest_node_ids.append(node_id.to_bytes())
+                result.nearest_peer_ids.append(peer.to_bytes())
+            response.results.append(result)
+        return response
+
+    def _store_row(self, key: bytes, tag: bytes, value: bytes, expiration: float) -> bool:
+        record = DHTRecord(key, tag, value, expiration)
+        if not self.validator.validate(record):
+            self.row_storage.refusals["malformed"] += 1
+            return False
+        subkey = self.serializer.loads(tag)
+        return self.row_storage.store_subkey(DHTID.from_bytes(key), subkey, value, expiration)
+
+    async def _store_dictionary(self, key: bytes, value: bytes) -> bool:
+        try:
+            items = parse_rows(value)
+        except Malformed:
+            self.row_storage.refusals["malformed"] += 1
+            return False
+        all_kept = True
+        for number, (subkey, row, expiration) in enumerate(items):
+            if number % _ROWS_BETWEEN_YIELDS == _ROWS_BETWEEN_YIELDS - 1:
+                await asyncio.sleep(0)
+            all_kept &= self.row_storage.store_subkey(DHTID.from_bytes(key), subkey, row, expiration)
+        return all_kept
+
+    async def _meet(self, info: dht_pb2.NodeInfo, context: P2PContext) -> None:
+        if info.node_id:
+            await self.update_routing_table(DHTID.from_bytes(info.node_id), context.remote_id)
+
+    # -- what we ask of peers
+
+    async def call_ping(self, peer: PeerID, validate: bool = False, strict: bool = True) -> DHTID | None:
+        """A peer's place, or None when it does not answer. Notes round trip, clock and reachability in the book."""
+        request = dht_pb2.PingRequest(peer=self.node_info, validate=validate)
+        asked = time.time()
+        response = await self._call(peer, "rpc_ping", request)
+        if response is None or not response.peer.node_id:
+            return None
+        answered = time.time()
+        self.book.note_answer(
+            peer.to_base58(),
+            round_trip=answered - asked,
+            skew=response.dht_time - (asked + answered) / 2 if response.dht_time else None,
+            reaches_us=response.available if validate and not self.client_mode else None,
+        )
+        place = DHTID.from_bytes(response.peer.node_id)
+        return place if place == place_of_peer(peer) else None
+
+    async def fetch(self, peer: PeerID, keys: Collection[DHTID]) -> dict[DHTID, Answer] | None:
+        """A peer's rows of some keys, bad ones left out; None when it does not answer."""
+        request = dht_pb2.FindRequest(keys=[key.to_bytes() for key in keys], peer=self.node_info)
+        response = await self._call(peer, "rpc_find", request)
+        if response is None:
+            return None
+        return {key: self._answer(key, result) for key, result in zip(keys, response.results, strict=False)}
+
+    async def call_find(self, peer: PeerID, keys: Collection[DHTID]) -> dict[DHTID, tuple[Any, Any]] | None:
+        """`fetch` in hivemind's own types, for its searches."""
+        answers = await self.fetch(peer, keys)
+        return None if answers is None else {key: _in_hivemind_types(answer) for key, answer in answers.items()}
+
+    async def call_store(
+        self,
+        peer: PeerID,
+        keys: Sequence[DHTID],
+        values: Sequence[bytes],
+        expiration_time: float | Sequence[float],
+        subkeys: Any = None,
+        in_cache: Any = None,
+    ) -> list[bool] | None:
+        """Ask a peer to keep rows, in requests of at most REQUEST_BYTES; None when it does not answer."""
+        times = [expiration_time] * len(keys) if isinstance(expiration_time, float) else list(expiration_time)
+        tags = [self.serializer.dumps(subkey) for subkey in subkeys]
+        kept: list[bool] = []
+        for part in _parts([len(value) for value in values]):
+            request = dht_pb2.StoreRequest(
+                keys=[key.to_bytes() for key in keys[part]],
+                subkeys=tags[part],
+                values=list(values[part]),
+                expiration_time=times[part],
+                in_cache=[False] * len(values[part]),
+                peer=self.node_info,
+            )
+            response = await self._call(peer, "rpc_store", request)
+            if response is None:
+                return None
+            kept.extend(response.store_ok)
+        return kept
+
+    async def _call(self, peer: PeerID, name: str, request: Any) -> Any:
+        try:
+            async with self.rpc_semaphore:
+                response = await getattr(self.get_stub(peer), name)(request, timeout=self.wait_timeout)
+        except Exception as error:  # hivemind and p2pd raise anything; to us the peer did not answer
+            self.book.note_failure(peer.to_base58(), f"{type(error).__name__}: {error}")
+            await self.update_routing_table(None, peer, responded=False)
+            return None
+        if response.peer.node_id:
+            await self.update_routing_table(DHTID.from_bytes(response.peer.node_id), peer)
+        return response
+
+    def _answer(self, key: DHTID, result: dht_pb2.FindResult) -> Answer:
+        peers = [PeerID(peer) for peer in result.nearest_peer_ids[: self.bucket_size]]
+        neighbours = {place_of_peer(peer): peer for peer in peers}
+        if result.type != dht_pb2.FOUND_DICTIONARY:
+            return Answer((), neighbours, 0)
+        rows = []
+        try:
+            items = parse_rows(result.value)
+        except Malformed:
+            items = []
+        for subkey, value, expiration in items:
+            try:
+                rows.append(self.validator.open(key.to_bytes(), subkey, value, expiration))
+            except Malformed:
+                continue  # this row only; the others of the dictionary are as good as before (pitfall DHT-12)
+        return Answer(tuple(rows), neighbours, len(result.value))
+
+    # -- the table
+
+    async def update_routing_table(self, node_id: DHTID | None, peer_id: PeerID, responded: bool = True) -> None:
+        """Note that a peer is there, or did not answer. A place that is not the peer's own is ignored."""
+        place = place_of_peer(peer_id)
+        if peer_id == self.p2p.peer_id or (responded and node_id != place):
+            return
+        if not responded:
+            self._failures[peer_id] = self._failures.get(peer_id, 0) + 1
+            if place in self.routing_table and self._failures[peer_id] >= FAILURES_TO_DROP:
+                del self.routing_table[place]
+            return
+        self._failures.pop(peer_id, None)
+        is_new = place not in self.routing_table
+        idle = self.routing_table.add_or_update_node(place, peer_id)
+        if is_new:
+            self._start(self._hand_over(place, peer_id))
+        if idle is not None:
+            self._start(self.call_ping(idle[1]))
+
+    async def _hand_over(self, place: DHTID, peer: PeerID) -> None:
+        """Give a node we just met the rows it should keep, if we are the nearest to them."""
+        now = time.monotonic()
+        if now - self._handed_over.get(peer, -_HAND_OVER_SECONDS) < _HAND_OVER_SECONDS or self.client_mode:
+            return
+        if len(self._handed_over) > 1024:
+            self._handed_over.clear()
+        self._handed_over[peer] = now
+        rows = [
+            row for key in self.row_storage.key_ids() if self._is_ours_to_give(key, place) for row in self._rows(key)
+        ]
+        if rows:
+            keys, subkeys, values, times = (list(column) for column in zip(*rows, strict=True))
+            await self.call_store(peer, keys, values, times, subkeys)
+
+    def _is_ours_to_give(self, key: DHTID, place: DHTID) -> bool:
+        others = [
+            node_id
+            for node_id, _ in self.routing_table.get_nearest_neighbors(key, self.num_replicas + 1)
+            if node_id != place
+        ][: self.num_replicas]
+        if not others:
+            return True
+        distances = [node_id.xor_distance(key) for node_id in others]
+        is_theirs = len(others) < self.num_replicas or place.xor_distance(key) < distances[-1]
+        return is_theirs and bool(self.node_id.xor_distance(key) < distances[0])
+
+    def _rows(self, key: DHTID) -> list[tuple[DHTID, str, bytes, float]]:
+        packed = self.row_storage.packed(key)
+        return [(key, *item) for item in parse_rows(packed[0])] if packed else []
+
+    def _start(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Work that outlives the call that found it needful; cancelled at shutdown."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def protocol_for(*, run: str, book: PeerBook, storage: RowStorage, validator: EnvelopeValidator) -> type[RowProtocol]:
+    """The protocol class of one directory."""
+    fields = {"run": run, "book": book, "row_storage": storage, "validator": validator, "_rpc_handlers": None}
+    return type("RowProtocol", (RowProtocol,), fields)
+
+
+def _in_hivemind_types(answer: Answer) -> tuple[Any, dict[DHTID, PeerID]]:
+    if not answer.rows:
+        return None, answer.neighbours
+    dictionary = DictionaryDHTValue()
+    for row in answer.rows:
+        dictionary.store(row.subkey, wrap(to_bytes(row)), row.expiration / 1000)
+    return ValueWithExpiration(dictionary, dictionary.latest_expiration_time), answer.neighbours
+
+
+def _parts(sizes: Sequence[int]) -> list[slice]:
+    """Cut a list into runs of at most REQUEST_BYTES, each of at least one item."""
+    parts, start, total = [], 0, 0
+    for index, size in enumerate(sizes):
+        if index > start and total + size > REQUEST_BYTES:
+            parts.append(slice(start, index))
+            start, total = index, 0
+        total += size
+    if start < len(sizes):
+        parts.append(slice(start, len(sizes)))
+    return parts

@@ -1,0 +1,92 @@
+"""Judges one record as hivemind stores it: a pure function of the record's bytes that never raises.
+
+A record is (20-byte key hash, packed subkey, value, expiration). Ours hold a signed row as the value; hash, subkey and
+expiration must be those the row was signed with, so nobody can move a row or lengthen its life.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgpack
+
+from dht.bare import DHTID, DHTRecord, RecordValidatorBase
+from dht.envelope import Envelope
+from dht.errors import Malformed
+from dht.rows import RowGate
+
+DICTIONARY_EXT = 0x50  # hivemind's msgpack type of a dictionary of rows
+
+
+def wrap(data: bytes) -> bytes:
+    """A row's bytes as a hivemind value."""
+    packed: bytes = msgpack.packb(data, use_bin_type=True)
+    return packed
+
+
+def unwrap(value: bytes) -> bytes:
+    """A row's bytes out of a hivemind value. Raises Malformed for anything `wrap` would not have written."""
+    try:
+        data = msgpack.unpackb(value, raw=False)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise Malformed("value does not unpack") from error
+    if not isinstance(data, bytes) or wrap(data) != value:
+        raise Malformed("value is not plain bytes")
+    return data
+
+
+def parse_rows(dictionary: bytes) -> list[tuple[str, bytes, float]]:
+    """(subkey, value, expiration) of a packed dictionary; what cannot be one of our rows is left out. Raises Malformed."""
+    try:
+        extension = msgpack.unpackb(dictionary, raw=False)
+        if not isinstance(extension, msgpack.ExtType) or extension.code != DICTIONARY_EXT:
+            raise Malformed("reply is not a dictionary of rows")
+        _, _, items = msgpack.unpackb(extension.data, raw=False)
+        return [item for item in map(_as_row, items) if item is not None]
+    except (ValueError, TypeError, RecursionError) as error:
+        raise Malformed("dictionary of rows does not unpack") from error
+
+
+def pack_rows(items: list[tuple[str, bytes, float]]) -> bytes:
+    """The dictionary as hivemind packs it: (subkey, value, expiration)."""
+    latest = max((expiration for _, _, expiration in items), default=float("-inf"))
+    body = msgpack.packb([float("inf"), latest, items], use_bin_type=True)
+    packed: bytes = msgpack.packb(msgpack.ExtType(DICTIONARY_EXT, body))
+    return packed
+
+
+def _as_row(item: object) -> tuple[str, bytes, float] | None:
+    if not isinstance(item, list) or len(item) != 3:
+        return None
+    subkey, value, expiration = item
+    if isinstance(subkey, str) and isinstance(value, bytes) and isinstance(expiration, float):
+        return subkey, value, expiration
+    return None
+
+
+class EnvelopeValidator(RecordValidatorBase):  # type: ignore[misc]  # hivemind is untyped
+    """Admits signed rows of one run. `limits` gives the largest row of each kind, in bytes."""
+
+    def __init__(self, *, run: str, limits: Mapping[str, int], gate: RowGate | None = None) -> None:
+        self.gate = gate or RowGate(run=run, limits=limits)
+
+    def open(self, key: bytes, subkey: str, value: bytes, expiration_time: float) -> Envelope:
+        """The row in a record. Raises Malformed."""
+        row = self.gate.open(unwrap(value))
+        if row.subkey != subkey or row.expiration / 1000 != expiration_time:
+            raise Malformed("record's subkey or expiration is not the signed one")
+        if DHTID.generate(row.key).to_bytes() != key:
+            raise Malformed("record's key is not the signed one")
+        return row
+
+    def validate(self, record: DHTRecord) -> bool:
+        """Whether the record is a row of ours under its own key and subkey. Never raises."""
+        try:
+            # A plain value has the subkey None, which is no text: it could block a whole key (pitfall DHT-15).
+            subkey = msgpack.unpackb(record.subkey, raw=False)
+            if not isinstance(subkey, str) or msgpack.packb(subkey) != record.subkey:
+                return False
+            self.open(record.key, subkey, record.value, record.expiration_time)
+        except Exception:  # whatever a peer sent, a validator that raises costs an innocent peer its place (DHT-13)
+            return False
+        return True

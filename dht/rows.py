@@ -1,0 +1,246 @@
+"""Which rows are taken, and how many: the gate every row passes, and a bounded store. Pure: knows no network.
+
+The hivemind storage and `MemoryDirectory` both keep their rows here, so they refuse exactly the same things.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from dht.envelope import Envelope, from_bytes, to_bytes
+from dht.errors import Malformed
+
+Membership = Callable[[Envelope], bool]
+MAX_NAME = 256  # characters of a key or a subkey
+_REMEMBERED = 8192  # rows whose signature is not checked twice
+
+
+def everyone(row: Envelope) -> bool:
+    """The membership that admits every signer."""
+    return True
+
+
+class RowGate:
+    """Parses and verifies rows of one run. A pure function of the bytes; rows seen before are not verified again."""
+
+    def __init__(self, *, run: str, limits: Mapping[str, int]) -> None:
+        self.run = run
+        self._limits = dict(limits)
+        self._largest = max(self._limits.values(), default=0)
+        self._seen: dict[bytes, Envelope] = {}
+
+    def open(self, data: bytes) -> Envelope:
+        """The verified row in these bytes. Raises Malformed; expiry is the caller's business."""
+        row = self._seen.get(data)
+        if row is None:
+            row = self._check(data)
+            if len(self._seen) >= _REMEMBERED:
+                del self._seen[next(iter(self._seen))]
+            self._seen[bytes(data)] = row
+        return row
+
+    def _check(self, data: bytes) -> Envelope:
+        row = from_bytes(data, limit=self._largest)
+        if len(data) > self._limits.get(row.kind, -1):
+            raise Malformed(f"row of kind {row.kind[:32]!r} is unknown here or too long")
+        if row.run != self.run or not row.key.startswith(f"{self.run}/"):
+            raise Malformed("row belongs to another run")
+        if len(row.key) > MAX_NAME or len(row.subkey) > MAX_NAME:
+            raise Malformed("row's key or subkey is too long")
+        return row
+
+
+@dataclass(frozen=True, slots=True)
+class Caps:
+    """How much one node keeps for others. A key's rows stay under 1 MiB, since a reply must stay under 2 MiB."""
+
+    keys: int = 20_000
+    rows_per_key: int = 2048
+    rows_per_signer: int = 512  # under one key
+    bytes_per_key: int = 2**20
+    total_bytes: int = 64 * 2**20
+    slack_ms: int = 30_000  # beyond a kind's lifetime
+
+
+class Outcome(Enum):
+    """What became of a row offered to a store. HELD: these very bytes were there already."""
+
+    STORED = "stored"
+    HELD = "held"
+    OLDER = "older"
+    EXPIRED = "expired"
+    TOO_FAR = "expires_too_late"
+    STRANGER = "not_a_member"
+    SIGNER_FULL = "signer_full"
+    KEY_FULL = "key_full"
+    STORE_FULL = "store_full"
+
+    @property
+    def kept(self) -> bool:
+        """Whether the store holds the row now."""
+        return self in (Outcome.STORED, Outcome.HELD)
+
+
+@dataclass(slots=True)
+class _Slot:
+    """Rows of one key."""
+
+    rows: dict[str, tuple[Envelope, bytes]] = field(default_factory=dict)
+    weight: Counter[str] = field(default_factory=Counter)  # bytes by signer
+    number: Counter[str] = field(default_factory=Counter)  # rows by signer
+    size: int = 0
+    version: int = 0
+    earliest: int = 2**64  # no row expires before this
+
+    def add(self, row: Envelope, data: bytes) -> None:
+        self.drop(row.subkey)
+        self.rows[row.subkey] = (row, data)
+        self.weight[row.signer] += len(data)
+        self.number[row.signer] += 1
+        self.size += len(data)
+        self.earliest = min(self.earliest, row.expiration)
+
+    def drop(self, subkey: str) -> None:
+        self.version += 1
+        held = self.rows.pop(subkey, None)
+        if held is None:
+            return
+        row, data = held
+        self.size -= len(data)
+        self.weight[row.signer] -= len(data)
+        self.number[row.signer] -= 1
+        if not self.number[row.signer]:
+            del self.number[row.signer], self.weight[row.signer]
+
+    def expire(self, now: int) -> None:
+        if now < self.earliest:
+            return
+        for subkey in [name for name, (row, _) in self.rows.items() if row.expiration <= now]:
+            self.drop(subkey)
+        self.earliest = min((row.expiration for row, _ in self.rows.values()), default=2**64)
+
+
+class RowStore:
+    """Rows by key and subkey within caps. Of one subkey the highest sequence wins, whatever the order of arrival."""
+
+    def __init__(
+        self, *, lifetimes: Mapping[str, int], membership: Membership = everyone, caps: Caps | None = None
+    ) -> None:
+        self._lifetimes = dict(lifetimes)
+        self._membership = membership
+        self._caps = caps or Caps()
+        self._slots: dict[str, _Slot] = {}
+        self._total = 0
+        self.counts: Counter[str] = Counter()
+        """Rows by outcome, and `evicted`."""
+
+    def __len__(self) -> int:
+        return sum(len(slot.rows) for slot in self._slots.values())
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all rows held."""
+        return self._total
+
+    def keys(self, now: int) -> list[str]:
+        """Keys with at least one unexpired row."""
+        self.sweep(now)
+        return list(self._slots)
+
+    def version(self, key: str, now: int) -> int:
+        """Changes whenever the rows of the key do; 0 when there are none."""
+        slot = self._fresh_slot(key, now)
+        return slot.version if slot else 0
+
+    def rows(self, key: str, now: int) -> list[tuple[Envelope, bytes]]:
+        """Unexpired rows of a key, with their bytes."""
+        slot = self._fresh_slot(key, now)
+        return list(slot.rows.values()) if slot else []
+
+    def put(self, row: Envelope, now: int, data: bytes | None = None) -> Outcome:
+        """Take a verified row, or say why not."""
+        data = to_bytes(row) if data is None else data
+        outcome = self._put(row, data, now)
+        self.counts[outcome.value] += 1
+        return outcome
+
+    def sweep(self, now: int) -> None:
+        """Forget expired rows and empty keys."""
+        for key in list(self._slots):
+            self._fresh_slot(key, now)
+
+    def _put(self, row: Envelope, data: bytes, now: int) -> Outcome:
+        slot = self._fresh_slot(row.key, now)
+        held = slot.rows.get(row.subkey) if slot else None
+        refusal = self._refusal(row, data, now, held)
+        if refusal is not None:
+            return refusal
+        if slot is None:
+            if len(self._slots) >= self._caps.keys:
+                return Outcome.STORE_FULL
+            slot = _Slot()
+        growth = len(data) - (len(held[1]) if held else 0)
+        refusal = self._make_room(slot, row, growth, is_new=held is None)
+        if refusal is not None:
+            return refusal
+        before = slot.size
+        slot.add(row, data)
+        self._slots[row.key] = slot
+        self._total += slot.size - before
+        return Outcome.STORED
+
+    def _refusal(self, row: Envelope, data: bytes, now: int, held: tuple[Envelope, bytes] | None) -> Outcome | None:
+        if held is not None and row.sequence <= held[0].sequence:
+            return Outcome.HELD if data == held[1] else Outcome.OLDER
+        if row.expiration <= now:
+            return Outcome.EXPIRED
+        if row.expiration > now + self._lifetimes.get(row.kind, 0) * 1000 + self._caps.slack_ms:
+            return Outcome.TOO_FAR
+        return None if self._membership(row) else Outcome.STRANGER
+
+    def _make_room(self, slot: _Slot, row: Envelope, growth: int, *, is_new: bool) -> Outcome | None:
+        """Within a key, who holds most makes room for who holds less: a flood costs the flooder."""
+        caps = self._caps
+        if is_new and slot.number[row.signer] >= caps.rows_per_signer:
+            return Outcome.SIGNER_FULL
+        if self._total + growth > caps.total_bytes:
+            return Outcome.STORE_FULL
+        while slot.size + growth > caps.bytes_per_key or len(slot.rows) + is_new > caps.rows_per_key:
+            heaviest = max(slot.weight, key=slot.weight.__getitem__, default=row.signer)
+            if heaviest == row.signer or slot.weight[heaviest] <= slot.weight[row.signer] + growth:
+                return Outcome.KEY_FULL
+            self._evict(slot, heaviest)
+        return None
+
+    def _evict(self, slot: _Slot, signer: str) -> None:
+        theirs = (row for row, _ in slot.rows.values() if row.signer == signer)
+        victim = min(theirs, key=lambda row: row.expiration)
+        before = slot.size
+        slot.drop(victim.subkey)
+        self._total += slot.size - before
+        self.counts["evicted"] += 1
+
+    def _fresh_slot(self, key: str, now: int) -> _Slot | None:
+        slot = self._slots.get(key)
+        if slot is None:
+            return None
+        before = slot.size
+        slot.expire(now)
+        self._total += slot.size - before
+        if not slot.rows:
+            del self._slots[key]
+            return None
+        return slot
+
+
+def newest(rows: Iterable[Envelope], now: int) -> list[Envelope]:
+    """Of each subkey the unexpired row with the highest sequence, ordered by subkey."""
+    best: dict[str, Envelope] = {}
+    for row in rows:
+        held = best.get(row.subkey)
+        if row.expiration > now and (held is None or row.sequence > held.sequence):
+            best[row.subkey] = row
+    return [best[subkey] for subkey in sorted(best)]
