@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from dht.encoding import Message
 from dht.envelope import Envelope
@@ -16,7 +17,7 @@ from dht.errors import Malformed
 from ledger.records import Block, Commit, Registration, RunTerms
 from roles import rules
 from roles.assignment import beacon_step, compute_beacon, compute_seed, is_admitted
-from roles.messages import Head, OpenStep, Submission, Verdict, open_row
+from roles.messages import Head, OpenStep, Submission, TallyRow, Verdict, open_row
 from roles.rules import Ignore, Reason, Reject
 from roles.spec import RunSpec
 
@@ -55,9 +56,19 @@ class Standing:
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     rows: dict[str, Envelope] = field(default_factory=dict)
 
-    def count(self, outcome: str, *, audited: bool = False) -> int:
-        """Verdicts with this outcome (only those that audited, if asked)."""
-        return sum(v.outcome == outcome and (v.audited or not audited) for v in self.verdicts.values())
+    def count(self, outcome: str, submission: Submission, *, audited: bool = False) -> int:
+        """Verdicts on this submission with this outcome (only those that audited, if asked). One that misstates what it
+        judges counts for nothing."""
+        return sum(
+            verdict.outcome == outcome and (verdict.audited or not audited) and is_verdict_on(verdict, submission)
+            for verdict in self.verdicts.values()
+        )
+
+
+def is_verdict_on(verdict: Verdict, submission: Submission) -> bool:
+    """Whether the verdict names the submission's own node, step and index, and its units where it accepts."""
+    place = (verdict.node, verdict.step, verdict.index) == (submission.node, submission.step, submission.index)
+    return place and (verdict.outcome != "accept" or verdict.tokens == submission.tokens)
 
 
 class TrustedState:
@@ -71,6 +82,7 @@ class TrustedState:
         self.opened: dict[int, OpenStep] = {}
         self.submissions: dict[str, AdmittedSubmission] = {}
         self.standings: defaultdict[str, Standing] = defaultdict(Standing)
+        self.tallies: dict[tuple[int, int, str], tuple[TallyRow, Envelope]] = {}  # by epoch, round, validator
         self._head_order = (-1, -1, -1)
         self._by_index: defaultdict[tuple[str, int, int], list[str]] = defaultdict(list)
         self._accepted: dict[tuple[str, int, int], str] = {}
@@ -186,7 +198,21 @@ class TrustedState:
         admitted = AdmittedSubmission(submission, row.digest, seed, relays, row)
         digests.append(row.digest)
         self.submissions[row.digest] = admitted
+        self._settle(row.digest)  # its verdicts may have come first
         return admitted
+
+    def readmit_submission(self, row: Envelope) -> AdmittedSubmission:
+        """Take back, from this node's own disk, a row it admitted before it was restarted: the step may be closed by
+        now, what was in time then is in time. Raises Malformed, or Ignore while the ledger is not known."""
+        submission = self._open(row)
+        if not isinstance(submission, Submission) or row.signer != submission.node:
+            raise Malformed("not a submission of its signer")
+        if (known := self.submissions.get(row.digest)) is not None:
+            return known
+        seed = self.seed_of(submission.node, submission.step, submission.index)
+        if seed is None:
+            raise Ignore(Reason.BEACON_UNKNOWN)
+        return self._remember(row, submission, seed)
 
     def previous_index(self, node: str, step: int, index: int) -> int | None:
         """The admitted index before this one, or None for the first."""
@@ -214,31 +240,50 @@ class TrustedState:
         # [REJECT] only validators of the ledger's set are counted
         if not self.is_validator(row.signer):
             raise Reject(Reason.NOT_A_VALIDATOR)
-        standing = self.standings[verdict.submission]
-        before = standing.rows.get(row.signer)
+        before = self.standings[verdict.submission].rows.get(row.signer)
         if before is not None and before.sequence >= row.sequence:
             raise Ignore(Reason.LATE, "an older verdict")
+        standing = self.standings[verdict.submission]
         standing.verdicts[row.signer] = verdict
         standing.rows[row.signer] = row
-        self._settle(verdict)
+        self._settle(verdict.submission)
         return verdict
 
-    def _settle(self, verdict: Verdict) -> None:
-        place = (verdict.node, verdict.step, verdict.index)
-        if self._has_quorum(verdict.submission):
-            self._accepted.setdefault(place, verdict.submission)  # the first to reach quorum stands
+    def admit_tally(self, row: Envelope) -> TallyRow:
+        """Take over a validator's attestation; whether its signature holds the ledger says. Raises Malformed, Reject, or
+        Ignore for one known already."""
+        tally = self._open(row)
+        if not isinstance(tally, TallyRow):
+            raise Malformed("not a tally")
+        operators = {item.node: item.operator for item in self.view.terms.validators} if self.view else {}
+        # [REJECT] only validators of the ledger's set attest, each with its own operator key
+        if operators.get(row.signer, "").lower() != tally.operator.lower():
+            raise Reject(Reason.NOT_A_VALIDATOR)
+        # [IGNORE] once per epoch and round: the first stands
+        if (tally.epoch, tally.round, row.signer) in self.tallies:
+            raise Ignore(Reason.LATE, "attested already")
+        self.tallies[(tally.epoch, tally.round, row.signer)] = (tally, row)
+        return tally
 
-    def _has_quorum(self, digest: str) -> bool:
-        standing = self.standings.get(digest)
-        if standing is None or standing.count("accept") < self.spec.quorum:
+    def _settle(self, digest: str) -> None:
+        admitted = self.submissions.get(digest)
+        if admitted is not None and self._has_quorum(admitted):
+            item = admitted.submission
+            self._accepted.setdefault((item.node, item.step, item.index), digest)  # the first to reach quorum stands
+
+    def _has_quorum(self, admitted: AdmittedSubmission) -> bool:
+        standing, submission = self.standings.get(admitted.digest), admitted.submission
+        if standing is None or standing.count("accept", submission) < self.spec.quorum:
             return False
         # a fault is answered by a quorum of accepts that audited
-        return standing.count("fault") == 0 or standing.count("accept", audited=True) >= self.spec.quorum
+        if standing.count("fault", submission) == 0:
+            return True
+        return standing.count("accept", submission, audited=True) >= self.spec.quorum
 
     def is_accepted(self, digest: str) -> bool:
         """Whether a quorum stands behind this submission, and it was the first of its (node, step, index) to get there."""
         admitted = self.submissions.get(digest)
-        if admitted is None or not self._has_quorum(digest):
+        if admitted is None or not self._has_quorum(admitted):
             return False
         submission = admitted.submission
         return self._accepted.get((submission.node, submission.step, submission.index), digest) == digest
@@ -258,7 +303,14 @@ class TrustedState:
             del self.submissions[digest]
         for digest in [d for d, s in self.standings.items() if all(v.step < step for v in s.verdicts.values())]:
             del self.standings[digest]
-        for place in [p for p in self._by_index if p[1] < step]:
-            del self._by_index[place]
+        by_place: tuple[dict[tuple[str, int, int], Any], ...] = (self._by_index, self._accepted)
+        for places in by_place:
+            for place in [p for p in places if p[1] < step]:
+                del places[place]
         for old in [s for s in self.opened if s < step]:
             del self.opened[old]
+
+    def forget_tallies_before(self, epoch: int) -> None:
+        """Drop attestations of epochs that are final."""
+        for place in [p for p in self.tallies if p[0] < epoch]:
+            del self.tallies[place]

@@ -1,0 +1,156 @@
+"""One submission under judgement: what it claims, and what is recomputed for it, each at most once and only when asked."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from roles.assignment import assigned_groups
+from roles.inference.engine import Engine, Prefill
+from roles.inference.sampling import SamplingSettings
+from roles.messages import Statistics, Submission
+from roles.rollouts.errors import MalformedRollouts
+from roles.rollouts.schema import RolloutFile, RolloutLimits
+from roles.rules import Reason, Reject
+from roles.spec import RunSpec
+from roles.tasks import Task
+from roles.toploc.proof import proof_bytes
+from roles.toploc.sampling_check import Margins, margins
+from roles.toploc.verify import ProofStatistics
+from roles.verification.duplicates import DuplicateIndex, Place, sequence_digest
+
+Reader = Callable[[bytes, RolloutLimits], RolloutFile]
+MAX_FIGURE = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What one row of the file has to hold, by the assignment."""
+
+    group: int
+    problem: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What a verifier judges with."""
+
+    spec: RunSpec
+    run: str
+    engine: Engine
+    task: Task
+    duplicates: DuplicateIndex
+    read: Reader
+    monotonic: Callable[[], float] = time.monotonic
+
+    def settings(self) -> SamplingSettings:
+        """The spec's sampling, as the engine takes it."""
+        sampling = self.spec.sampling
+        return SamplingSettings(
+            temperature=float(sampling.temperature),
+            top_p=float(sampling.top_p),
+            top_k=sampling.top_k,
+            max_tokens=sampling.max_tokens,
+        )
+
+    def limits(self) -> RolloutLimits:
+        """Bounds of an honest file."""
+        sampling, checks = self.spec.sampling, self.spec.checks
+        return RolloutLimits(
+            max_bytes=checks.max_blob,
+            max_rows=sampling.groups_per_submission * sampling.group_size,
+            max_prompt_tokens=sampling.max_prompt_tokens,
+            max_output_tokens=sampling.max_tokens,
+            vocabulary=self.engine.vocabulary,
+            max_proof_bytes=proof_bytes(sampling.max_tokens, topk=checks.topk, chunk=checks.chunk),
+        )
+
+
+class Case:
+    """A submission, its blob, and lazily what the checks share: the parsed file, the assignment, one packed prefill."""
+
+    def __init__(self, submission: Submission, seed: str, data: bytes, means: Means) -> None:
+        self.submission = submission
+        self.data = data
+        self.means = means
+        self.proof_statistics: ProofStatistics | None = None
+        self._seed = seed
+
+    @property
+    def place(self) -> Place:
+        """Node, step and index."""
+        return self.submission.node, self.submission.step, self.submission.index
+
+    @cached_property
+    def settings(self) -> SamplingSettings:
+        """Sampling of the run."""
+        return self.means.settings()
+
+    @cached_property
+    def file(self) -> RolloutFile:
+        """The parsed blob. Raises Reject for bytes that are not a rollout file."""
+        try:
+            return self.means.read(self.data, self.means.limits())
+        except MalformedRollouts as error:
+            raise Reject(Reason.SCHEMA, str(error)[:200]) from error
+
+    @cached_property
+    def expected(self) -> tuple[Expected, ...]:
+        """What each row has to hold, recomputed from the assignment's seed and never read from the file."""
+        sampling = self.means.spec.sampling
+        groups = assigned_groups(
+            self._seed,
+            problems=self.means.task.size,
+            groups=sampling.groups_per_submission,
+            group_size=sampling.group_size,
+        )
+        return tuple(Expected(item.group, item.problem, seed) for item in groups for seed in item.seeds)
+
+    @cached_property
+    def prefill(self) -> list[Prefill]:
+        """The validator's own states and logits for every row, from one packed pass. By then the prompts are checked."""
+        return self.means.engine.prefill([(row.prompt, row.output) for row in self.file.rows])
+
+    @cached_property
+    def logits(self) -> list[np.ndarray[tuple[int, ...], np.dtype[np.float32]]]:
+        """Float32 `[T, vocabulary]` for every row."""
+        return [item.logits.numpy() for item in self.prefill]
+
+    @cached_property
+    def margins(self) -> list[Margins]:
+        """For every row and token, by how much it misses being the seeded choice."""
+        return [
+            margins(logits, row.output, row.seed, self.settings)
+            for logits, row in zip(self.logits, self.file.rows, strict=True)
+        ]
+
+    @cached_property
+    def sequences(self) -> tuple[str, ...]:
+        """Identity of every completion."""
+        return tuple(sequence_digest(row.prompt, row.output) for row in self.file.rows)
+
+    def statistics(self) -> Statistics | None:
+        """What was measured so far; None when no proof was looked at."""
+        proof = self.proof_statistics
+        if proof is None:
+            return None
+        parts = self.__dict__.get("margins")  # only what a check has paid for
+        joined = np.concatenate(parts) if parts else np.zeros(1)
+        means = [float(np.minimum(part, 5.0).mean()) for part in parts or () if len(part)]
+        return Statistics(
+            exponent_mismatches=proof.exponent_mismatches,
+            mantissa_mean=thousandths(proof.mantissa_mean),
+            mantissa_median=thousandths(proof.mantissa_median),
+            margin_mean=thousandths(max(means, default=0.0)),
+            tokens_exact=thousandths(float((joined <= 0).mean())) if parts else 0,
+        )
+
+
+def thousandths(value: float) -> int:
+    """A figure as a message holds it, rounded, and cut off at the largest a message may hold."""
+    return min(round(value * 1000), MAX_FIGURE) if value < 2**60 else MAX_FIGURE

@@ -1,0 +1,65 @@
+"""Runs the checks over one submission and says what was found. Blocking: call it from the compute thread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from roles.inference.engine import Engine
+from roles.messages import Statistics, Submission
+from roles.rollouts.schema import read_rollouts
+from roles.rules import Reason, Reject, SoftReject
+from roles.spec import RunSpec
+from roles.tasks import Task
+from roles.verification.case import Case, Means, Reader
+from roles.verification.checks import CHECKS, Check
+from roles.verification.duplicates import DuplicateIndex
+
+Outcome = Literal["accept", "fault", "soft"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What the checks found. `sequences` identify the completions of an accepted submission."""
+
+    outcome: Outcome
+    reason: Reason
+    detail: str = ""
+    audited: bool = False
+    statistics: Statistics | None = None
+    sequences: tuple[str, ...] = ()
+
+
+class Verifier:
+    """The checks of one run over one engine, which holds the submission's policy when `judge` is called."""
+
+    def __init__(
+        self,
+        *,
+        spec: RunSpec,
+        run: str,
+        engine: Engine,
+        task: Task,
+        duplicates: DuplicateIndex | None = None,
+        checks: Sequence[Check] = CHECKS,
+        read: Reader = read_rollouts,
+    ) -> None:
+        self.duplicates = duplicates or DuplicateIndex()
+        self._checks = tuple(checks)
+        self._means = Means(spec=spec, run=run, engine=engine, task=task, duplicates=self.duplicates, read=read)
+
+    def judge(self, submission: Submission, *, seed: str, data: bytes, audit: bool = True) -> Finding:
+        """Judge a submission that passed the gate, by its assignment seed and its blob (whose digest holds). The first
+        check that refuses names the reason; an accepted submission's completions are its own from then on."""
+        case = Case(submission, seed, data, self._means)
+        try:
+            for check in self._checks:
+                if audit or not check.audit:
+                    check.judge(case)
+        except Reject as refusal:
+            return Finding("fault", refusal.reason, refusal.detail, audit, case.statistics())
+        except SoftReject as refusal:
+            return Finding("soft", refusal.reason, refusal.detail, audit, case.statistics())
+        self.duplicates.add(case.sequences, case.place)
+        return Finding("accept", Reason.ACCEPTED, "", audit, case.statistics(), case.sequences)
