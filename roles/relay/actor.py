@@ -1,0 +1,236 @@
+"""The relay as an actor: watches the checkpoint rows, pulls what it lacks from other relays, serves each shard at once.
+
+A source that fails costs time, never what is already here (WGT-11).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import structlog
+from starlette.types import ASGIApp
+
+from dht.envelope import Envelope
+from dht.errors import NodeError, PeerError, TransportError
+from dht.identity import NodeId, NodeKey
+from roles.messages import CheckpointRow, checkpoints_key, open_row
+from roles.relay.app import Desk, RelayRoutes
+from roles.relay.limits import AddressRate, GrantBook, Members, Quota
+from roles.relay.metrics import Counters
+from roles.relay.settings import RelaySettings
+from roles.relay.sponsor import Sponsor, SponsorDesk
+from roles.shardcast.catalogue import KeptCheckpoint
+from roles.shardcast.errors import StaleCheckpoint
+from roles.shardcast.gather import ShardGatherer
+from roles.shardcast.grants import relays_in
+from roles.shardcast.link import RelayInfo, RelayLink, Sink, TransferLimits
+from roles.shardcast.shelf import Shelf
+
+log = structlog.get_logger("relay")
+
+Read = Callable[[Sequence[str]], Awaitable[Mapping[str, Sequence[Envelope]]]]
+"""The directory's reader: keys -> verified rows."""
+
+PUSH_QUIET = 0.5
+"""Seconds without a pushed shard after which the trainer is taken to push elsewhere, and pulling begins."""
+PULLS_AT_ONCE = 2
+READ_PATIENCE = 15.0
+RETRY_PULL = 3.0
+
+
+async def _no_rows(keys: Sequence[str]) -> Mapping[str, Sequence[Envelope]]:
+    return {}
+
+
+class Relay:
+    """One relay. `app` is what `serve` serves; `run` pulls until cancelled.
+
+    `relays` gives the other relays known now, `is_member` who may upload, `sponsor` pays registrations (None: does
+    not), `spec` is served as `/spec`, `read` reads checkpoint rows.
+    """
+
+    def __init__(
+        self,
+        key: NodeKey,
+        *,
+        root: Path,
+        run: str,
+        trainers: Collection[NodeId],
+        is_member: Callable[[NodeId], bool],
+        relays: Callable[[], Sequence[RelayInfo]] = tuple,
+        http: httpx.AsyncClient | None = None,
+        read: Read = _no_rows,
+        sponsor: Sponsor | None = None,
+        spec: bytes = b"",
+        settings: RelaySettings | None = None,
+        clock: Callable[[], float] = time.time,
+        free_space: Callable[[Path], int] | None = None,
+    ) -> None:
+        self.settings = settings = settings or RelaySettings()
+        self.node, self.run_id = key.node, run
+        self.counters = Counters()
+        self.shelf = Shelf(
+            root,
+            run=run,
+            trainers=trainers,
+            max_disk=settings.max_disk,
+            kept=settings.kept,
+            retention=settings.retention,
+            free_space=free_space,
+        )
+        self._trainers, self._read, self._spec = frozenset(trainers), read, spec
+        self._link = self._make_link(key, run, relays, http)
+        self._hints: dict[str, tuple[NodeId, ...]] = {}
+        self._pulling: set[str] = set()
+        self._rested: dict[str, float] = {}
+        self._news = asyncio.Event()
+        self._last_push = 0.0
+        self.app: ASGIApp = RelayRoutes(self._desk(is_member, sponsor, clock)).app()
+
+    async def run(self) -> None:
+        """Store the spec, watch the rows, pull. Runs until cancelled."""
+        await self.prepare()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._watch())
+            group.create_task(self._pull(group))
+
+    async def prepare(self) -> None:
+        """Put the spec into the store, so that the run's id finds it."""
+        if self._spec:
+            await self.shelf.store.put(self._spec, pin=True)
+
+    def _desk(self, is_member: Callable[[NodeId], bool], sponsor: Sponsor | None, clock: Callable[[], float]) -> Desk:
+        settings = self.settings
+        quota = Quota(settings.quota_bytes, settings.quota_uploads, settings.window, time.monotonic)
+        desk = SponsorDesk(sponsor, run=self.run_id, per_hour=settings.sponsored_per_hour, work_bits=settings.work_bits)
+        return Desk(
+            run=self.run_id,
+            node=self.node,
+            settings=settings,
+            shelf=self.shelf,
+            members=Members(self._trainers, is_member),
+            grants=GrantBook(self.node, clock=clock),
+            quota=quota,
+            rate=AddressRate(rate=settings.rate, burst=settings.burst, clock=time.monotonic),
+            sponsor=desk,
+            counters=self.counters,
+            noticed=self._notice,
+            started=time.monotonic(),
+        )
+
+    def _make_link(
+        self, key: NodeKey, run: str, relays: Callable[[], Sequence[RelayInfo]], http: httpx.AsyncClient | None
+    ) -> RelayLink | None:
+        if http is None:
+            return None
+        limits = replace(TransferLimits(), stall=self.settings.pull_stall)
+        return RelayLink(key, run=run, relays=relays, http=http, limits=limits)
+
+    def _notice(self) -> None:
+        self._last_push = time.monotonic()
+        self._news.set()
+
+    async def _watch(self) -> None:
+        key = checkpoints_key(self.run_id)
+        while True:
+            try:
+                async with asyncio.timeout(READ_PATIENCE):
+                    rows = await self._read([key])
+                for row in rows.get(key, ()):
+                    await self._learn(row)
+            except (NodeError, TimeoutError) as error:
+                log.warning("rows.unread", reason=str(error) or "no answer in time")
+            await asyncio.sleep(self.settings.poll)
+
+    async def _learn(self, row: Envelope) -> None:
+        try:
+            message = open_row(row, run=self.run_id, buckets=1)
+        except PeerError:
+            return
+        if row.signer not in self._trainers or not isinstance(message, CheckpointRow):
+            return
+        hints = relays_in(row.hint)
+        if message.manifest in self.shelf.catalogue:
+            self._hints[message.manifest] = hints
+        elif self._link is not None and self._has_rested(message.manifest):
+            await self._fetch_manifest(self._link, message.manifest, hints)
+
+    async def _fetch_manifest(self, link: RelayLink, digest: str, hints: tuple[NodeId, ...]) -> None:
+        for relay in link.order(hints):
+            try:
+                envelope = await link.receive_manifest(relay, digest)
+                await self.shelf.add(self.shelf.catalogue.check(envelope))
+            except StaleCheckpoint:
+                self._rested[digest] = float("inf")
+                return
+            except NodeError as error:
+                log.info("manifest.missed", relay=relay.node, reason=str(error))
+                continue
+            self._hints[digest] = hints
+            self._news.set()
+            return
+        self._rested[digest] = time.monotonic() + RETRY_PULL
+
+    async def _pull(self, group: asyncio.TaskGroup) -> None:
+        while True:
+            self._news.clear()
+            self._forget_old()
+            for kept in self.shelf.catalogue:
+                if self._is_due(kept) and len(self._pulling) < PULLS_AT_ONCE:
+                    self._pulling.add(kept.digest)
+                    group.create_task(self._pull_one(kept))
+            try:
+                async with asyncio.timeout(self.settings.poll):
+                    await self._news.wait()
+            except TimeoutError:
+                continue
+
+    def _is_due(self, kept: KeptCheckpoint) -> bool:
+        if self._link is None or kept.digest in self._pulling or not self._has_rested(kept.digest):
+            return False
+        return bool(self.shelf.missing(kept))
+
+    async def _pull_one(self, kept: KeptCheckpoint) -> None:
+        try:
+            await self._until_quiet()
+            missing = self.shelf.missing(kept)
+            if missing and self._link is not None:
+                hints = self._hints.get(kept.digest, ())
+                await ShardGatherer(self._link, kept.layout, self._opener(kept), hints=hints).gather(missing)
+                log.info("checkpoint.pulled", step=kept.manifest.step, manifest=kept.digest, shards=len(missing))
+        except (NodeError, OSError) as error:
+            log.warning("checkpoint.unpulled", step=kept.manifest.step, manifest=kept.digest, reason=str(error))
+            self._rested[kept.digest] = time.monotonic() + RETRY_PULL
+        finally:
+            self._pulling.discard(kept.digest)
+            self._news.set()
+
+    async def _until_quiet(self) -> None:
+        """While the trainer pushes here, pulling the same shards would only send them twice."""
+        while (left := self._last_push + PUSH_QUIET - time.monotonic()) > 0:  # noqa: ASYNC110 - a moving deadline
+            await asyncio.sleep(left)
+
+    def _opener(self, kept: KeptCheckpoint) -> Callable[[int], Sink | None]:
+        def open_sink(index: int) -> Sink | None:
+            digest = kept.manifest.shards[index]
+            if digest in self.shelf.store:
+                return None
+            if kept.digest not in self.shelf.catalogue:
+                raise TransportError("the checkpoint is no longer kept")
+            self.counters.bytes_pulled += kept.layout.size(index)
+            return self.shelf.begin(digest, kept.layout.size(index), is_shard=True)
+
+        return open_sink
+
+    def _has_rested(self, digest: str) -> bool:
+        return self._rested.get(digest, 0.0) <= time.monotonic()
+
+    def _forget_old(self) -> None:
+        self._hints = {digest: hints for digest, hints in self._hints.items() if digest in self.shelf.catalogue}
+        if len(self._rested) > 1024:
+            self._rested.clear()

@@ -1,0 +1,74 @@
+"""Reading a request's body: a byte at a time is too slow, one byte too many ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+
+from starlette.requests import ClientDisconnect, Request
+
+from roles.relay.refusal import Refusal
+
+DRAINED = 2**20
+"""Bytes of a refused body still read, so that the refusal reaches its sender."""
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+def digest_in_path(request: Request) -> str:
+    """The digest in the path. Raises Refusal."""
+    digest = str(request.path_params["digest"])
+    if not _DIGEST.fullmatch(digest):
+        raise Refusal(404, "not_a_digest", "a blob is named by 64 lower-case hexadecimal digits")
+    return digest
+
+
+def declared_length(request: Request) -> int:
+    """Content-Length. Raises Refusal when there is none (chunked bodies are not taken)."""
+    text = request.headers.get("content-length", "")
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise Refusal(411, "length_required", "an upload says its length")
+    return int(text)
+
+
+async def body_blocks(request: Request, *, idle: float, total: float) -> AsyncIterator[bytes]:
+    """The body as it arrives. Raises Refusal when nothing comes for `idle` seconds, or not all in `total`."""
+    stream = request.stream()
+    end = asyncio.get_running_loop().time() + total
+    while True:
+        try:
+            async with asyncio.timeout(min(idle, end - asyncio.get_running_loop().time())):
+                block = await anext(stream, None)
+        except TimeoutError as error:
+            raise Refusal(408, "too_slow", "the body came too slowly") from error
+        if block is None:
+            return
+        if block:
+            yield block
+
+
+async def read_body(request: Request, *, limit: int, idle: float, total: float) -> bytes:
+    """A small body, whole. Raises Refusal when it is over the limit."""
+    if declared_length(request) > limit:
+        raise Refusal(413, "too_large", f"at most {limit} bytes are taken here")
+    data = bytearray()
+    async for block in body_blocks(request, idle=idle, total=total):
+        data += block
+        if len(data) > limit:
+            raise Refusal(413, "too_large", f"at most {limit} bytes are taken here")
+    return bytes(data)
+
+
+async def drain(request: Request) -> bool:
+    """Read a refused body's rest, if it is short and comes at once. Whether that reached its end."""
+    left = DRAINED
+    try:
+        async with asyncio.timeout(1.0):
+            while left > 0:
+                message = await request.receive()
+                if message["type"] == "http.disconnect" or not message.get("more_body", False):
+                    return True
+                left -= len(message.get("body", b""))
+    except (TimeoutError, ClientDisconnect):
+        return False
+    return False

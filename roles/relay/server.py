@@ -1,0 +1,169 @@
+"""Serving an application with uvicorn inside our own loop: no signal handlers, no access log, guarded connections.
+
+uvicorn times out idle keep-alive connections only; what it leaves open is closed here: a request head that does not
+come, a reader that does not read, one address with too many connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, ClassVar
+
+import structlog
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from dht.errors import NodeError
+
+log = structlog.get_logger("relay")
+
+HEAD_SECONDS = 10.0
+READER_SECONDS = 30.0
+MAX_HEAD = 32 * 1024
+CONNECTIONS = 1024
+CONNECTIONS_PER_ADDRESS = 512
+START_SECONDS = 10.0
+GRACE = 1
+
+
+class PortTaken(NodeError):
+    """The address cannot be listened on; the text says which and why."""
+
+
+class GuardedProtocol(H11Protocol):
+    """uvicorn's HTTP protocol, with time limits on both directions and a bound per address."""
+
+    head_seconds = HEAD_SECONDS
+    reader_seconds = READER_SECONDS
+    per_address: ClassVar[Counter[str]] = Counter()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Count the connection and start waiting for its first request."""
+        super().connection_made(transport)
+        self._deadline: asyncio.TimerHandle | None = None
+        self._address = self.client[0] if self.client else ""
+        self.per_address[self._address] += 1
+        if self.per_address[self._address] > CONNECTIONS_PER_ADDRESS:
+            transport.abort()
+            return
+        self._expect(self.head_seconds)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop counting."""
+        self._expect(None)
+        self.per_address[self._address] -= 1
+        if not self.per_address[self._address]:
+            del self.per_address[self._address]
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes came: once they make a request its own limits apply, until then the deadline stands."""
+        super().data_received(data)
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._expect(None)
+        elif self._deadline is None:
+            self._expect(self.head_seconds)
+
+    def pause_writing(self) -> None:
+        """The reader is slow: it has `reader_seconds` to take what is waiting."""
+        super().pause_writing()
+        self._expect(self.reader_seconds)
+
+    def resume_writing(self) -> None:
+        """The reader took it."""
+        self._expect(None)
+        super().resume_writing()
+
+    def _expect(self, seconds: float | None) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._deadline = self.loop.call_later(seconds, self.transport.abort) if seconds is not None else None
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.has_started = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Say so once it listens."""
+        await super().startup(sockets)
+        self.has_started.set()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are the program's business."""
+        yield
+
+
+@asynccontextmanager
+async def serve(
+    app: ASGIApp, *, host: str, port: int, ready: Callable[[str], None] | None = None
+) -> AsyncIterator[str]:
+    """Serve until the block is left, then stop within two seconds. Gives the base URL; `ready` is told it too.
+
+    Port 0 takes a free one. Raises PortTaken.
+    """
+    listener = _listen(host, port)
+    config = uvicorn.Config(
+        app,
+        http=GuardedProtocol,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        limit_concurrency=CONNECTIONS,
+        h11_max_incomplete_event_size=MAX_HEAD,
+        timeout_keep_alive=10,
+        timeout_graceful_shutdown=GRACE,
+    )
+    server = _Server(config)
+    url = f"http://{_shown(host)}:{listener.getsockname()[1]}"
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(server.serve(sockets=[listener]))
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                await server.has_started.wait()
+            if ready:
+                ready(url)
+            yield url
+        finally:
+            server.should_exit = True
+            await _stopped(server, task)
+            listener.close()
+
+
+async def _stopped(server: uvicorn.Server, task: asyncio.Task[Any]) -> None:
+    done, _ = await asyncio.wait([task], timeout=GRACE + 0.5)
+    if not done:
+        server.force_exit = True
+        for connection in list(server.server_state.connections):
+            connection.transport.abort()
+        await asyncio.wait([task], timeout=0.4)
+        task.cancel()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(512)
+        listener.setblocking(False)
+    except OSError as error:
+        listener.close()
+        reason = "another program holds that port" if error.errno == errno.EADDRINUSE else error.strerror
+        raise PortTaken(f"cannot listen on {host}:{port}: {reason}; choose another with the port setting") from error
+    return listener
+
+
+def _shown(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,36 @@
+"""A relay's bounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from roles.shardcast.catalogue import KEPT
+from roles.shardcast.store import RETENTION
+from roles.shardcast.work import WORK_BITS
+
+
+@dataclass(frozen=True, slots=True)
+class RelaySettings:
+    """Bytes, seconds, counts."""
+
+    max_disk: int = 10 * 2**30
+    max_blob: int = 8 * 2**20  # of members; shards are bounded by their manifest
+    quota_bytes: int = 256 * 2**20  # of each node in each window
+    quota_uploads: int = 1024
+    window: float = 600.0
+    retention: float = RETENTION
+    kept: int = KEPT
+    idle: float = 10.0
+    base: float = 15.0  # a transfer's longest time is base + size / slowest
+    slowest: float = 64 * 1024
+    rate: float = 200.0  # requests a second of one address, valid uploads aside
+    burst: float = 2000.0
+    sponsored_per_hour: int = 60
+    work_bits: int = WORK_BITS
+    poll: float = 2.0  # between two looks at the checkpoint rows
+    pull_stall: float = 10.0
+    uploads_at_once: int = 64
+
+    def total(self, size: int) -> float:
+        """Longest time for `size` bytes."""
+        return self.base + size / self.slowest

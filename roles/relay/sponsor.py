@@ -1,0 +1,103 @@
+"""Sponsored registrations: a relay pays the gas of newcomers who did a little work, within an hourly budget."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable
+from typing import Annotated
+
+from pydantic import Field, ValidationError
+
+from dht.encoding import Digest, Message, Natural
+from dht.errors import NodeError
+from ledger.errors import LedgerError
+from ledger.records import RegistrationRequest
+from roles.messages import NodeName
+from roles.relay.refusal import Refusal
+from roles.shardcast.work import is_work_done
+
+Sponsor = Callable[[RegistrationRequest], Awaitable[object]]
+"""Sends the registration to the ledger and gives something JSON can say, e.g. the transaction's hash."""
+
+MAX_FORM = 8 * 1024
+HOUR = 3600.0
+PATIENCE = 60.0
+REMEMBERED = 4096
+
+EthAddress = Annotated[str, Field(pattern=r"^0x[0-9a-fA-F]{40}$")]
+Signature = Annotated[str, Field(max_length=260, pattern=r"^(0x)?[0-9a-fA-F]*$")]
+
+
+class RegistrationForm(Message):
+    """The JSON body of POST /register."""
+
+    run: Digest
+    node: NodeName
+    wallet: EthAddress | None = None
+    claimed: EthAddress | None = None
+    nonce: Natural
+    wallet_signature: Signature = ""
+    node_signature: Signature
+
+    def request(self) -> RegistrationRequest:
+        """As the ledger takes it."""
+        return RegistrationRequest(**self.model_dump())
+
+
+class SponsorDesk:
+    """Takes forms. The same form again gets the same answer, and is paid for once."""
+
+    def __init__(
+        self,
+        sponsor: Sponsor | None,
+        *,
+        run: str,
+        per_hour: int,
+        work_bits: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._sponsor, self._run, self._per_hour, self._bits, self._clock = sponsor, run, per_hour, work_bits, clock
+        self._spent: deque[float] = deque()
+        self._answers: OrderedDict[RegistrationForm, object] = OrderedDict()
+        self._turn = asyncio.Lock()
+
+    async def take(self, body: bytes, work: str) -> object:
+        """Judge a form and sponsor it. Raises Refusal."""
+        if self._sponsor is None:
+            raise Refusal(403, "not_a_sponsor", "this relay sponsors no registrations; ask another")
+        form = self._parse(body)
+        counter = int(work) if work.isascii() and work.isdigit() and len(work) < 20 else -1
+        if not is_work_done(form.node, form.nonce, counter, bits=self._bits):
+            raise Refusal(403, "work_missing", f"the X-Work header must give {self._bits} leading zero bits")
+        async with self._turn:
+            if form not in self._answers:
+                self._answers[form] = await self._pay(self._sponsor, form)
+                if len(self._answers) > REMEMBERED:
+                    self._answers.popitem(last=False)
+            return self._answers[form]
+
+    def _parse(self, body: bytes) -> RegistrationForm:
+        try:
+            form = RegistrationForm.model_validate_json(body)
+        except (ValidationError, ValueError, RecursionError) as error:
+            raise Refusal(400, "malformed", "the body is not a registration request") from error
+        if form.run != self._run:
+            raise Refusal(400, "other_run", "the registration is for another run")
+        return form
+
+    async def _pay(self, sponsor: Sponsor, form: RegistrationForm) -> object:
+        now = self._clock()
+        while self._spent and self._spent[0] <= now - HOUR:
+            self._spent.popleft()
+        if len(self._spent) >= self._per_hour:
+            raise Refusal(429, "budget_spent", "this relay has spent its budget for this hour; ask another")
+        self._spent.append(now)
+        try:
+            async with asyncio.timeout(PATIENCE):
+                return await sponsor(form.request())
+        except TimeoutError as error:
+            raise Refusal(504, "ledger_slow", "the ledger did not answer in time") from error
+        except (NodeError, LedgerError) as error:
+            raise Refusal(422, "refused", str(error)[:300]) from error

@@ -1,0 +1,177 @@
+"""A checkpoint being put together on disk: shards in any order, each verified on arrival, resumable after a kill.
+
+`into/.partial-{digest}/files` grows until every shard is right; then it is synced and renamed to `into/{digest}`. The
+journal beside it names the shards verified so far; a restart hashes those again and fetches only the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import hashlib
+import os
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from dht.envelope import Envelope, from_bytes, to_bytes
+from dht.errors import PeerError
+from dht.identity import NodeId
+from roles.messages import CheckpointManifest
+from roles.shardcast.disk import sync_directory, write_durably
+from roles.shardcast.errors import StoreFull, WrongBytes
+from roles.shardcast.manifest import MAX_MANIFEST_BYTES, check_manifest, manifest_digest
+from roles.shardcast.shards import Layout, is_checkpoint_intact, is_shard_intact
+
+MANIFEST_FILE = ".manifest"
+WRITE_BLOCK = 2**20
+
+
+class Assembly:
+    """Blocking calls all: run them in a thread. `open_assembly` makes one; `finish` or `close` ends it."""
+
+    def __init__(self, into: Path, envelope: Envelope, manifest: CheckpointManifest) -> None:
+        self.digest = manifest_digest(envelope)
+        self.layout = Layout(manifest)
+        self.final = into / self.digest
+        self._partial = into / f".partial-{self.digest}"
+        self.files = self._partial / "files"
+        self._envelope = envelope
+        self._lock = -1
+        self.missing: set[int] = set(range(len(manifest.shards)))
+
+    def open(self) -> bool:
+        """Take the lock, make the files, read the journal. False: another process is at this checkpoint (WGT-06)."""
+        try:
+            self.files.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(self._partial / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._make_files()
+        except BlockingIOError:
+            self.close()
+            return False
+        except OSError as error:
+            self.close()
+            raise StoreFull(f"cannot write a checkpoint under {self.final.parent}: {error.strerror}") from error
+        self._resume()
+        return True
+
+    def close(self) -> None:
+        """Give the lock back; what is verified stays for the next time."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def writer(self, index: int) -> ShardWriter:
+        """A sink for one shard."""
+        return ShardWriter(self, index)
+
+    def mark(self, index: int) -> None:
+        """Remember a verified shard."""
+        with (self._partial / "journal").open("a") as journal:
+            journal.write(f"{index}\n")
+        self.missing.discard(index)
+
+    def finish(self) -> Path:
+        """Sync and move the whole into place. Raises ValueError while a shard is missing."""
+        if self.missing:
+            raise ValueError(f"{len(self.missing)} shards are missing still")
+        try:
+            for file in self.layout.manifest.files:
+                with (self.files / file.name).open("rb") as handle:
+                    os.fsync(handle.fileno())
+            write_durably(self.files / MANIFEST_FILE, to_bytes(self._envelope))
+            sync_directory(self.files)
+            os.rename(self.files, self.final)  # CKPT-10
+            sync_directory(self.final.parent)
+        except OSError as error:
+            raise StoreFull(f"cannot move a checkpoint into {self.final}: {error.strerror}") from error
+        self.close()
+        shutil.rmtree(self._partial, ignore_errors=True)
+        return self.final
+
+    def _make_files(self) -> None:
+        for file in self.layout.manifest.files:
+            descriptor = os.open(self.files / file.name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+            try:
+                if os.fstat(descriptor).st_size != file.size:
+                    os.ftruncate(descriptor, file.size)
+            finally:
+                os.close(descriptor)
+
+    def _resume(self) -> None:
+        with suppress(OSError):
+            for line in (self._partial / "journal").read_text(errors="replace").splitlines():
+                index = int(line) if line.isascii() and line.isdigit() and len(line) < 8 else -1
+                if index in self.missing and is_shard_intact(self.files, self.layout, index):
+                    self.missing.discard(index)
+
+
+class ShardWriter:
+    """Sink of one shard: bytes go straight to their place in the files, and count only once the digest is right."""
+
+    def __init__(self, assembly: Assembly, index: int) -> None:
+        self._assembly, self._index = assembly, index
+        self._size = assembly.layout.size(index)
+        self._written, self._hash = 0, hashlib.sha256()
+        self._pending = bytearray()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pending.clear()
+
+    async def write(self, block: bytes) -> None:
+        """Take bytes. Raises WrongBytes once they are more than the shard has, StoreFull on a disk error."""
+        self._pending += block
+        if self._written + len(self._pending) > self._size:
+            raise WrongBytes("relay sends more than the shard has")
+        if len(self._pending) >= WRITE_BLOCK:
+            await self._flush()
+
+    async def commit(self) -> None:
+        """Count the shard as verified. Raises WrongBytes unless its digest is right."""
+        await self._flush()
+        assembly = self._assembly
+        if self._written != self._size or self._hash.hexdigest() != assembly.layout.manifest.shards[self._index]:
+            raise WrongBytes("shard does not have the digest the manifest names")  # WGT-04
+        await asyncio.to_thread(assembly.mark, self._index)
+
+    async def _flush(self) -> None:
+        data = bytes(self._pending)
+        self._pending.clear()
+        if data:
+            await asyncio.to_thread(self._place, data)
+
+    def _place(self, data: bytes) -> None:
+        view = memoryview(data)
+        pieces = self._assembly.layout.pieces(self._index, skip=self._written, length=len(data))
+        try:
+            for piece in pieces:
+                with (self._assembly.files / piece.name).open("r+b") as file:
+                    file.seek(piece.offset)
+                    file.write(view[: piece.length])
+                view = view[piece.length :]
+        except OSError as error:
+            raise StoreFull(f"cannot write a checkpoint: {error.strerror}") from error
+        self._hash.update(data)
+        self._written += len(data)
+
+
+def load_checkpoint_manifest(
+    directory: Path, *, digest: str, run: str, trainers: frozenset[NodeId]
+) -> CheckpointManifest | None:
+    """The manifest kept with a finished checkpoint, if every byte of the checkpoint is still right; else None."""
+    try:
+        with (directory / MANIFEST_FILE).open("rb") as file:
+            envelope = from_bytes(file.read(MAX_MANIFEST_BYTES + 1), limit=MAX_MANIFEST_BYTES)
+        manifest = check_manifest(envelope, run=run, trainers=trainers)
+    except (OSError, PeerError):
+        return None
+    right = manifest_digest(envelope) == digest and is_checkpoint_intact(directory, Layout(manifest))
+    return manifest if right else None

@@ -1,0 +1,207 @@
+"""What workers, validators and trainers use to store and fetch: blobs, manifests, whole checkpoints, by digest."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import shutil
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from weakref import WeakValueDictionary
+
+import httpx
+import structlog
+
+from dht.encoding import sha256
+from dht.envelope import Envelope
+from dht.errors import NodeError, PeerError, TransportError
+from dht.identity import NodeId, NodeKey
+from ledger.records import RegistrationRequest
+from roles.messages import CheckpointManifest
+from roles.shardcast.assembly import Assembly, load_checkpoint_manifest
+from roles.shardcast.errors import NotHeld, WrongBytes
+from roles.shardcast.gather import ShardGatherer
+from roles.shardcast.link import RelayInfo, RelayLink, TransferLimits
+from roles.shardcast.manifest import check_manifest
+from roles.shardcast.origin import Origin
+from roles.shardcast.work import compute_work
+
+log = structlog.get_logger("shardcast")
+
+SEND_BLOCK = 2**18
+ROUNDS = 3
+"""Times the whole list of relays is gone through for one small blob."""
+PAUSE = 0.3
+LOCK_PAUSE = 0.2
+
+
+class RelayClient:
+    """`relays` gives the relays known now (from node records); `http` is the caller's, and closed by it."""
+
+    def __init__(
+        self,
+        key: NodeKey,
+        *,
+        run: str,
+        trainers: Collection[NodeId],
+        relays: Callable[[], Sequence[RelayInfo]],
+        http: httpx.AsyncClient,
+        limits: TransferLimits | None = None,
+    ) -> None:
+        self.link = RelayLink(key, run=run, relays=relays, http=http, limits=limits)
+        self.origin = Origin(self.link, trainers=frozenset(trainers))
+        self._trainers = frozenset(trainers)
+        self._fetching: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    async def run(self) -> None:
+        """Background work of a node that publishes: second copies still owed."""
+        await self.origin.run()
+
+    async def put(self, data: bytes, *, copies: int = 2) -> tuple[NodeId, ...]:
+        """Store a blob on `copies` relays, or as many as take it. Raises TransportError when none does."""
+        digest = sha256(data)
+        waiting, holders, trouble = self.link.order(), list[NodeId](), "no relay is known"
+        while waiting and len(holders) < copies:
+            batch, waiting = waiting[: copies - len(holders)], waiting[copies - len(holders) :]
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._put_one(relay, digest, data)) for relay in batch]
+            results = [task.result() for task in tasks]
+            holders += [relay.node for relay, result in zip(batch, results, strict=True) if not result]
+            trouble = next((result for result in results if result), trouble)
+        if not holders:
+            raise TransportError(f"no relay took the blob: {trouble}")
+        return tuple(holders)
+
+    async def get(self, digest: str, *, limit: int, relays: Sequence[NodeId] = ()) -> bytes:
+        """Fetch a blob of at most `limit` bytes, those of `relays` asked first; the digest is right.
+
+        A relay that serves wrong bytes is dropped and reported, and the next one is tried. Raises TransportError when
+        no relay has it.
+        """
+        trouble = "no relay is known"
+        for turn in range(ROUNDS):
+            order = self.link.order(relays)
+            absent = 0
+            for relay in order:
+                sink = _MemorySink(digest)
+                try:
+                    await self.link.receive(relay, digest, limit=limit, sink=sink)
+                    return sink.data
+                except NotHeld as error:
+                    trouble, absent = str(error), absent + 1
+                except (PeerError, TransportError) as error:
+                    trouble = str(error)
+            if absent == len(order):
+                break
+            if turn + 1 < ROUNDS:
+                await asyncio.sleep(PAUSE)
+        raise TransportError(f"no relay has blob {digest[:12]}: {trouble}")
+
+    async def fetch_manifest(self, digest: str, relays: Sequence[NodeId] = ()) -> Envelope:
+        """Fetch a manifest signed by a trainer of the run. Raises TransportError when no relay has it."""
+        envelope, _ = await self._fetch_manifest(digest, relays)
+        return envelope
+
+    async def fetch_checkpoint(self, digest: str, into: Path, *, relays: Sequence[NodeId] = ()) -> Path:
+        """Fetch a checkpoint to `into/{digest}`, every byte verified; what an earlier try got is not fetched again.
+
+        Starts as soon as a relay has the manifest. Raises TransportError when relays give nothing for a minute (call
+        again to resume), StoreFull when the disk does not take it.
+        """
+        lock = self._fetching.setdefault(digest, asyncio.Lock())
+        async with lock:
+            final = into / digest
+            if await self._is_there(final, digest):
+                return final
+            envelope, manifest = await self._fetch_manifest(digest, relays)
+            return await self._assemble(Assembly(into, envelope, manifest), relays)
+
+    async def put_checkpoint(self, envelope: Envelope, directory: Path) -> tuple[NodeId, ...]:
+        """Publish a checkpoint: see `Origin.publish`."""
+        return await self.origin.publish(envelope, directory)
+
+    async def register(self, request: RegistrationRequest) -> object:
+        """Ask relays to pay for a registration; the sponsor's JSON answer. Raises TransportError when none will."""
+        counter = await asyncio.to_thread(compute_work, request.node, request.nonce)
+        trouble = "no relay is known"
+        for relay in self.link.order():
+            try:
+                return await self.link.post_json(relay, "/register", asdict(request), {"X-Work": str(counter)})
+            except NodeError as error:
+                trouble = str(error)
+        raise TransportError(f"no relay sponsors the registration: {trouble}")
+
+    async def _put_one(self, relay: RelayInfo, digest: str, data: bytes) -> str:
+        async def content() -> AsyncIterator[bytes]:
+            for start in range(0, len(data), SEND_BLOCK):
+                yield data[start : start + SEND_BLOCK]
+
+        try:
+            await self.link.send(relay, digest, len(data), content)
+        except NodeError as error:
+            log.warning("blob.refused", relay=relay.node, reason=str(error))
+            return str(error)
+        return ""
+
+    async def _fetch_manifest(self, digest: str, relays: Sequence[NodeId]) -> tuple[Envelope, CheckpointManifest]:
+        trouble = "no relay is known"
+        for relay in self.link.order(relays):
+            try:
+                envelope = await self.link.receive_manifest(relay, digest)
+                manifest = await asyncio.to_thread(check_manifest, envelope, run=self.link.run, trainers=self._trainers)
+                return envelope, manifest
+            except (PeerError, TransportError) as error:
+                trouble = str(error)
+        raise TransportError(f"no relay has manifest {digest[:12]}: {trouble}")
+
+    async def _is_there(self, final: Path, digest: str) -> bool:
+        if not await asyncio.to_thread(final.exists):
+            return False
+        kept = await asyncio.to_thread(
+            load_checkpoint_manifest, final, digest=digest, run=self.link.run, trainers=self._trainers
+        )
+        if kept is None:
+            log.warning("checkpoint.damaged", manifest=digest)
+            await asyncio.to_thread(shutil.rmtree, final, ignore_errors=True)
+        return kept is not None
+
+    async def _assemble(self, assembly: Assembly, relays: Sequence[NodeId]) -> Path:
+        while not await asyncio.to_thread(assembly.open):  # another process of this machine is at it
+            await asyncio.sleep(LOCK_PAUSE)
+            if await self._is_there(assembly.final, assembly.digest):
+                return assembly.final
+        try:
+            if assembly.missing:
+                gatherer = ShardGatherer(self.link, assembly.layout, assembly.writer, hints=relays)
+                await gatherer.gather(tuple(assembly.missing))
+            return await asyncio.to_thread(assembly.finish)
+        finally:
+            assembly.close()
+
+
+class _MemorySink:
+    """A small blob in memory; the caller's limit bounds it."""
+
+    def __init__(self, digest: str) -> None:
+        self._digest, self._data = digest, bytearray()
+        self.data = b""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._data.clear()
+
+    async def write(self, block: bytes) -> None:
+        self._data += block
+
+    async def commit(self) -> None:
+        data = bytes(self._data)
+        if (await asyncio.to_thread(hashlib.sha256, data)).hexdigest() != self._digest:
+            raise WrongBytes("blob does not have the digest asked for")
+        self.data = data

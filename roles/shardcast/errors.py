@@ -1,0 +1,29 @@
+"""What can go wrong between a blob and its reader, by what to do about it."""
+
+from __future__ import annotations
+
+from dht.errors import NodeError, PeerError, TransportError
+
+
+class NotHeld(TransportError):
+    """The relay answers, but does not hold this blob (yet)."""
+
+
+class RelayRefused(TransportError):
+    """The relay answered with a refusal; `code` is its short reason."""
+
+    def __init__(self, code: str, detail: str) -> None:
+        super().__init__(f"the relay refused ({code}): {detail}")
+        self.code = code
+
+
+class WrongBytes(PeerError):
+    """The bytes are not those the digest names, or are more or fewer than declared."""
+
+
+class StoreFull(NodeError):
+    """The disk budget, or the disk, has no room for this blob."""
+
+
+class StaleCheckpoint(PeerError):
+    """The checkpoint is older than those kept."""

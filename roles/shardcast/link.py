@@ -1,0 +1,266 @@
+"""One node's way to the relays: single transfers, each bounded in bytes and time, each scored. Decides nothing else.
+
+A relay's answer is never believed beyond its limit: lengths are counted as they arrive, redirects are not followed, no
+compression is accepted, and whoever takes the bytes verifies them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol, Self
+
+import httpx
+import structlog
+
+from dht.envelope import Envelope, from_bytes, to_bytes
+from dht.errors import Malformed, PeerError, TransportError
+from dht.identity import NodeKey
+from roles.shardcast.errors import NotHeld, RelayRefused, WrongBytes
+from roles.shardcast.grants import seal_grant
+from roles.shardcast.manifest import MAX_MANIFEST_BYTES, manifest_digest
+from roles.shardcast.server_choice import ServerChoice
+
+log = structlog.get_logger("shardcast")
+
+MAX_REPLY = 64 * 1024
+"""Bytes of a JSON reply."""
+
+
+@dataclass(frozen=True, slots=True)
+class RelayInfo:
+    """A relay as its node record tells it."""
+
+    node: str
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
+class TransferLimits:
+    """Bounds of a transfer. Seconds, bytes, bytes per second."""
+
+    connect: float = 5.0
+    idle: float = 10.0  # between two reads or two writes
+    base: float = 15.0  # on top of size / slowest
+    slowest: float = 64 * 1024
+    concurrency: int = 6  # shards at once
+    stall: float = 60.0  # without a single shard arriving
+
+    def total(self, size: int) -> float:
+        """Longest time for `size` bytes."""
+        return self.base + size / self.slowest
+
+
+class Sink(Protocol):
+    """Takes the bytes of one blob and verifies them. Leaving it without `commit` forgets them."""
+
+    async def __aenter__(self) -> Self: ...
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
+    async def write(self, block: bytes, /) -> None: ...
+    async def commit(self) -> None: ...
+
+
+Content = Callable[[], AsyncIterator[bytes]]
+"""Makes the blob's bytes, from the start, each time it is called."""
+
+
+def make_http(*, connections: int = 64) -> httpx.AsyncClient:
+    """The client every node uses. Proxy variables are not read: relays on loopback must be reached (BOOT-06)."""
+    limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections, keepalive_expiry=4.0)
+    return httpx.AsyncClient(trust_env=False, follow_redirects=False, limits=limits)
+
+
+class RelayLink:
+    """Transfers in the name of one node. `relays` gives those known now; `clock` gives unix seconds."""
+
+    def __init__(
+        self,
+        key: NodeKey,
+        *,
+        run: str,
+        relays: Callable[[], Sequence[RelayInfo]],
+        http: httpx.AsyncClient,
+        limits: TransferLimits | None = None,
+        choice: ServerChoice | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.run = run
+        self.limits = limits or TransferLimits()
+        self.choice = choice or ServerChoice()
+        self._key, self._relays, self._http, self._clock = key, relays, http, clock
+
+    def order(self, hints: Sequence[str] = ()) -> list[RelayInfo]:
+        """Relays in the order to try them: the hinted first, drawn by score among equals; ourselves never."""
+        known = {info.node: info for info in self._relays() if info.node != self._key.node}
+        hinted = [node for node in hints if node in known]
+        rest = [node for node in known if node not in hinted]
+        return [known[node] for node in (*self.choice.order(hinted), *self.choice.order(rest))]
+
+    def report_cheat(self, relay: RelayInfo, what: str) -> None:
+        """The relay served wrong bytes: out of the draw, and said in the log."""
+        self.choice.cheated(relay.node)
+        log.warning("relay.dropped", relay=relay.node, reason=what)
+
+    async def is_held(self, relay: RelayInfo, digest: str) -> bool:
+        """Whether the relay says that it holds the blob. Raises TransportError."""
+        with self._scored(relay):
+            async with asyncio.timeout(self.limits.base), self._request("HEAD", relay, f"/blobs/{digest}") as reply:
+                return bool(reply.status_code == 200)
+
+    async def receive(self, relay: RelayInfo, digest: str, *, limit: int, sink: Sink, wait: float = 0.0) -> None:
+        """Stream a blob of at most `limit` bytes into the sink, which verifies it.
+
+        `wait` asks the relay to hold the request that many seconds for a shard still on its way to it. Raises NotHeld,
+        TransportError, or WrongBytes (the relay is dropped then). Errors of the sink's own disk pass through.
+        """
+        headers = {"X-Wait": f"{wait:g}"} if wait else {}
+        started, total = time.monotonic(), self.limits.total(limit) + wait
+        with self._scored(relay):
+            async with (
+                asyncio.timeout(total),
+                self._request("GET", relay, f"/blobs/{digest}", headers=headers) as reply,
+            ):
+                await _check_reply(reply)
+                size = await self._pour(reply, sink, limit)
+                await sink.commit()
+        self.choice.succeeded(relay.node, size=size, seconds=time.monotonic() - started)
+
+    async def send(self, relay: RelayInfo, digest: str, size: int, content: Content) -> None:
+        """Upload a blob under a fresh grant, unless the relay has it. Raises TransportError."""
+        if await self.is_held(relay, digest):
+            return
+        grant = seal_grant(
+            self._key, run=self.run, relay=relay.node, blob=digest, size=size, now_ms=int(self._clock() * 1000)
+        )
+        headers = {"X-Grant": grant, "Content-Length": str(size)}
+        started = time.monotonic()
+        with self._scored(relay):
+            await self._put(relay, f"/blobs/{digest}", content(), headers, self.limits.total(size))
+        self.choice.succeeded(relay.node, size=size, seconds=time.monotonic() - started)
+
+    async def send_manifest(self, relay: RelayInfo, envelope: Envelope) -> None:
+        """Upload a signed manifest. Raises TransportError."""
+        data, path = to_bytes(envelope), f"/manifests/{manifest_digest(envelope)}"
+        with self._scored(relay):
+            await self._put(relay, path, data, {}, self.limits.total(len(data)))
+
+    async def receive_manifest(self, relay: RelayInfo, digest: str) -> Envelope:
+        """Fetch a manifest by digest, signature checked. Raises TransportError, or PeerError for any other bytes."""
+        total = self.limits.total(MAX_MANIFEST_BYTES)
+        with self._scored(relay):
+            async with asyncio.timeout(total), self._request("GET", relay, f"/manifests/{digest}") as reply:
+                await _check_reply(reply)
+                data = await _read_all(reply, MAX_MANIFEST_BYTES)
+        try:
+            envelope = from_bytes(data, limit=MAX_MANIFEST_BYTES)
+            if envelope.run != self.run or manifest_digest(envelope) != digest:
+                raise Malformed("the relay answered with another manifest")  # a rollback under the new one's name
+        except PeerError as error:
+            self.report_cheat(relay, str(error))
+            raise
+        return envelope
+
+    async def post_json(self, relay: RelayInfo, path: str, body: object, headers: dict[str, str]) -> object:
+        """POST JSON and read JSON back, at most 64 KiB. Raises TransportError."""
+        with self._scored(relay):
+            async with (
+                asyncio.timeout(self.limits.total(MAX_REPLY)),
+                self._request("POST", relay, path, json=body, headers=headers) as reply,
+            ):
+                await _check_reply(reply)
+                data = await _read_all(reply, MAX_REPLY)
+        try:
+            return httpx.Response(200, content=data).json()
+        except (ValueError, RecursionError) as error:
+            raise TransportError(f"relay {relay.node} answered with something that is not JSON") from error
+
+    async def _put(
+        self, relay: RelayInfo, path: str, content: AsyncIterator[bytes] | bytes, headers: dict[str, str], total: float
+    ) -> None:
+        async with (
+            asyncio.timeout(total),
+            self._request("PUT", relay, path, content=content, headers=headers) as reply,
+        ):
+            await _check_reply(reply)
+
+    async def _pour(self, reply: httpx.Response, sink: Sink, limit: int) -> int:
+        size = 0
+        async for block in reply.aiter_raw(1 << 18):
+            size += len(block)
+            if size > limit:
+                raise WrongBytes(f"relay sends more than {limit} bytes")
+            await sink.write(block)
+        return size
+
+    @asynccontextmanager
+    async def _request(
+        self,
+        method: str,
+        relay: RelayInfo,
+        path: str,
+        *,
+        headers: dict[str, str] | None = None,
+        content: AsyncIterator[bytes] | bytes | None = None,
+        json: object = None,
+    ) -> AsyncIterator[httpx.Response]:
+        timeout = httpx.Timeout(self.limits.idle, connect=self.limits.connect, pool=self.limits.base)
+        url = relay.url.rstrip("/") + path
+        all_headers = {"Accept-Encoding": "identity", **(headers or {})}
+        async with self._http.stream(
+            method, url, headers=all_headers, content=content, json=json, timeout=timeout, follow_redirects=False
+        ) as reply:
+            yield reply
+
+    @contextmanager
+    def _scored(self, relay: RelayInfo) -> Iterator[None]:
+        """Failures of the network lower the relay's score and become TransportError; refusals and absence do not."""
+        try:
+            yield
+        except (NotHeld, RelayRefused):
+            raise
+        except WrongBytes as error:
+            self.report_cheat(relay, str(error))
+            raise
+        except TransportError:
+            self.choice.failed(relay.node)
+            raise
+        except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, TimeoutError, OSError, ValueError) as error:
+            self.choice.failed(relay.node)
+            text = str(error) or type(error).__name__
+            raise TransportError(f"relay {relay.node} at {relay.url}: {text}") from error
+
+
+async def _check_reply(reply: httpx.Response) -> None:
+    if reply.status_code in (200, 201):
+        return
+    if reply.status_code == 404:
+        raise NotHeld("the relay does not hold it")
+    if reply.status_code in (301, 302, 307, 308) or reply.status_code < 200:
+        raise TransportError(f"the relay answered {reply.status_code}, which no relay should")
+    code, detail = _refusal_of(await _read_all(reply, MAX_REPLY), reply.status_code)
+    if reply.status_code >= 500 and reply.status_code != 507:
+        raise TransportError(f"the relay failed ({code}): {detail}")
+    raise RelayRefused(code, detail)
+
+
+def _refusal_of(data: bytes, status: int) -> tuple[str, str]:
+    try:
+        plain = httpx.Response(status, content=data).json()
+        return str(plain["error"])[:64], str(plain["detail"])[:300]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return f"http_{status}", "no reason given"
+
+
+async def _read_all(reply: httpx.Response, limit: int) -> bytes:
+    data = bytearray()
+    async for block in reply.aiter_raw():
+        data += block
+        if len(data) > limit:
+            raise WrongBytes(f"relay sends more than {limit} bytes")
+    return bytes(data)

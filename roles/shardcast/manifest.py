@@ -1,0 +1,124 @@
+"""What a checkpoint is made of: building, signing and judging a `CheckpointManifest`. Knows no network.
+
+The files, in the order of their names, are laid end to end and cut into shards; `weights` is SHA-256 over the ordered
+raw shard digests, so the whole is digested in the one pass that digests the shards.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
+
+from dht.encoding import encode
+from dht.envelope import Envelope, body_digest, seal
+from dht.errors import Malformed, PeerError
+from dht.identity import NodeId, NodeKey
+from roles.messages import ROW_RULES, CheckpointManifest, FileEntry, open_row, place_of, subkey_for
+
+MANIFEST_KIND = "manifest/1"
+MAX_MANIFEST_BYTES = ROW_RULES[MANIFEST_KIND].max_bytes
+MAX_CHECKPOINT_BYTES = 2**41
+"""2 TiB: one trillion parameters in bfloat16."""
+READ_BLOCK = 2**20
+
+
+def build_manifest(
+    directory: Path, *, run: str, term: int, step: int, parent: str, shard_size: int
+) -> CheckpointManifest:
+    """Digest a directory's files (not hidden ones, not sub-directories), streamed, in one pass.
+
+    `shard_size` is in bytes. Raises ValueError when the directory holds no bytes, a name the protocol does not admit,
+    or so many that the count of shards passes the bound; OSError when a file cannot be read.
+    """
+    paths = sorted(path for path in directory.iterdir() if path.is_file() and not path.name.startswith("."))
+    files = tuple(FileEntry(name=path.name, size=path.stat().st_size) for path in paths)
+    shards = tuple(_shard_digests(paths, shard_size))
+    if sum(file.size for file in files) == 0:
+        raise ValueError(f"{directory} holds no checkpoint: no file with a byte in it")
+    weights = compute_weights_digest(shards)
+    return CheckpointManifest(
+        run=run, term=term, step=step, parent=parent, weights=weights, files=files, shard_size=shard_size, shards=shards
+    )
+
+
+def compute_weights_digest(shards: Iterable[str]) -> str:
+    """SHA-256 over the concatenated raw shard digests: identity of the weights, whatever step carries them."""
+    whole = hashlib.sha256()
+    for shard in shards:
+        whole.update(bytes.fromhex(shard))
+    return whole.hexdigest()
+
+
+def seal_manifest(key: NodeKey, manifest: CheckpointManifest, *, now_ms: int | None = None) -> Envelope:
+    """Sign a manifest as the trainer. Its lifetime is ten years: weights do not go stale, heads do."""
+    issued = int(time.time() * 1000) if now_ms is None else now_ms
+    record_key, _ = place_of(manifest, run=manifest.run, buckets=1)
+    return seal(
+        key,
+        run=manifest.run,
+        kind=MANIFEST_KIND,
+        record_key=record_key,
+        subkey=subkey_for(manifest, run=manifest.run, signer=key.node, buckets=1),
+        sequence=issued,
+        expiration=issued + ROW_RULES[MANIFEST_KIND].lifetime * 1000,
+        payload=encode(manifest),
+    )
+
+
+def manifest_digest(row: Envelope | CheckpointManifest) -> str:
+    """The manifest's one identity: digest of its canonical body, whoever carries it and however often it is signed."""
+    if isinstance(row, Envelope):
+        return body_digest(row.run, MANIFEST_KIND, row.payload)
+    return body_digest(row.run, MANIFEST_KIND, encode(row))
+
+
+def check_manifest(
+    envelope: Envelope, *, run: str, trainers: Collection[NodeId], max_bytes: int = MAX_CHECKPOINT_BYTES
+) -> CheckpointManifest:
+    """Judge a verified envelope. Raises PeerError when its signer is no trainer of the run, Malformed otherwise.
+
+    The signer is looked at first: 8 MiB of JSON are parsed for a trainer only.
+    """
+    if envelope.signer not in trainers:
+        raise PeerError("manifest is not signed by a trainer of this run")  # WGT-05
+    manifest = open_row(envelope, run=run, buckets=1)
+    if not isinstance(manifest, CheckpointManifest):
+        raise Malformed("row is not a manifest")
+    total = total_bytes(manifest)
+    if not 0 < total <= max_bytes:
+        raise Malformed(f"checkpoint of {total} bytes is empty or over the bound of {max_bytes}")
+    if len(manifest.shards) != -(-total // manifest.shard_size):
+        raise Malformed("count of shards does not fit the sizes of the files")
+    if len({file.name.casefold() for file in manifest.files}) != len(manifest.files):
+        raise Malformed("two files of the checkpoint share a name")  # case too: some file systems fold it
+    if compute_weights_digest(manifest.shards) != manifest.weights:
+        raise Malformed("weights digest does not match the shards")
+    return manifest
+
+
+def total_bytes(manifest: CheckpointManifest) -> int:
+    """Bytes of all files together."""
+    return sum(file.size for file in manifest.files)
+
+
+def _shard_digests(paths: Iterable[Path], shard_size: int) -> Iterator[str]:
+    room, digest = shard_size, hashlib.sha256()
+    for block in _blocks(paths):
+        view = memoryview(block)
+        while len(view) >= room:
+            digest.update(view[:room])
+            yield digest.hexdigest()
+            view, room, digest = view[room:], shard_size, hashlib.sha256()
+        digest.update(view)
+        room -= len(view)
+    if room < shard_size:
+        yield digest.hexdigest()
+
+
+def _blocks(paths: Iterable[Path]) -> Iterator[bytes]:
+    for path in paths:
+        with path.open("rb") as file:
+            while block := file.read(READ_BLOCK):
+                yield block

@@ -1,0 +1,159 @@
+"""The trainer's side: a manifest to every relay that answers, then its shards to two of them, never to none.
+
+The other relays pull. A second copy that is slow is finished in the background by `run`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import structlog
+
+from dht.envelope import Envelope
+from dht.errors import NodeError, TransportError
+from dht.identity import NodeId
+from roles.messages import CheckpointManifest
+from roles.shardcast.gather import first_error
+from roles.shardcast.link import RelayInfo, RelayLink
+from roles.shardcast.manifest import check_manifest, manifest_digest
+from roles.shardcast.shards import Layout, read_shard
+
+log = structlog.get_logger("shardcast")
+
+COPIES = 2
+PATIENCE = 5.0
+"""Seconds the second copy may take longer than the first."""
+RETRY = 1.0
+BACKGROUND_TRIES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Cargo:
+    envelope: Envelope
+    directory: Path
+    layout: Layout
+
+
+class Origin:
+    """Publishes checkpoints. `run` makes the copies still owed; without it one relay may stay the only one."""
+
+    def __init__(
+        self, link: RelayLink, *, trainers: Sequence[NodeId] | frozenset[NodeId], patience: float = PATIENCE
+    ) -> None:
+        self._link, self._trainers, self._patience = link, frozenset(trainers), patience
+        self._owed: asyncio.Queue[tuple[_Cargo, frozenset[str]]] = asyncio.Queue()
+
+    async def publish(self, envelope: Envelope, directory: Path, *, deadline: float = 120.0) -> tuple[NodeId, ...]:
+        """Put a checkpoint on relays; their ids come back, those that hold every shard.
+
+        Tries for `deadline` seconds; raises TransportError when not one relay holds it then, PeerError when the
+        envelope is no manifest of this run. May be called again after a restart: what is there is not sent again.
+        """
+        manifest = check_manifest(envelope, run=self._link.run, trainers=self._trainers)
+        cargo = _Cargo(envelope, directory, Layout(manifest))
+        until, last = time.monotonic() + deadline, "no relay is known"
+        while True:
+            answered, last = await self._offer(envelope, last)
+            holders = await self._copy(cargo, answered)
+            if holders:
+                break
+            if time.monotonic() + RETRY > until:
+                raise TransportError(f"no relay took the checkpoint of step {manifest.step}: {last}")
+            await asyncio.sleep(RETRY)
+        if len(holders) < COPIES:
+            self._owed.put_nowait((cargo, frozenset(holders)))
+        self._say(manifest, holders)
+        return holders
+
+    async def run(self) -> None:
+        """Finish second copies as relays appear, newest checkpoint first to none: in order, each with bounded tries."""
+        while True:
+            cargo, holders = await self._owed.get()
+            for _ in range(BACKGROUND_TRIES):
+                if await self._second_copy(cargo, holders):
+                    break
+                await asyncio.sleep(RETRY)
+
+    async def _second_copy(self, cargo: _Cargo, holders: frozenset[str]) -> bool:
+        if not self._owed.empty() or not cargo.directory.exists():
+            return True  # a newer checkpoint is what the network needs
+        answered, _ = await self._offer(cargo.envelope, "")
+        for relay in answered:
+            if relay.node not in holders and await self._push(relay, cargo):
+                self._say(cargo.layout.manifest, (relay.node,))
+                return True
+        return False
+
+    async def _offer(self, envelope: Envelope, last: str) -> tuple[list[RelayInfo], str]:
+        """Send the manifest to every relay at once; those that took it, in the order of choice, and the last trouble."""
+        relays = self._link.order()
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._offer_one(relay, envelope)) for relay in relays]
+        troubles = [task.result() for task in tasks]
+        taken = [relay for relay, trouble in zip(relays, troubles, strict=True) if not trouble]
+        return taken, next((trouble for trouble in troubles if trouble), last)
+
+    async def _offer_one(self, relay: RelayInfo, envelope: Envelope) -> str:
+        try:
+            await self._link.send_manifest(relay, envelope)
+        except NodeError as error:
+            log.warning("manifest.refused", relay=relay.node, reason=str(error))
+            return str(error)
+        return ""
+
+    async def _copy(self, cargo: _Cargo, relays: list[RelayInfo]) -> tuple[NodeId, ...]:
+        """Two copies in parallel; one that fails is tried on the next relay; after the first, patience is short."""
+        waiting, holders = list(relays), list[NodeId]()
+        running: dict[asyncio.Task[bool], RelayInfo] = {}
+        async with asyncio.TaskGroup() as group:
+            while True:
+                while waiting and len(running) + len(holders) < COPIES:
+                    relay = waiting.pop(0)
+                    running[group.create_task(self._push(relay, cargo))] = relay
+                if not running:
+                    break
+                done, _ = await asyncio.wait(
+                    running, timeout=self._patience if holders else None, return_when=asyncio.FIRST_COMPLETED
+                )
+                if not done:
+                    break
+                holders += [running[task].node for task in done if task.result()]
+                running = {task: relay for task, relay in running.items() if task not in done}
+            for task in running:
+                task.cancel()
+        return tuple(holders)
+
+    async def _push(self, relay: RelayInfo, cargo: _Cargo) -> bool:
+        queue = list(range(len(cargo.layout.manifest.shards)))
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(min(self._link.limits.concurrency, len(queue))):
+                    group.create_task(self._push_shards(relay, cargo, queue))
+        except BaseExceptionGroup as errors:
+            trouble = first_error(errors)
+            if not isinstance(trouble, NodeError | OSError):
+                raise
+            log.warning("copy.failed", relay=relay.node, reason=str(trouble))
+            return False
+        return True
+
+    async def _push_shards(self, relay: RelayInfo, cargo: _Cargo, queue: list[int]) -> None:
+        while queue:
+            index = queue.pop()
+            digest, size = cargo.layout.manifest.shards[index], cargo.layout.size(index)
+            await self._link.send(relay, digest, size, partial(_blocks, cargo, index))
+
+    def _say(self, manifest: CheckpointManifest, holders: Sequence[str]) -> None:
+        log.info("checkpoint.published", step=manifest.step, manifest=manifest_digest(manifest), relays=len(holders))
+
+
+async def _blocks(cargo: _Cargo, index: int) -> AsyncIterator[bytes]:
+    """A shard from disk, read in a thread."""
+    blocks = read_shard(cargo.directory, cargo.layout, index)
+    while (block := await asyncio.to_thread(next, blocks, None)) is not None:
+        yield block

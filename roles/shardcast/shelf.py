@@ -1,0 +1,76 @@
+"""A relay's disk as one: the catalogue says which shards are wanted, the store holds them, old checkpoints make room."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+import structlog
+
+from dht.identity import NodeId
+from roles.shardcast.catalogue import KEPT, Catalogue, KeptCheckpoint
+from roles.shardcast.errors import StoreFull
+from roles.shardcast.store import RETENTION, BlobStore, BlobWriter
+
+log = structlog.get_logger("shardcast")
+
+LEAST_KEPT = 2
+"""Checkpoints kept however short the room: the newest, and the one being fetched when it came."""
+
+
+class Shelf:
+    """Catalogue and store under one budget."""
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        run: str,
+        trainers: Collection[NodeId],
+        max_disk: int,
+        kept: int = KEPT,
+        retention: float = RETENTION,
+        free_space: Callable[[Path], int] | None = None,
+    ) -> None:
+        root.mkdir(parents=True, exist_ok=True)
+        self.catalogue = Catalogue(root, run=run, trainers=trainers, kept=kept)
+        self.store = BlobStore(
+            root, max_disk=max_disk, retention=retention, is_wanted=self.catalogue.lists, free_space=free_space
+        )
+        self.store.pin(run)
+
+    async def add(self, kept: KeptCheckpoint) -> None:
+        """Keep a checkpoint's manifest; the oldest goes, with the shards only it listed. Raises StoreFull."""
+        if kept.layout.total > self.store.max_disk:
+            raise StoreFull(f"a checkpoint of {kept.layout.total} bytes is larger than the disk budget")
+        self._discard(await self.catalogue.add(kept))
+
+    def begin(self, digest: str, size: int, *, is_shard: bool) -> BlobWriter:
+        """Open a writer; for a shard, older checkpoints are dropped if they must be. Raises StoreFull."""
+        while True:
+            try:
+                return self.store.begin(digest, size)
+            except StoreFull:
+                if not is_shard or not self._drop_oldest(digest):
+                    raise
+
+    def missing(self, kept: KeptCheckpoint) -> list[int]:
+        """Indices of the shards not here."""
+        return [index for index, shard in enumerate(kept.manifest.shards) if shard not in self.store]
+
+    def held(self, kept: KeptCheckpoint) -> int:
+        """Count of the shards here."""
+        return sum(shard in self.store for shard in kept.manifest.shards)
+
+    def _drop_oldest(self, wanted: str) -> bool:
+        checkpoints = list(self.catalogue)
+        if len(checkpoints) <= LEAST_KEPT or wanted in checkpoints[-1].manifest.shards:
+            return False
+        oldest = checkpoints[-1]
+        log.info("checkpoint.dropped", step=oldest.manifest.step, manifest=oldest.digest)
+        self._discard(self.catalogue.drop(oldest.digest))
+        return True
+
+    def _discard(self, orphans: list[str]) -> None:
+        for shard in orphans:
+            self.store.discard(shard)

@@ -1,0 +1,313 @@
+"""A content-addressed store on disk: a blob is there whole and right, or not at all. Knows no HTTP and no manifests.
+
+Blobs arrive in `tmp/`, are hashed while they arrive, synced, and renamed to `blobs/ab/abcd..`. The index is rebuilt
+from the disk at start; a blob found there is hashed once more before its first byte is served. One budget bounds all.
+What goes first when room is short: blobs nothing asks to keep and that are older than `retention`, least used first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import re
+import shutil
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Self
+
+import structlog
+
+from roles.shardcast.disk import sync_directory
+from roles.shardcast.errors import StoreFull, WrongBytes
+
+log = structlog.get_logger("shardcast")
+
+BLOCK = 2**20
+RESERVE = 64 * 2**20
+"""Bytes of the disk itself that are never used (CKPT-12)."""
+RETENTION = 3600.0
+"""Seconds an uploaded blob is safe from eviction: longer than a submission stays un-tallied."""
+MAX_AWAITED = 4096
+_NAME = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(slots=True)
+class _Entry:
+    size: int
+    stored: float
+    used: float
+    is_checked: bool
+
+
+class BlobStore:
+    """Not for threads: the index lives in the event loop, only file work is done in threads.
+
+    `is_wanted` says whether a blob belongs to something kept (a checkpoint's shard); `free_space` gives bytes free on
+    the disk. Sizes are bytes, times unix seconds.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        max_disk: int,
+        retention: float = RETENTION,
+        is_wanted: Callable[[str], bool] = lambda digest: False,
+        clock: Callable[[], float] = time.time,
+        free_space: Callable[[Path], int] | None = None,
+    ) -> None:
+        self._blobs, self._temporary = root / "blobs", root / "tmp"
+        self.max_disk, self._retention = max_disk, retention
+        self._is_wanted, self._clock, self._free_space = is_wanted, clock, free_space or _free_space
+        self._entries: dict[str, _Entry] = {}
+        self._pinned: set[str] = set()
+        self._receiving: dict[str, int] = {}
+        self._arrivals: dict[str, asyncio.Event] = {}
+        self._reserved = 0
+        self._serial = 0
+        self.used = 0
+        shutil.rmtree(self._temporary, ignore_errors=True)  # what a kill left half-written
+        self._temporary.mkdir(parents=True)
+        self._blobs.mkdir(exist_ok=True)
+        self._rebuild()
+
+    def __contains__(self, digest: object) -> bool:
+        return digest in self._entries
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def size(self, digest: str) -> int | None:
+        """Bytes of a blob, None when it is not here."""
+        entry = self._entries.get(digest)
+        return entry.size if entry else None
+
+    def is_receiving(self, digest: str) -> bool:
+        """Whether a writer for this blob is open."""
+        return digest in self._receiving
+
+    def pin(self, digest: str) -> None:
+        """Never evict this blob (the spec, data sets), whether it is here yet or not."""
+        self._pinned.add(digest)
+
+    def begin(self, digest: str, size: int) -> BlobWriter:
+        """Reserve room and open a writer. Raises StoreFull."""
+        self._make_room(size)
+        self._reserved += size
+        self._serial += 1
+        self._receiving[digest] = self._receiving.get(digest, 0) + 1
+        return BlobWriter(self, digest, size, self._temporary / f"{self._serial}-{digest}")
+
+    async def put(self, data: bytes, *, pin: bool = False) -> str:
+        """Store bytes we made ourselves; their digest. Raises StoreFull."""
+        digest = hashlib.sha256(data).hexdigest()
+        if pin:
+            self.pin(digest)
+        if digest not in self:
+            async with self.begin(digest, len(data)) as writer:
+                await writer.write(data)
+                await writer.commit()
+        return digest
+
+    async def open(self, digest: str) -> BlobReader | None:
+        """Open a blob for reading; it stays readable when evicted meanwhile (WGT-15). None when not here, or damaged."""
+        entry = self._entries.get(digest)
+        if entry is None:
+            return None
+        try:
+            file = await asyncio.to_thread(self._path(digest).open, "rb")
+        except OSError:
+            self._forget(digest)
+            return None
+        if not entry.is_checked and not await self._check(digest, entry, file):
+            file.close()
+            return None
+        entry.used = self._clock()
+        with suppress(OSError):
+            os.utime(self._path(digest), (entry.used, entry.stored))
+        return BlobReader(file, entry.size)
+
+    async def wait_for(self, digest: str, seconds: float) -> bool:
+        """Whether the blob is here, at the latest after `seconds`."""
+        if digest in self or len(self._arrivals) >= MAX_AWAITED:
+            return digest in self
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._arrivals.setdefault(digest, asyncio.Event()).wait()
+        return digest in self
+
+    def discard(self, digest: str) -> None:
+        """Delete a blob, unless it is pinned or wanted."""
+        if digest in self._entries and digest not in self._pinned and not self._is_wanted(digest):
+            self._forget(digest)
+
+    def _path(self, digest: str) -> Path:
+        return self._blobs / digest[:2] / digest
+
+    def _rebuild(self) -> None:
+        for folder in sorted(self._blobs.iterdir()):
+            for entry in os.scandir(folder) if folder.is_dir() else ():
+                if _NAME.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                    facts = entry.stat()
+                    self._entries[entry.name] = _Entry(facts.st_size, facts.st_mtime, facts.st_atime, False)
+                    self.used += facts.st_size
+
+    async def _check(self, digest: str, entry: _Entry, file: BinaryIO) -> bool:
+        found = await asyncio.to_thread(_digest_of, file)
+        if found != digest:  # WGT-01: a damaged disk must not make us a liar
+            log.warning("blob.damaged", blob=digest)
+            self._forget(digest)
+            return False
+        entry.is_checked = True
+        return True
+
+    def _forget(self, digest: str) -> None:
+        entry = self._entries.pop(digest, None)
+        if entry is not None:
+            self.used -= entry.size
+            self._path(digest).unlink(missing_ok=True)
+
+    def _make_room(self, size: int) -> None:
+        if size > self.max_disk:
+            raise StoreFull(f"a blob of {size} bytes is larger than the whole disk budget of {self.max_disk}")
+        if self._lacks(size):
+            for digest in self._evictable():
+                self._forget(digest)
+                if not self._lacks(size):
+                    break
+        if self._lacks(size):
+            raise StoreFull(f"no room for {size} bytes: {self.used} of {self.max_disk} are in use")
+
+    def _lacks(self, size: int) -> bool:
+        if self.used + self._reserved + size > self.max_disk:
+            return True
+        return self._free_space(self._blobs) < size + RESERVE
+
+    def _evictable(self) -> list[str]:
+        oldest = self._clock() - self._retention
+        loose = [digest for digest, entry in self._entries.items() if entry.stored < oldest]
+        loose = [digest for digest in loose if digest not in self._pinned and not self._is_wanted(digest)]
+        return sorted(loose, key=lambda digest: self._entries[digest].used)
+
+    def _admit(self, digest: str, size: int) -> None:
+        now = self._clock()
+        if digest not in self._entries:
+            self._entries[digest] = _Entry(size, now, now, True)
+            self.used += size
+        arrival = self._arrivals.pop(digest, None)
+        if arrival is not None:
+            arrival.set()
+
+    def _release(self, digest: str, size: int) -> None:
+        self._reserved -= size
+        left = self._receiving[digest] - 1
+        if left:
+            self._receiving[digest] = left
+        else:
+            del self._receiving[digest]
+
+
+class BlobWriter:
+    """Takes one blob's bytes, exactly `size` of them. Leaving it without `commit` deletes them."""
+
+    def __init__(self, store: BlobStore, digest: str, size: int, path: Path) -> None:
+        self._store, self._digest, self._size, self._path = store, digest, size, path
+        self._hash, self._pending, self.received = hashlib.sha256(), bytearray(), 0
+        self._file: BinaryIO | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._store._release(self._digest, self._size)
+        if self._file is not None:
+            self._file.close()
+        self._path.unlink(missing_ok=True)
+
+    async def write(self, block: bytes) -> None:
+        """Take bytes. Raises WrongBytes once there are too many, StoreFull when the disk refuses."""
+        self.received += len(block)
+        if self.received > self._size:
+            raise WrongBytes(f"more than the {self._size} bytes declared")
+        self._pending += block
+        if len(self._pending) >= BLOCK:
+            await self._flush()
+
+    async def commit(self) -> None:
+        """Make the blob part of the store. Raises WrongBytes unless length and digest are right."""
+        await self._flush()
+        if self.received != self._size:
+            raise WrongBytes(f"{self.received} bytes instead of {self._size}")
+        if self._hash.hexdigest() != self._digest:
+            raise WrongBytes("the bytes do not have the digest they were sent under")
+        final = self._store._path(self._digest)
+        await self._in_thread(lambda: self._move(final))
+        self._store._admit(self._digest, self._size)
+
+    async def _flush(self) -> None:
+        data = bytes(self._pending)
+        self._pending.clear()
+        await self._in_thread(lambda: self._append(data))
+
+    async def _in_thread(self, work: Callable[[], None]) -> None:
+        try:
+            await asyncio.to_thread(work)
+        except OSError as error:
+            raise StoreFull(f"the disk took no more: {error.strerror}") from error
+
+    def _append(self, data: bytes) -> None:
+        if self._file is None:
+            self._file = self._path.open("wb")
+        self._file.write(data)
+        self._hash.update(data)
+
+    def _move(self, final: Path) -> None:
+        file = self._file
+        if file is None:
+            raise ValueError("nothing was written")
+        file.flush()
+        os.fsync(file.fileno())
+        final.parent.mkdir(exist_ok=True)
+        os.replace(self._path, final)
+        sync_directory(final.parent)
+
+
+def _free_space(path: Path) -> int:
+    return shutil.disk_usage(path).free
+
+
+def _digest_of(file: BinaryIO) -> str:
+    found = hashlib.sha256()
+    while block := file.read(BLOCK):
+        found.update(block)
+    return found.hexdigest()
+
+
+class BlobReader:
+    """An open blob."""
+
+    def __init__(self, file: BinaryIO, size: int) -> None:
+        self._file, self.size = file, size
+
+    async def blocks(self, start: int, length: int) -> AsyncIterator[bytes]:
+        """`length` bytes from `start`, in blocks of at most 1 MiB."""
+        while length > 0:
+            block = await asyncio.to_thread(self._read, start, min(length, BLOCK))
+            if not block:
+                return
+            yield block
+            start, length = start + len(block), length - len(block)
+
+    def _read(self, start: int, length: int) -> bytes:
+        return os.pread(self._file.fileno(), length, start)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()

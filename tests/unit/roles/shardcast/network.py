@@ -1,0 +1,94 @@
+"""Real relays over real HTTP on loopback, for tests: valid by default, each test spoils one thing."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+
+from dht.envelope import Envelope
+from dht.identity import NodeKey
+from roles.messages import CheckpointManifest
+from roles.relay import Relay, RelaySettings, serve
+from roles.shardcast.client import RelayClient
+from roles.shardcast.link import RelayInfo, TransferLimits, make_http
+from roles.shardcast.manifest import build_manifest, seal_manifest
+
+RUN = "ab" * 32
+TRAINER = NodeKey(b"t" * 32)
+WORKER = NodeKey(b"w" * 32)
+QUICK = TransferLimits(connect=1.0, idle=1.0, base=2.0, stall=2.0)
+ZERO = "0" * 64
+
+
+def make_checkpoint(folder: Path, *, size: int = 300_000, seed: int = 0) -> Path:
+    """A directory of three files (one empty) of `size` random bytes in all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    data = random.Random(seed).randbytes(size)
+    cut = size * 2 // 3
+    (folder / "model.safetensors").write_bytes(data[:cut])
+    (folder / "config.json").write_bytes(data[cut:])
+    (folder / "added_tokens.json").write_bytes(b"")
+    return folder
+
+
+def make_manifest(folder: Path, *, step: int = 1, term: int = 1, shard_size: int = 65_536) -> CheckpointManifest:
+    return build_manifest(folder, run=RUN, term=term, step=step, parent=ZERO, shard_size=shard_size)
+
+
+def make_envelope(folder: Path, *, key: NodeKey = TRAINER, step: int = 1, shard_size: int = 65_536) -> Envelope:
+    return seal_manifest(key, make_manifest(folder, step=step, shard_size=shard_size))
+
+
+@dataclass
+class Network:
+    """Relays that run, and how to reach them."""
+
+    root: Path
+    http: httpx.AsyncClient
+    stack: AsyncExitStack
+    infos: list[RelayInfo] = field(default_factory=list)
+    relays: list[Relay] = field(default_factory=list)
+
+    async def add_relay(self, **changes: object) -> Relay:
+        """One more relay, served."""
+        arguments: dict[str, object] = {
+            "root": self.root / f"relay{len(self.relays)}",
+            "run": RUN,
+            "trainers": [TRAINER.node],
+            "is_member": lambda node: node == WORKER.node,
+            "relays": lambda: tuple(self.infos),
+            "http": self.http,
+            "settings": RelaySettings(poll=0.05, pull_stall=3.0),
+        } | changes
+        relay = Relay(NodeKey(os.urandom(32)), **arguments)  # type: ignore[arg-type]
+        url = await self.stack.enter_async_context(serve(relay.app, host="127.0.0.1", port=0))
+        self.relays.append(relay)
+        self.infos.append(RelayInfo(relay.node, url))
+        return relay
+
+    def client(self, key: NodeKey = WORKER, *, relays: Callable[[], tuple[RelayInfo, ...]] | None = None) -> RelayClient:
+        """A client of all relays, or of those given."""
+        return RelayClient(
+            key,
+            run=RUN,
+            trainers=[TRAINER.node],
+            relays=relays or (lambda: tuple(self.infos)),
+            http=self.http,
+            limits=QUICK,
+        )
+
+
+@asynccontextmanager
+async def running_network(root: Path, *, relays: int = 2) -> AsyncIterator[Network]:
+    """So many relays, stopped at the end."""
+    async with make_http() as http, AsyncExitStack() as stack:
+        network = Network(root, http, stack)
+        for _ in range(relays):
+            await network.add_relay()
+        yield network
