@@ -37,13 +37,13 @@ def read_architecture(checkpoint: Path) -> dict[str, object]:
         return {key: value for key, value in config.items() if key not in _NOT_ARCHITECTURE}
 
 
-def load_model(checkpoint: Path, *, device: torch.device, dtype: torch.dtype) -> Any:
-    """A causal language model in evaluation mode, attention kernel pinned to sdpa. Raises `BadCheckpoint`."""
+def load_model(checkpoint: Path, *, device: torch.device, dtype: torch.dtype, attention: str) -> Any:
+    """A causal language model in evaluation mode, with the attention kernel named. Raises `BadCheckpoint`."""
     with _refusals(checkpoint):
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             checkpoint,
             dtype=dtype,
-            attn_implementation="sdpa",
+            attn_implementation=attention,
             local_files_only=True,
             use_safetensors=True,
             trust_remote_code=False,

@@ -1,6 +1,6 @@
 """The engine on Hugging Face transformers.
 
-sdpa attention, left padding with explicit position ids, rows that leave the batch when they are done. One attention
+Left padding with explicit position ids, rows that leave the batch when they are done. One attention
 kernel and one dtype are pinned per engine, because the tolerance of the checks is measured for them.  # TOP-16
 """
 
@@ -25,6 +25,7 @@ class TransformersEngine:
     """`Engine` over `AutoModelForCausalLM`. Holds one model; not thread-safe.
 
     `tokenizer` is a folder when the checkpoints carry weights only. `max_rows` bounds the rows generated together.
+    `attention` is the kernel, as transformers names it ("sdpa", "eager").
     """
 
     def __init__(
@@ -32,11 +33,13 @@ class TransformersEngine:
         *,
         device: str = "cpu",
         dtype: torch.dtype = torch.float32,
+        attention: str = "sdpa",
         tokenizer: Path | None = None,
         max_rows: int = 256,
     ) -> None:
         self._device = torch.device(device)
         self._dtype = dtype
+        self._attention = attention
         self._tokenizer_folder = tokenizer
         self._max_rows = max_rows
         self._architecture: dict[str, object] | None = None
@@ -56,7 +59,7 @@ class TransformersEngine:
         if self._model is not None and architecture == self._architecture:
             swap_weights(self._model, checkpoint)
             return
-        model = load_model(checkpoint, device=self._device, dtype=self._dtype)
+        model = load_model(checkpoint, device=self._device, dtype=self._dtype, attention=self._attention)
         tokenizer = load_tokenizer(self._tokenizer_folder or checkpoint)
         self._model, self._tokenizer, self._architecture = model, tokenizer, architecture
 
