@@ -1,0 +1,90 @@
+"""When a batch is full, and of what: pure rules over groups in the order of their acceptance (INTELLECT-2, section 3.3.2).
+
+Order of acceptance, never reward or length, decides what is taken, so that a batch is no selection of easy groups.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from roles.rl.batch import TrainingGroup, is_usable
+from roles.spec import TrainingSpec
+
+Outcome = Literal["full", "short", "saturated"]
+
+
+@dataclass(frozen=True, slots=True)
+class PooledGroup:
+    """An accepted group: its place (submission digest, number in it) and what is trained on."""
+
+    submission: str
+    number: int
+    training: TrainingGroup
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """What is used up once the group was in a batch."""
+        return self.submission, self.number
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedBatch:
+    """The groups step `step` uses up. "short": `max_groups` came and fewer than `batch_groups` teach something.
+
+    `rounds` counts saturated batches in a row up to this one. `reward` is the mean over all completions of all groups
+    looked at. A saturated batch uses up only groups that teach nothing, and leaves the weights as they are.
+    """
+
+    step: int
+    groups: tuple[PooledGroup, ...]
+    outcome: Outcome
+    rounds: int
+    reward: float
+
+    def is_last(self, training: TrainingSpec) -> bool:
+        """Whether the run ends with this step."""
+        return self.step >= training.steps or self.rounds >= training.saturated_rounds
+
+    @property
+    def usable(self) -> int:
+        """How many groups teach something."""
+        return sum(is_usable(group.training) for group in self.groups)
+
+
+def close_batch(
+    groups: Iterable[PooledGroup], *, step: int, training: TrainingSpec, rounds_before: int
+) -> ClosedBatch | None:
+    """The batch of a step from groups in order of acceptance, or None while it is short.
+
+    Full with `batch_groups` usable ones; with `max_groups` looked at, `min_batch` usable ones suffice; fewer is a
+    saturated round.
+    """
+    walked: list[PooledGroup] = []
+    usable = 0
+    for group in groups:
+        walked.append(group)
+        usable += is_usable(group.training)
+        if usable == training.batch_groups:
+            return ClosedBatch(step, tuple(walked), "full", 0, mean_reward(walked))
+        if len(walked) == training.max_groups:
+            return _close_at_most(walked, usable, step=step, training=training, rounds_before=rounds_before)
+    return None
+
+
+def _close_at_most(
+    walked: list[PooledGroup], usable: int, *, step: int, training: TrainingSpec, rounds_before: int
+) -> ClosedBatch:
+    reward = mean_reward(walked)
+    if usable >= training.min_batch:
+        return ClosedBatch(step, tuple(walked), "short", 0, reward)
+    spent = tuple(group for group in walked if not is_usable(group.training))
+    return ClosedBatch(step, spent, "saturated", rounds_before + 1, reward)
+
+
+def mean_reward(groups: Sequence[PooledGroup]) -> float:
+    """Mean over all completions: rewards `[0, 1]` and `[1, 1]` -> 0.75; without groups 0."""
+    rewards = [reward for group in groups for reward in group.training.rewards]
+    return math.fsum(rewards) / len(rewards) if rewards else 0.0

@@ -1,0 +1,87 @@
+"""The head: what the trainer says it collects. On disk before it is said; told to our own trusted state at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Literal
+
+from ledger.records import Commit
+from roles.announce import Voice
+from roles.messages import Head, OpenStep
+from roles.observer import Observer
+from roles.rules import Ignore
+from roles.trainer.journal import Journal
+from roles.trusted import TERM, TrustedState
+
+State = Literal["collecting", "waiting", "saturated", "ended"]
+MAX_OPEN = 16
+"""Open steps a head can carry."""
+
+
+class HeadBoard:
+    """One head at a time; changes from several tasks come one after another."""
+
+    def __init__(self, *, trusted: TrustedState, observer: Observer, voice: Voice, journal: Journal) -> None:
+        self._trusted, self._observer, self._voice, self._journal = trusted, observer, voice, journal
+        self._lock = asyncio.Lock()
+        self.head: Head | None = None
+
+    async def restore(self) -> None:
+        """Say again what was said last, if anything was."""
+        stored = await asyncio.to_thread(self._journal.head)
+        if stored is not None:
+            await self._say(lambda _: stored)
+
+    async def open(self, opened: OpenStep, *, newest: Commit, state: State) -> None:
+        """Move to a step. Earlier ones stay open while their submissions are in time."""
+
+        def change(head: Head | None) -> Head:
+            kept = head.open_steps if head else ()
+            reach = opened.step - self._trusted.spec.training.async_level
+            open_steps = (*(item for item in kept if reach <= item.step < opened.step), opened)[-MAX_OPEN:]
+            return Head(
+                term=TERM,
+                step=opened.step,
+                policy_step=newest.step,
+                manifest=newest.manifest,
+                groups_wanted=self._trusted.spec.training.batch_groups,
+                state=state,
+                open_steps=open_steps,
+            )
+
+        await self._say(change)
+
+    async def set_state(self, state: State) -> None:
+        """Say `waiting`, `ended` and so on."""
+        await self._change(lambda head: head.model_copy(update={"state": state}))
+
+    async def set_policy(self, commit: Commit) -> None:
+        """A newer checkpoint is committed."""
+        update = {"policy_step": commit.step, "manifest": commit.manifest}
+        await self._change(lambda head: head if head.policy_step >= commit.step else head.model_copy(update=update))
+
+    async def raise_limit(self, limit: int) -> None:
+        """Ask for more indices of the step that is collected."""
+
+        def change(head: Head) -> Head:
+            *before, last = head.open_steps
+            return head.model_copy(update={"open_steps": (*before, last.model_copy(update={"limit": limit}))})
+
+        await self._change(change)
+
+    async def _change(self, change: Callable[[Head], Head]) -> None:
+        await self._say(lambda head: change(head) if head is not None else None)
+
+    async def _say(self, change: Callable[[Head | None], Head | None]) -> None:
+        async with self._lock:
+            head = change(self.head)
+            if head is None or head == self.head:
+                return
+            await asyncio.to_thread(self._journal.save_head, head)
+            self.head = head
+            row = await self._voice.announce(head)
+            with suppress(Ignore):  # our own observer may have read it back first
+                self._trusted.admit_head(row)
+            self._observer.wake()

@@ -1,0 +1,162 @@
+"""What a trainer has on disk before it says it: head, closed batches, manifests, checkpoints, the learner's state.
+
+Everything is written whole or not at all, so a kill at any moment leaves a state to go on from. Blocking calls.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+from dht.encoding import decode, encode
+from dht.envelope import Envelope, from_bytes, to_bytes
+from roles.messages import Head
+from roles.rl.batch import TrainingGroup
+from roles.shardcast.disk import sync_directory, write_durably
+from roles.shardcast.manifest import MAX_MANIFEST_BYTES
+from roles.spec import ModelSpec
+from roles.trainer.closing import ClosedBatch, PooledGroup
+from roles.trainer.errors import BaseMismatch, StateMissing
+
+KEPT_CHECKPOINTS = 5
+_BLOCK = 2**20
+
+
+class Journal:
+    """One run's folder. Raises OSError when the disk fails, StateMissing when a file of ours is damaged."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self.learner = root / "learner"
+        for name in ("batches", "checkpoints", "manifests"):
+            (root / name).mkdir(parents=True, exist_ok=True)
+
+    # -- head ----------------------------------------------------------------------------------------------------
+
+    def head(self) -> Head | None:
+        """The head said last."""
+        path = self._root / "head.json"
+        return decode(Head, path.read_bytes()) if path.exists() else None
+
+    def save_head(self, head: Head) -> None:
+        """Before it is announced."""
+        write_durably(self._root / "head.json", encode(head))
+
+    # -- batches -------------------------------------------------------------------------------------------------
+
+    def batch(self, step: int) -> ClosedBatch | None:
+        """The batch of a step, if it was closed. Raises StateMissing when the file is damaged."""
+        path = self._root / "batches" / f"{step}.json"
+        try:
+            return _batch_from_plain(json.loads(path.read_bytes()))
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError) as error:
+            raise StateMissing(f"{path} is damaged; restore the trainer's folder from a backup") from error
+
+    def save_batch(self, batch: ClosedBatch) -> None:
+        """Before the head moves past its step."""
+        plain = json.dumps(_batch_to_plain(batch), separators=(",", ":"))
+        write_durably(self._root / "batches" / f"{batch.step}.json", plain.encode())
+
+    def batches(self) -> list[ClosedBatch]:
+        """Every batch still kept, by step."""
+        steps = sorted(int(path.stem) for path in (self._root / "batches").glob("*.json"))
+        return [batch for step in steps if (batch := self.batch(step))]
+
+    # -- checkpoints ---------------------------------------------------------------------------------------------
+
+    def checkpoint(self, step: int) -> Path:
+        """Folder of a checkpoint's files."""
+        return self._root / "checkpoints" / str(step)
+
+    def manifest(self, step: int) -> Envelope | None:
+        """The manifest sealed for a checkpoint, if it was."""
+        path = self._root / "manifests" / f"{step}.row"
+        return from_bytes(path.read_bytes(), limit=MAX_MANIFEST_BYTES) if path.exists() else None
+
+    def save_manifest(self, step: int, row: Envelope) -> None:
+        """Once, before it is sent anywhere: its existence means that the step is never trained again."""
+        write_durably(self._root / "manifests" / f"{step}.row", to_bytes(row))
+
+    def copy_base(self, base: Path, model: ModelSpec) -> None:
+        """Checkpoint 0: exactly the pinned files. Raises BaseMismatch."""
+        target = self.checkpoint(0)
+        temporary = target.with_name(".base.tmp")
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir()
+        for pinned in model.files:
+            _copy_checked(base / pinned.name, temporary / pinned.name, size=pinned.size, sha256=pinned.sha256)
+        shutil.rmtree(target, ignore_errors=True)
+        temporary.rename(target)
+        sync_directory(target.parent)
+
+    def prune(self, *, committed: int, used_from: int) -> None:
+        """Keep the newest checkpoints and every uncommitted one, and batches from step `used_from` on."""
+        oldest = min(committed + 1 - KEPT_CHECKPOINTS, committed)
+        for folder in (self._root / "checkpoints").iterdir():
+            if not folder.name.isdigit() or int(folder.name) < oldest:
+                shutil.rmtree(folder, ignore_errors=True)
+        for name, first in (("batches", used_from), ("manifests", oldest)):
+            for path in (self._root / name).iterdir():
+                if not path.stem.isdigit() or int(path.stem) < first:
+                    path.unlink(missing_ok=True)
+
+
+def _copy_checked(source: Path, target: Path, *, size: int, sha256: str) -> None:
+    digest, copied = hashlib.sha256(), 0
+    try:
+        with source.open("rb") as reader, target.open("wb") as writer:
+            while block := reader.read(_BLOCK):
+                digest.update(block)
+                copied += writer.write(block)
+    except OSError as error:
+        raise BaseMismatch(f"cannot read the base model's file {source}: {error.strerror}") from error
+    if copied != size or digest.hexdigest() != sha256:
+        raise BaseMismatch(f"{source} is not the file the run spec pins (its SHA-256 differs)")
+
+
+def _batch_to_plain(batch: ClosedBatch) -> dict[str, object]:
+    return {
+        "step": batch.step,
+        "outcome": batch.outcome,
+        "rounds": batch.rounds,
+        "reward": batch.reward,
+        "groups": [
+            {
+                "submission": group.submission,
+                "number": group.number,
+                "policy_step": group.training.policy_step,
+                "prompt": group.training.prompt,
+                "completions": group.training.completions,
+                "rewards": group.training.rewards,
+            }
+            for group in batch.groups
+        ],
+    }
+
+
+def _batch_from_plain(plain: dict[str, object]) -> ClosedBatch:
+    groups = plain["groups"]
+    if not isinstance(groups, list):
+        raise ValueError("groups is no list")
+    return ClosedBatch(
+        step=int(str(plain["step"])),
+        groups=tuple(_group_from_plain(group) for group in groups),
+        outcome=plain["outcome"],  # type: ignore[arg-type]
+        rounds=int(str(plain["rounds"])),
+        reward=float(str(plain["reward"])),
+    )
+
+
+def _group_from_plain(plain: dict[str, object]) -> PooledGroup:
+    training = TrainingGroup(
+        prompt=tuple(plain["prompt"]),  # type: ignore[arg-type]
+        completions=tuple(tuple(row) for row in plain["completions"]),  # type: ignore[attr-defined]
+        rewards=tuple(plain["rewards"]),  # type: ignore[arg-type]
+        policy_step=plain["policy_step"],  # type: ignore[arg-type]
+        submission=str(plain["submission"]),
+    )
+    return PooledGroup(training.submission, int(str(plain["number"])), training)

@@ -1,0 +1,179 @@
+"""Accepted groups waiting to be trained on: blobs fetched side by side, checked again, kept in order of acceptance.
+
+A quorum's ACCEPT is believed for what only validators check; digest, schema, identity and counts are checked here too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import structlog
+
+from dht.errors import Malformed, PeerError, TransportError
+from roles.assignment import policy_window
+from roles.observer import Observer
+from roles.ports import Relays
+from roles.rl.batch import TrainingGroup, is_usable
+from roles.rollouts.schema import RolloutFile, RolloutLimits, RolloutRow, read_rollouts
+from roles.spec import RunSpec
+from roles.toploc.proof import proof_bytes
+from roles.trainer.closing import PooledGroup
+from roles.trusted import AdmittedSubmission, TrustedState
+
+log = structlog.get_logger()
+
+AT_ONCE = 8
+FETCH_TIMEOUT = 60.0
+RETRY_SECONDS = 2.0
+RECENT_GROUPS = 256
+"""Groups that the estimate of the usable fraction looks back on."""
+
+
+@dataclass(slots=True)
+class _Entry:
+    item: AdmittedSubmission
+    groups: tuple[PooledGroup, ...] = ()
+    tries: int = 0
+    is_fetching: bool = False
+    is_done: bool = False
+    due: float = field(default=0.0)
+
+
+def rollout_limits(spec: RunSpec, vocabulary: int) -> RolloutLimits:
+    """What a rollout file of this run may hold."""
+    sampling, checks = spec.sampling, spec.checks
+    return RolloutLimits(
+        max_bytes=checks.max_blob,
+        max_rows=sampling.groups_per_submission * sampling.group_size,
+        max_prompt_tokens=sampling.max_prompt_tokens,
+        max_output_tokens=sampling.max_tokens,
+        vocabulary=vocabulary,
+        max_proof_bytes=proof_bytes(sampling.max_tokens, topk=checks.topk, chunk=checks.chunk),
+    )
+
+
+def split_groups(file: RolloutFile, item: AdmittedSubmission, spec: RunSpec) -> tuple[PooledGroup, ...]:
+    """The file's groups, if it is the submission's. Raises Malformed."""
+    submission = item.submission
+    said = (submission.run, submission.node, submission.step, submission.policy, submission.policy_step)
+    if (file.run, file.node, file.step, file.policy, file.policy_step) != said or file.index != submission.index:
+        raise Malformed("the blob is of another submission")
+    if len(file.rows) != submission.completions:
+        raise Malformed("the blob has another number of completions than the submission says")
+    size = spec.sampling.group_size
+    parts = [file.rows[start : start + size] for start in range(0, len(file.rows), size)]
+    return tuple(_pooled(number, rows, item) for number, rows in enumerate(parts))
+
+
+def _pooled(number: int, rows: tuple[RolloutRow, ...], item: AdmittedSubmission) -> PooledGroup:
+    if {row.group for row in rows} != {number} or len({(row.problem_id, row.prompt) for row in rows}) != 1:
+        raise Malformed("the rows of a group do not stand together")
+    training = TrainingGroup(
+        prompt=rows[0].prompt,
+        completions=tuple(row.output for row in rows),
+        rewards=tuple(row.reward for row in rows),
+        policy_step=item.submission.policy_step,
+        submission=item.digest,
+    )
+    return PooledGroup(item.digest, number, training)
+
+
+class Pool:
+    """Holds groups of submissions whose policy the open step may use. `used` are places of groups used up."""
+
+    def __init__(
+        self, *, spec: RunSpec, trusted: TrustedState, observer: Observer, relays: Relays, vocabulary: int
+    ) -> None:
+        self._spec, self._trusted, self._observer, self._relays = spec, trusted, observer, relays
+        self._limits = rollout_limits(spec, vocabulary)
+        self._entries: dict[str, _Entry] = {}  # in order of acceptance
+        self._used: dict[tuple[str, int], int] = {}  # place -> step that used it
+        self._recent: deque[bool] = deque(maxlen=RECENT_GROUPS)
+        self._slots = asyncio.Semaphore(AT_ONCE)
+        self._watch = observer.watch()
+
+    async def run(self) -> None:
+        """Fetch what is accepted, for ever."""
+        loop = asyncio.get_running_loop()
+        async with asyncio.TaskGroup() as group:
+            while True:
+                self.take_accepted()
+                for entry in self._entries.values():
+                    if not entry.is_done and not entry.is_fetching and entry.due <= loop.time():
+                        entry.is_fetching = True
+                        group.create_task(self._fetch(entry))
+                await self._watch.changed(RETRY_SECONDS)
+
+    def take_accepted(self) -> None:
+        """Line up submissions that a quorum has accepted since the last call."""
+        oldest = self._oldest_policy()
+        for item in self._trusted.accepted():
+            if item.digest not in self._entries and item.submission.policy_step >= oldest:
+                self._entries[item.digest] = _Entry(item)
+
+    def groups(self, step: int) -> Iterator[PooledGroup]:
+        """Unused groups that the step may train on, in order of acceptance; stops at a blob still on its way."""
+        window = policy_window(step, self._spec.training.async_level)
+        for entry in self._entries.values():
+            if entry.item.submission.policy_step not in window:
+                continue
+            if not entry.is_done and entry.tries == 0:
+                return  # what comes behind must not overtake it
+            yield from (group for group in entry.groups if group.place not in self._used)
+
+    def mark_used(self, groups: Iterable[PooledGroup], step: int) -> None:
+        """Those groups are in the batch of a step."""
+        self._used.update({group.place: step for group in groups})
+
+    def forget_before(self, step: int) -> None:
+        """Drop what step `step` and later ones cannot train on."""
+        oldest = policy_window(step, self._spec.training.async_level)[0]
+        for digest in [d for d, e in self._entries.items() if e.item.submission.policy_step < oldest]:
+            del self._entries[digest]
+        # A group's submission is of a step up to async_level + 1 above its policy.
+        reach = step - 2 * (self._spec.training.async_level + 1)
+        self._used = {place: used for place, used in self._used.items() if used >= reach}
+
+    @property
+    def recent(self) -> tuple[int, int]:
+        """Of the groups fetched lately: how many teach something, how many there were."""
+        return sum(self._recent), len(self._recent)
+
+    def is_judged(self, digest: str) -> bool:
+        """Whether the submission is lined up here."""
+        return digest in self._entries
+
+    def _oldest_policy(self) -> int:
+        head = self._trusted.head
+        return policy_window(head.step, self._spec.training.async_level)[0] if head and head.step else 0
+
+    async def _fetch(self, entry: _Entry) -> None:
+        try:
+            async with self._slots:
+                entry.groups = await self._read(entry.item)
+            entry.is_done = True
+            self._recent.extend(is_usable(group.training) for group in entry.groups)
+        except (TransportError, TimeoutError) as error:
+            entry.due = asyncio.get_running_loop().time() + RETRY_SECONDS * (entry.tries + 1)
+            self._say(entry, "blob.missing", str(error) or "no answer in time")
+        except PeerError as error:  # TRN-06: a bad file is skipped
+            entry.is_done = True
+            self._say(entry, "blob.refused", str(error))
+        finally:
+            entry.tries += 1
+            entry.is_fetching = False
+        self._observer.wake()
+
+    async def _read(self, item: AdmittedSubmission) -> tuple[PooledGroup, ...]:
+        submission = item.submission
+        async with asyncio.timeout(FETCH_TIMEOUT):
+            data = await self._relays.get(submission.blob, limit=submission.size, relays=item.relays)
+        file = await asyncio.to_thread(read_rollouts, data, self._limits)
+        return split_groups(file, item, self._spec)
+
+    def _say(self, entry: _Entry, event: str, why: str) -> None:
+        submission = entry.item.submission
+        log.warning(event, node=submission.node, step=submission.step, index=submission.index, why=why)

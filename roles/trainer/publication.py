@@ -1,0 +1,139 @@
+"""Checkpoints on their way out: relays, then the directory, then the ledger, in order of steps, beside the training."""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from dht.envelope import Envelope
+from dht.errors import TransportError
+from ledger.errors import LedgerError, LedgerRejected
+from ledger.records import ZERO_DIGEST, Commit
+from roles.announce import Voice
+from roles.messages import CheckpointRow
+from roles.ports import Clock, Ledger, Relays
+from roles.shardcast.manifest import check_manifest, manifest_digest, total_bytes
+from roles.trainer.errors import CommitRefused, StateForked
+from roles.trainer.heads import HeadBoard
+from roles.trainer.journal import Journal
+from roles.trusted import TERM, TrustedState
+
+log = structlog.get_logger()
+
+PUT_TIMEOUT = 3600.0
+RETRY_SECONDS = 1.0
+LEDGER_TIMEOUT = 120.0
+
+
+class Publication:
+    """A queue of trained steps. `publish` hands one over and returns at once; `run` sends for ever.
+
+    Raises StateForked or CommitRefused when the ledger will never take what we made.
+    """
+
+    def __init__(
+        self,
+        *,
+        trusted: TrustedState,
+        voice: Voice,
+        ledger: Ledger,
+        relays: Relays,
+        journal: Journal,
+        heads: HeadBoard,
+        clock: Clock,
+    ) -> None:
+        self._trusted, self._voice, self._ledger, self._relays = trusted, voice, ledger, relays
+        self._journal, self._heads, self._clock = journal, heads, clock
+        self._queue: asyncio.Queue[tuple[int, bool]] = asyncio.Queue()
+
+    def publish(self, step: int, *, final: bool) -> None:
+        """A checkpoint and its manifest are on disk; send them."""
+        self._queue.put_nowait((step, final))
+
+    async def run(self) -> None:
+        """Send one after another."""
+        while True:
+            step, final = await self._queue.get()
+            await self._send(step, final)
+            oldest_used = step - 2 * (self._trusted.spec.training.async_level + 1)
+            await asyncio.to_thread(self._journal.prune, committed=step, used_from=oldest_used)
+
+    async def _send(self, step: int, final: bool) -> None:
+        row = self._journal.manifest(step)
+        if row is None:
+            raise ValueError(f"checkpoint {step} has no manifest")
+        began = self._clock()
+        relays = await self._put(step, row)
+        published = self._clock()
+        digest = manifest_digest(row)
+        size = total_bytes(check_manifest(row, run=row.run, trainers=frozenset({row.signer})))
+        log.info(
+            "checkpoint.published",
+            step=step,
+            manifest=digest,
+            bytes=size,
+            relays=len(relays),
+            seconds=(published - began) / 1000,
+        )
+        await self._voice.announce(CheckpointRow(term=TERM, step=step, manifest=digest), relays=relays)
+        commit = await self._commit(step, digest, final)
+        log.info(
+            "checkpoint.committed",
+            step=step,
+            manifest=digest,
+            block=commit.block,
+            final=final,
+            seconds=(self._clock() - published) / 1000,
+        )
+        await self._heads.set_policy(commit)
+
+    async def _put(self, step: int, row: Envelope) -> tuple[str, ...]:
+        while True:
+            try:
+                async with asyncio.timeout(PUT_TIMEOUT):
+                    return await self._relays.put_checkpoint(row, self._journal.checkpoint(step))
+            except (TransportError, TimeoutError) as error:
+                log.warning("checkpoint.unsent", step=step, why=str(error) or "no relay answers in time")
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def _commit(self, step: int, digest: str, final: bool) -> Commit:
+        """The commit as it stands on the ledger: sent once, found again after a restart or a lost answer."""
+        said = ""
+        while True:
+            try:
+                async with asyncio.timeout(LEDGER_TIMEOUT):
+                    found = await self._found(step, digest)
+                    if found is not None:
+                        return found
+                    await self._send_commit(step, digest, final)
+            except (LedgerError, TimeoutError) as error:
+                if str(error) != said:
+                    log.warning("checkpoint.uncommitted", step=step, why=str(error) or "the ledger does not answer")
+                said = str(error)
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def _found(self, step: int, digest: str) -> Commit | None:
+        for commit in await self._ledger.commits(step):
+            if commit.step == step and commit.manifest != digest:
+                raise StateForked(f"the ledger holds another checkpoint {step} than the one made here")
+            if commit.step == step:
+                return commit
+        return None
+
+    async def _send_commit(self, step: int, digest: str, final: bool) -> None:
+        parent = ZERO_DIGEST if step == 0 else self._digest_of(step - 1)
+        try:
+            await self._ledger.commit_checkpoint(term=TERM, step=step, manifest=digest, parent=parent, final=final)
+        except LedgerRejected as error:
+            if await self._found(step, digest) is None:
+                raise CommitRefused(f"the contract refuses checkpoint {step}: {error.reason}") from error
+
+    def _digest_of(self, step: int) -> str:
+        row = self._journal.manifest(step)
+        if row is not None:
+            return manifest_digest(row)
+        committed = self._trusted.committed(step)
+        if committed is None:
+            raise ValueError(f"checkpoint {step} has no manifest")
+        return committed

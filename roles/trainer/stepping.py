@@ -1,0 +1,127 @@
+"""One update made durable: GRPO step, weights, optimizer state, sealed manifest. Blocking: for the compute thread.
+
+Order on disk: weights, state (it says which step is made), manifest. A kill between any two is mended by `restore`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+
+from dht.encoding import ZERO_DIGEST
+from dht.identity import NodeKey
+from roles.ports import Clock
+from roles.rl.batch import TrainingGroup
+from roles.rl.learner import TrainingDiverged
+from roles.rl.metrics import StepMetrics
+from roles.shardcast.manifest import build_manifest, manifest_digest, seal_manifest
+from roles.spec import RunSpec
+from roles.trainer.closing import ClosedBatch
+from roles.trainer.errors import StateMissing
+from roles.trainer.journal import Journal
+from roles.trusted import TERM
+
+log = structlog.get_logger()
+
+SMALLEST_SHARD = 64 * 1024
+LARGEST_SHARD = 50_000_000
+"""SHARDCAST's own shard size (INTELLECT-2, section 3.2)."""
+SHARDS_WANTED = 32
+
+
+class Learner(Protocol):
+    """What the trainer needs of `roles.rl.learner.Learner`."""
+
+    last_step: int
+
+    def step(self, groups: Sequence[TrainingGroup], step: int) -> StepMetrics: ...
+
+    def save_weights(self, folder: Path) -> None: ...
+
+    def save_state(self, folder: Path) -> None: ...
+
+    def load_state(self, folder: Path) -> None: ...
+
+
+def choose_shard_size(total: int) -> int:
+    """Shard size in bytes: small enough that hops overlap, large enough that each is worth a request."""
+    return min(LARGEST_SHARD, max(SMALLEST_SHARD, -(-total // SHARDS_WANTED)))
+
+
+class Stepper:
+    """Makes checkpoints. `made` is the newest one on disk, -1 before checkpoint 0."""
+
+    def __init__(self, spec: RunSpec, *, learner: Learner, key: NodeKey, journal: Journal, clock: Clock) -> None:
+        self._spec, self._learner, self._key, self._journal, self._clock = spec, learner, key, journal, clock
+        self._timelines: dict[int, dict[str, float]] = {}
+        self.made = -1
+
+    def timeline(self, step: int) -> dict[str, float]:
+        """Seconds spent on each part of a step."""
+        return self._timelines.setdefault(step, {})
+
+    def restore(self) -> int:
+        """Load the learner as it was and seal what a kill left unsealed; the newest checkpoint made, or -1."""
+        if self._journal.manifest(0) is None:
+            return -1
+        self._learner.load_state(self._journal.learner)
+        self.made = self._learner.last_step
+        if self._journal.manifest(self.made) is None:
+            self._seal(self.made)
+        return self.made
+
+    def prepare_base(self, base: Path) -> None:
+        """Checkpoint 0 is the base model, byte for byte. Raises BaseMismatch."""
+        self._journal.copy_base(base, self._spec.model)
+        self._learner.save_state(self._journal.learner)
+        self._seal(0)
+        self.made = 0
+
+    def make(self, batch: ClosedBatch) -> None:
+        """The update of a step, on disk as a sealed checkpoint when this returns."""
+        began = self._clock()
+        metrics = None if batch.outcome == "saturated" else self._learn(batch)
+        trained = self._clock()
+        self._learner.last_step = batch.step
+        self._learner.save_weights(self._journal.checkpoint(batch.step))
+        self._learner.save_state(self._journal.learner)
+        self._seal(batch.step)
+        self.made = batch.step
+        timeline = self._timelines.pop(batch.step, {})
+        timeline |= {"train": (trained - began) / 1000, "save": (self._clock() - trained) / 1000}
+        self._say(batch, metrics, timeline)
+
+    def _learn(self, batch: ClosedBatch) -> StepMetrics | None:
+        try:
+            return self._learner.step([group.training for group in batch.groups], batch.step)
+        except TrainingDiverged as error:
+            # The weights of the step before are the best there are; the run goes on with them.
+            log.error("step.diverged", step=batch.step, why=str(error))
+            self._learner.load_state(self._journal.learner)
+            return None
+
+    def _seal(self, step: int) -> None:
+        folder = self._journal.checkpoint(step)
+        parent = self._journal.manifest(step - 1) if step else None
+        if step and parent is None:
+            raise StateMissing(f"the manifest of checkpoint {step - 1} is missing from the trainer's folder")
+        total = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
+        manifest = build_manifest(
+            folder,
+            run=self._spec.run_id,
+            term=TERM,
+            step=step,
+            parent=manifest_digest(parent) if parent else ZERO_DIGEST,
+            shard_size=choose_shard_size(total),
+        )
+        self._journal.save_manifest(step, seal_manifest(self._key, manifest, now_ms=self._clock()))
+
+    def _say(self, batch: ClosedBatch, metrics: StepMetrics | None, timeline: dict[str, float]) -> None:
+        fields = asdict(metrics) if metrics else {}
+        for name in ("step", "reward", "groups"):  # said under their own names
+            fields.pop(name, None)
+        log.info("step.trained", step=batch.step, reward=round(batch.reward, 4), timeline=timeline, **fields)

@@ -1,0 +1,7 @@
+"""The worker: samples what it was assigned, proves it, hands it in. Believes only the trusted state."""
+
+from roles.worker.generation import HeldPolicy, Made, Ticket
+from roles.worker.lifecycle import TRANSITIONS, WorkerState
+from roles.worker.worker import Worker
+
+__all__ = ["TRANSITIONS", "HeldPolicy", "Made", "Ticket", "Worker", "WorkerState"]

@@ -1,0 +1,151 @@
+"""One submission made: assigned prompts, seeded sampling, rewards, TOPLOC proofs, the Parquet blob. Blocking, no I/O.
+
+Called in the compute thread only. Everything sampled follows from the ticket's seed, so a validator can repeat it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from dht.encoding import encode, sha256
+from dht.envelope import body_digest
+from roles.assignment import GroupAssignment, assigned_groups
+from roles.inference.engine import Completion, Engine, Request, SamplingSettings
+from roles.messages import Submission
+from roles.rollouts.schema import RolloutFile, RolloutRow, write_rollouts
+from roles.spec import RunSpec
+from roles.tasks.task import Task
+from roles.toploc.proof import build_proofs
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """An index to work on: its assignment seed, and the digest of the submission before it."""
+
+    step: int
+    index: int
+    seed: str
+    predecessor: str
+
+
+@dataclass(frozen=True, slots=True)
+class HeldPolicy:
+    """A committed checkpoint that lies on this disk, verified."""
+
+    step: int
+    manifest: str
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A finished submission and its blob; `reward` is the mean over its completions."""
+
+    submission: Submission
+    digest: str
+    blob: bytes
+    reward: float
+
+
+def submission_digest(submission: Submission) -> str:
+    """The digest its row will have, known before it is signed."""
+    return body_digest(submission.run, submission.kind, encode(submission))
+
+
+def sampling_settings(spec: RunSpec) -> SamplingSettings:
+    """The run's sampling as the engine takes it."""
+    sampling = spec.sampling
+    return SamplingSettings(
+        temperature=float(sampling.temperature),
+        top_p=float(sampling.top_p),
+        top_k=sampling.top_k,
+        max_tokens=sampling.max_tokens,
+    )
+
+
+class Generator:
+    """Makes submissions of one node with one engine."""
+
+    def __init__(self, spec: RunSpec, *, node: str, engine: Engine, task: Task) -> None:
+        self._spec, self._run, self._node = spec, spec.run_id, node
+        self._engine, self._task = engine, task
+        self._settings = sampling_settings(spec)
+        self.loaded: HeldPolicy | None = None
+
+    def load(self, policy: HeldPolicy) -> None:
+        """Take new weights. Raises BadCheckpoint; the old weights then stay."""
+        self._engine.load(policy.path)
+        self.loaded = policy
+
+    def make(self, ticket: Ticket) -> Made:
+        """Sample, score, prove and pack one index with the loaded weights."""
+        policy = self.loaded
+        if policy is None:
+            raise ValueError("load a checkpoint first")
+        groups = self._assigned(ticket)
+        prompts = [self._engine.encode(self._task.prompt(group.problem)) for group in groups]
+        requests = [
+            Request(prompt, seed) for prompt, group in zip(prompts, groups, strict=True) for seed in group.seeds
+        ]
+        completions = self._engine.generate(requests, self._settings)
+        return self._pack(ticket, policy, self._rows(groups, requests, completions))
+
+    def _assigned(self, ticket: Ticket) -> tuple[GroupAssignment, ...]:
+        sampling = self._spec.sampling
+        return assigned_groups(
+            ticket.seed,
+            problems=self._spec.task.size,
+            groups=sampling.groups_per_submission,
+            group_size=sampling.group_size,
+        )
+
+    def _rows(
+        self, groups: tuple[GroupAssignment, ...], requests: list[Request], completions: list[Completion]
+    ) -> tuple[RolloutRow, ...]:
+        checks = self._spec.checks
+        proofs = build_proofs([item.states for item in completions], topk=checks.topk, chunk=checks.chunk)
+        owners = [group for group in groups for _ in group.seeds]
+        return tuple(
+            RolloutRow(
+                group=group.group,
+                problem_id=group.problem,
+                prompt=request.prompt,
+                output=completion.tokens,
+                reward=self._task.score(group.problem, self._engine.decode(completion.tokens)),
+                seed=request.seed,
+                temperature=self._settings.temperature,
+                finish=completion.finish,
+                proof=proof,
+                output_logprobs=completion.logprobs,
+            )
+            for group, request, completion, proof in zip(owners, requests, completions, proofs, strict=True)
+        )
+
+    def _pack(self, ticket: Ticket, policy: HeldPolicy, rows: tuple[RolloutRow, ...]) -> Made:
+        file = RolloutFile(
+            run=self._run,
+            node=self._node,
+            step=ticket.step,
+            policy=policy.manifest,
+            policy_step=policy.step,
+            index=ticket.index,
+            rows=rows,
+        )
+        blob = write_rollouts(file)
+        submission = Submission(
+            run=self._run,
+            node=self._node,
+            step=ticket.step,
+            index=ticket.index,
+            policy_step=policy.step,
+            policy=policy.manifest,
+            predecessor=ticket.predecessor,
+            blob=sha256(blob),
+            size=len(blob),
+            groups=self._spec.sampling.groups_per_submission,
+            completions=len(rows),
+            tokens=sum(len(row.output) for row in rows),
+        )
+        reward = sum(row.reward for row in rows) / len(rows)
+        return Made(submission, submission_digest(submission), blob, reward)

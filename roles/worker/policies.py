@@ -1,0 +1,74 @@
+"""The weights a worker holds: the newest committed checkpoint is fetched in the background while the last one samples.
+
+Sampling takes what is ready between two submissions; it never waits for a fetch while its weights are in the window.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from pathlib import Path
+
+import structlog
+
+from dht.errors import NodeError
+from ledger.records import Commit
+from roles.observer import Observer
+from roles.ports import Relays
+from roles.trusted import TrustedState
+from roles.worker.generation import HeldPolicy
+
+log = structlog.get_logger()
+
+FETCH_TIMEOUT = 3600.0
+"""Seconds for one checkpoint; the transfer itself gives up after a minute without a shard."""
+RETRY_SECONDS = 1.0
+
+
+class Policies:
+    """Keeps `newest` current. `bad` names checkpoints that the engine refused."""
+
+    def __init__(self, *, trusted: TrustedState, observer: Observer, relays: Relays, folder: Path) -> None:
+        self._trusted, self._observer, self._relays = trusted, observer, relays
+        self._folder = folder
+        self._watch = observer.watch()
+        self.newest: HeldPolicy | None = None
+        self.bad: set[str] = set()
+        folder.mkdir(parents=True, exist_ok=True)
+
+    async def run(self) -> None:
+        """Fetch each new commit as it is seen, for ever."""
+        while True:
+            for commit in self._wanted():
+                if await self._fetch(commit):
+                    break
+            await self._watch.changed(RETRY_SECONDS)
+
+    def _wanted(self) -> list[Commit]:
+        """Commits newer than what is held, newest first; older ones only where the open step may still use them."""
+        view = self._trusted.view
+        held = self.newest.step if self.newest else -1
+        commits = view.commits.values() if view else ()
+        newer = sorted((c for c in commits if c.step > held and c.manifest not in self.bad), key=lambda c: -c.step)
+        return newer[: self._trusted.spec.training.async_level + 1]
+
+    async def _fetch(self, commit: Commit) -> bool:
+        started = time.monotonic()
+        try:
+            async with asyncio.timeout(FETCH_TIMEOUT):
+                path = await self._relays.fetch_checkpoint(commit.manifest, self._folder)
+        except (NodeError, TimeoutError) as error:
+            log.warning("weights.unreachable", policy_step=commit.step, why=str(error) or "no answer in time")
+            return False
+        self.newest = HeldPolicy(commit.step, commit.manifest, path)
+        log.info("weights.fetched", policy_step=commit.step, seconds=round(time.monotonic() - started, 3))
+        self._observer.wake()
+        return True
+
+    def prune(self, keep: HeldPolicy) -> None:
+        """Delete all checkpoints but the one in use and the newest, and what is half fetched of others. Blocking."""
+        wanted = {keep.manifest, self.newest.manifest if self.newest else keep.manifest}
+        for folder in self._folder.iterdir():
+            if folder.is_dir() and not folder.name.startswith(".") and folder.name not in wanted:
+                shutil.rmtree(folder, ignore_errors=True)

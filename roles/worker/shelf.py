@@ -1,0 +1,81 @@
+"""A worker's own submissions on disk: written before they are said, read first after a restart.
+
+`submissions/{step}/{index}.parquet`, then `{index}.json` (its existence means both are whole), then `{index}.relays`
+once relays hold the blob. A row is announced only after that last mark, so without it nobody has seen the index.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from dht.encoding import decode, encode, sha256
+from dht.errors import Malformed
+from roles.messages import Submission
+from roles.shardcast.disk import write_durably
+from roles.worker.generation import Made, submission_digest
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A submission as it lies on disk; `relays` is None until its blob was uploaded."""
+
+    submission: Submission
+    digest: str
+    relays: tuple[str, ...] | None
+
+
+class Shelf:
+    """Blocking calls: run them in a thread. Raises OSError when the disk fails."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root / "submissions"
+        self._root.mkdir(parents=True, exist_ok=True)
+
+    def save(self, made: Made) -> None:
+        """Blob first, then the submission that names it."""
+        folder = self._folder(made.submission.step)
+        folder.mkdir(exist_ok=True)
+        write_durably(folder / f"{made.submission.index}.parquet", made.blob)
+        write_durably(folder / f"{made.submission.index}.json", encode(made.submission))
+
+    def mark_uploaded(self, submission: Submission, relays: tuple[str, ...]) -> None:
+        """Remember which relays hold the blob; from here on the row may have been seen."""
+        write_durably(self._folder(submission.step) / f"{submission.index}.relays", ",".join(relays).encode())
+
+    def blob(self, submission: Submission) -> bytes:
+        """The blob's bytes. Raises OSError."""
+        return (self._folder(submission.step) / f"{submission.index}.parquet").read_bytes()
+
+    def load(self) -> list[Kept]:
+        """Everything kept, by step and index. What nobody can have seen and is damaged is dropped and made anew."""
+        kept = [self._load_one(path) for path in self._root.glob("*/*.json")]
+        return sorted((item for item in kept if item), key=lambda item: (item.submission.step, item.submission.index))
+
+    def prune(self, before: int) -> None:
+        """Delete the submissions of steps below `before`."""
+        for folder in self._root.iterdir():
+            if folder.name.isdigit() and int(folder.name) < before:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _folder(self, step: int) -> Path:
+        return self._root / str(step)
+
+    def _load_one(self, path: Path) -> Kept | None:
+        mark = path.with_suffix(".relays")
+        relays = tuple(filter(None, mark.read_text().split(","))) if mark.exists() else None
+        try:
+            submission = decode(Submission, path.read_bytes())
+            if relays is None and sha256(self.blob(submission)) != submission.blob:
+                raise Malformed("the blob is not the one signed")
+        except (Malformed, OSError) as error:
+            log.warning("submission.damaged", path=str(path), why=str(error))
+            if relays is None:
+                path.unlink(missing_ok=True)
+            return None
+        return Kept(submission, submission_digest(submission), relays)

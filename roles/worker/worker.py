@@ -1,0 +1,253 @@
+"""The worker's loop: find the next assigned index, sample it, hand it to the outbox.
+
+Three things go on at once: the next weights are fetched (`policies`), rollouts are sampled (here, in the compute
+thread), and finished ones are uploaded and announced (`outbox`). The node registers the worker; here we only wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from pathlib import Path
+
+import structlog
+
+from dht.encoding import ZERO_DIGEST
+from dht.errors import NodeError
+from roles.announce import Voice
+from roles.assignment import is_admitted, policy_window
+from roles.compute import ComputeThread
+from roles.inference.engine import Engine
+from roles.messages import Head, OpenStep
+from roles.observer import Observer
+from roles.ports import Relays
+from roles.spec import RunSpec
+from roles.tasks.task import Task
+from roles.trusted import TrustedState
+from roles.worker.generation import Generator, HeldPolicy, Ticket
+from roles.worker.lifecycle import Lifecycle, WorkerState
+from roles.worker.outbox import Outbox
+from roles.worker.policies import Policies
+from roles.worker.reports import Reports
+from roles.worker.shelf import Kept, Shelf
+
+log = structlog.get_logger()
+
+IDLE_SECONDS = 1.0
+FLUSH_SECONDS = 20.0
+"""After the end: how long uploads under way, and then verdicts, are waited for."""
+
+
+class Worker:
+    """One contributor in one run. `state` is its folder; `node` its id; the voice signs."""
+
+    def __init__(
+        self,
+        *,
+        spec: RunSpec,
+        trusted: TrustedState,
+        observer: Observer,
+        voice: Voice,
+        relays: Relays,
+        engine: Engine,
+        task: Task,
+        node: str,
+        state: Path,
+        compute: ComputeThread,
+    ) -> None:
+        self._spec, self._trusted, self._observer, self._node = spec, trusted, observer, node
+        self._compute = compute
+        self._watch = observer.watch()
+        self._shelf = Shelf(state)
+        self._generator = Generator(spec, node=node, engine=engine, task=task)
+        self._policies = Policies(trusted=trusted, observer=observer, relays=relays, folder=state / "weights")
+        self._outbox = Outbox(trusted=trusted, observer=observer, voice=voice, relays=relays, shelf=self._shelf)
+        self._reports = Reports(trusted)
+        self._lifecycle = Lifecycle()
+        self._own: dict[tuple[int, int], str] = {}  # (step, index) -> digest
+        self._unread: set[int] = set()  # steps that may hold rows of ours from before this process
+        self._waiting_for = ""
+
+    @property
+    def state(self) -> WorkerState:
+        """Where in its life-cycle the worker is."""
+        return self._lifecycle.state
+
+    @property
+    def policy_step(self) -> int:
+        """The checkpoint in use; 0 before the first."""
+        return self._generator.loaded.step if self._generator.loaded else 0
+
+    async def run(self) -> None:
+        """Work until the run has ended. Raises OSError when the disk fails; all else is waited out."""
+        kept = await asyncio.to_thread(self._shelf.load)
+        async with asyncio.TaskGroup() as group:
+            beside = [group.create_task(self._policies.run()), group.create_task(self._outbox.run())]
+            beside.append(group.create_task(self._report()))
+            await self._await_head()
+            await self._resume(kept)
+            await self._work()
+            await self._wind_up()
+            for task in beside:
+                task.cancel()
+
+    # -- start and end -------------------------------------------------------------------------------------------
+
+    async def _await_head(self) -> None:
+        while self._trusted.head is None:
+            await self._wait(self._why_no_head())
+        head = self._trusted.head
+        # Rows of ours that a lost disk forgot may stand in any step open now.
+        self._unread = set(range(max(1, head.step - self._spec.training.async_level), head.step + 1))
+
+    def _why_no_head(self) -> str:
+        if self._observer.ledger_down is not None:
+            return f"the ledger does not answer: {self._observer.ledger_down}"
+        if self._observer.directory_down is not None:
+            return f"no peer answers: {self._observer.directory_down}"
+        return "the trainer has not said which step it collects"
+
+    async def _resume(self, kept: list[Kept]) -> None:
+        """Own rows first: what was made is said again, never made again."""
+        for item in kept:
+            submission = item.submission
+            if submission.run != self._spec.run_id or submission.node != self._node:
+                continue
+            self._own[(submission.step, submission.index)] = item.digest
+            if submission.step >= self._oldest_open():
+                self._reports.expect(item.digest, submission)
+                await self._outbox.put(item)
+        if kept:
+            log.info("worker.resumed", submissions=len(kept), newest_step=kept[-1].submission.step)
+
+    async def _wind_up(self) -> None:
+        """The run has ended: let uploads finish and hear the last verdicts, for a bounded time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FLUSH_SECONDS):
+                await self._outbox.flushed()
+                while self._reports.open:
+                    self._reports.tell()
+                    await self._watch.changed(IDLE_SECONDS)
+        self._reports.tell()
+        log.info("worker.ended")
+
+    # -- the loop ------------------------------------------------------------------------------------------------
+
+    async def _work(self) -> None:
+        while (head := self._trusted.head) is not None and head.state != "ended":
+            ticket = self._next_ticket(head)
+            if isinstance(ticket, str):
+                await self._wait(ticket)
+            elif await self._has_policy_for(ticket.step):
+                await self._sample(ticket)
+
+    async def _wait(self, why: str) -> None:
+        if why != self._waiting_for:
+            log.info("worker.waiting", why=why)
+        self._waiting_for = why
+        await self._watch.changed(IDLE_SECONDS)
+
+    def _next_ticket(self, head: Head) -> Ticket | str:
+        """The first admitted index of the head's step that is not ours yet, or why there is none."""
+        opened = self._trusted.opened.get(head.step)
+        if opened is None:
+            return f"step {head.step} is not open"
+        if head.step in self._unread and head.step not in self._observer.steps_read:
+            return "own rows of this step are being read"
+        self._unread.discard(head.step)
+        if self._trusted.view is None or self._node not in self._trusted.view.registrations:
+            return "the node is not registered on the ledger yet"
+        return self._first_free(opened)
+
+    def _first_free(self, opened: OpenStep) -> Ticket | str:
+        predecessor = ZERO_DIGEST
+        for index in range(opened.limit):
+            seed = self._trusted.seed_of(self._node, opened.step, index)
+            if seed is None:
+                return "the block that fixes the assignment is not there yet"
+            if not is_admitted(seed, opened.share):
+                continue
+            digest = self._own_digest(opened.step, index)
+            if digest is None:
+                return Ticket(opened.step, index, seed, predecessor)
+            predecessor = digest
+        return f"all {opened.limit} indices of step {opened.step} are done"
+
+    def _own_digest(self, step: int, index: int) -> str | None:
+        """What we submitted for an index: by our disk, else by our rows as others hold them."""
+        if (step, index) in self._own:
+            return self._own[(step, index)]
+        seen = self._trusted.known_digests(self._node, step, index)
+        return seen[0] if seen else None
+
+    async def _sample(self, ticket: Ticket) -> None:
+        self._waiting_for = ""
+        self._lifecycle.on("assigned")
+        made = await self._compute.run(self._generator.make, ticket)
+        self._lifecycle.on("group")
+        submission = made.submission
+        await asyncio.to_thread(self._shelf.save, made)
+        self._own[(ticket.step, ticket.index)] = made.digest
+        self._reports.expect(made.digest, submission)
+        log.info(
+            "submission.made",
+            step=ticket.step,
+            index=ticket.index,
+            policy_step=submission.policy_step,
+            tokens=submission.tokens,
+            reward=round(made.reward, 4),
+        )
+        await self._outbox.put(Kept(submission, made.digest, None))
+        self._lifecycle.on("announced")
+
+    # -- weights -------------------------------------------------------------------------------------------------
+
+    async def _has_policy_for(self, step: int) -> bool:
+        """Swap to the newest weights at hand, between submissions; False after waiting when none may be used."""
+        window = policy_window(step, self._spec.training.async_level)
+        newest = self._policies.newest
+        if newest is not None and newest != self._generator.loaded and newest.step in window:
+            await self._load(newest)
+        loaded = self._generator.loaded
+        if loaded is not None and loaded.step in window:
+            return True
+        self._lifecycle.on("manifest")
+        await self._wait(f"weights of checkpoint {window[0]} to {window[-1]} are being fetched")
+        self._lifecycle.on("weights")
+        return False
+
+    async def _load(self, policy: HeldPolicy) -> None:
+        try:
+            await self._compute.run(self._generator.load, policy)
+        except NodeError as error:
+            log.warning("weights.refused", policy_step=policy.step, why=str(error))
+            self._policies.bad.add(policy.manifest)
+            self._policies.newest = self._generator.loaded
+            return
+        log.info("weights.loaded", policy_step=policy.step)
+        await asyncio.to_thread(self._policies.prune, policy)
+
+    # -- verdicts and tidying ------------------------------------------------------------------------------------
+
+    async def _report(self) -> None:
+        """Tell what became of each submission, and forget what is out of reach."""
+        watch = self._observer.watch()
+        while True:
+            await watch.changed()
+            self._reports.tell()
+            await self._forget()
+
+    def _oldest_open(self) -> int:
+        head = self._trusted.head
+        return max(1, head.step - self._spec.training.async_level) if head else 1
+
+    async def _forget(self) -> None:
+        oldest = self._oldest_open()
+        self._reports.forget_before(oldest - 1)
+        self._trusted.forget_before(oldest - 1)
+        # Blobs stay until their epoch is surely tallied; relays hold them meanwhile too.
+        before = oldest - 1 - self._spec.epoch.checkpoints
+        if gone := [place for place in self._own if place[0] < before]:
+            for place in gone:
+                del self._own[place]
+            await asyncio.to_thread(self._shelf.prune, before)
