@@ -180,10 +180,10 @@ class HivemindDirectory:
         hashes = {DHTID.generate(key): key for key in keys}
         try:
             async with asyncio.timeout(READ_SECONDS):
-                found, answers = await session.lookup.read(list(hashes))
+                found, is_heard = await session.lookup.read(list(hashes))
         except TimeoutError as error:
             raise TransportError("no peer answered in time") from error
-        if not answers and session.protocol.routing_table.uid_to_peer_id:
+        if not is_heard:
             raise TransportError("no peer answered")
         now = unix_ms()
         for rows in found.values():

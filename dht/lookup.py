@@ -13,10 +13,11 @@ from collections.abc import Mapping, Sequence
 
 from dht.bare import DHTID, DHTNode, PeerID
 from dht.envelope import Envelope
-from dht.protocol import MAX_KEYS, Answer, RowProtocol
+from dht.protocol import MAX_KEYS, Answer, RowProtocol, place_of_peer
 
-COPIES_READ = 2
-FULL_READ_EVERY = 8
+WIDE_SECONDS = 4.0
+"""This often a key is read from WIDE_COPIES of its peers, whoever keeps it; else from one. What was read stays read."""
+WIDE_COPIES = 3
 _LOOKUP_SECONDS = 60.0  # how long a search for a key's nearest peers stays good in a large network
 _MAX_LOOKUPS = 4096
 _BIG_ANSWER = 2**20  # bytes of rows in one reply; beyond it the peer may have left keys out
@@ -30,7 +31,7 @@ class Lookup:
         self._protocol: RowProtocol = node.protocol
         self._random = random.Random(seed)
         self._searched: dict[DHTID, tuple[float, list[PeerID]]] = {}
-        self._reads = 0
+        self._read_widely: dict[DHTID, float] = {}
         self.calls = 0
         """Calls made to peers."""
 
@@ -53,34 +54,51 @@ class Lookup:
         self._searched[key] = (time.monotonic(), peers)
         return peers
 
-    async def read(self, keys: Sequence[DHTID]) -> tuple[dict[DHTID, list[Envelope]], int]:
-        """Rows of each key from a few of its peers, and how many peers answered. Rows may repeat."""
-        self._reads += 1
-        copies = self._protocol.num_replicas if self._reads % FULL_READ_EVERY == 1 else COPIES_READ
+    async def read(self, keys: Sequence[DHTID]) -> tuple[dict[DHTID, list[Envelope]], bool]:
+        """Rows of each key from a few of its peers, and whether somebody answered, or nobody had to be asked.
+
+        Rows may repeat. Keys that we keep ourselves are mostly not asked for: writers store them here.
+        """
         replicas = {key: await self.nearest(key) for key in keys}
+        wanted = {key: self._copies(key, peers) for key, peers in replicas.items()}
         rows: dict[DHTID, list[Envelope]] = {key: [] for key in keys}
-        answered: dict[DHTID, set[PeerID]] = {key: set() for key in keys}
-        peers_heard: set[PeerID] = set()
-        for _ in range(2):  # a second round where nobody answered in the first
-            left = {
-                key: [p for p in peers if p not in self._node.blacklist]
-                for key, peers in replicas.items()
-                if not answered[key]
+        has_asked = has_heard = False
+        for _ in range(2):  # a second round for keys whose peers were silent in the first
+            usable = {
+                key: [peer for peer in peers if peer not in self._node.blacklist] for key, peers in replicas.items()
             }
-            plan = _plan(left, copies, self._random)
+            plan = plan_calls(usable, wanted, self._random)
             if not plan:
                 break
-            for peer, answers in await self._ask(plan):
-                peers_heard.add(peer)
+            has_asked = True
+            for answers in await self._ask(plan):
+                has_heard = True
                 for key, answer in answers.items():
                     rows[key].extend(answer.rows)
-                    answered[key].add(peer)
-        return rows, len(peers_heard)
+                    wanted[key] = 0
+        return rows, has_heard or not has_asked
 
-    async def _ask(self, plan: Mapping[PeerID, list[DHTID]]) -> list[tuple[PeerID, dict[DHTID, Answer]]]:
+    def _copies(self, key: DHTID, peers: Sequence[PeerID]) -> int:
+        now = time.monotonic()
+        if now - self._read_widely.get(key, -WIDE_SECONDS) >= WIDE_SECONDS:
+            if len(self._read_widely) >= _MAX_LOOKUPS:
+                self._read_widely.clear()
+            self._read_widely[key] = now
+            return WIDE_COPIES
+        return 0 if self._is_kept_here(key, peers) else 1
+
+    def _is_kept_here(self, key: DHTID, peers: Sequence[PeerID]) -> bool:
+        if self._protocol.client_mode:
+            return False
+        if len(peers) < self._protocol.num_replicas:
+            return True
+        ours = self._node.node_id.xor_distance(key)
+        return bool(ours < max(place_of_peer(peer).xor_distance(key) for peer in peers))
+
+    async def _ask(self, plan: Mapping[PeerID, list[DHTID]]) -> list[dict[DHTID, Answer]]:
         async with asyncio.TaskGroup() as group:
-            tasks = {peer: group.create_task(self.ask(peer, keys)) for peer, keys in plan.items()}
-        return [(peer, answers) for peer, task in tasks.items() if (answers := task.result()) is not None]
+            tasks = [group.create_task(self.ask(peer, keys)) for peer, keys in plan.items()]
+        return [answers for task in tasks if (answers := task.result()) is not None]
 
     async def ask(self, peer: PeerID, keys: Sequence[DHTID]) -> dict[DHTID, Answer] | None:
         """One peer's answers; keys it may have left out for want of room are asked for again one by one."""
@@ -100,20 +118,20 @@ class Lookup:
         return answers
 
 
-def _plan(replicas: Mapping[DHTID, Sequence[PeerID]], copies: int, rng: random.Random) -> dict[PeerID, list[DHTID]]:
-    """Few peers that together keep `copies` of every key, drawn anew each time so that no replica goes unread for long."""
-    plan: dict[PeerID, list[DHTID]] = {}
-    wanted = {key: min(copies, len(peers)) for key, peers in replicas.items()}
+def plan_calls(
+    replicas: Mapping[DHTID, Sequence[PeerID]], copies: Mapping[DHTID, int], rng: random.Random
+) -> dict[PeerID, list[DHTID]]:
+    """Few peers that together keep the copies wanted of every key; drawn anew each time, so that none goes unread for long."""
+    wanted = {key: min(copies[key], len(peers)) for key, peers in replicas.items() if copies[key] and peers}
     holders: dict[PeerID, list[DHTID]] = {}
-    for key, peers in replicas.items():
-        for peer in peers:
+    for key in wanted:
+        for peer in replicas[key]:
             holders.setdefault(peer, []).append(key)
-    while holders and any(wanted.values()):
-        luck = {peer: rng.uniform(0.5, 1.0) for peer in holders}
+    luck = {peer: rng.uniform(0.5, 1.0) for peer in holders}
+    plan: dict[PeerID, list[DHTID]] = {}
+    while any(wanted.values()):
         best = max(holders, key=lambda peer: luck[peer] * sum(wanted[key] > 0 for key in holders[peer]))
-        keys = [key for key in holders.pop(best) if wanted[key] > 0]
-        for key in keys:
+        plan[best] = [key for key in holders.pop(best) if wanted[key] > 0]
+        for key in plan[best]:
             wanted[key] -= 1
-        if keys:
-            plan[best] = keys
     return plan

@@ -82,18 +82,7 @@ async def start_daemon(
 ) -> Daemon:
     """Start p2pd under our key, without seeds: dead seeds cannot stop it (pitfalls BOOT-02, BOOT-03). Raises StartError."""
     _quieten()
-    is_local = all("/127.0.0.1/" in address or "/::1/" in address for address in host_maddrs)
-    options: dict[str, Any] = {
-        "identity_path": os.path.abspath(key_path),
-        "check_if_identity_free": False,
-        "startup_timeout": START_SECONDS,
-        "nat_port_map": not (is_local or client_mode),
-        "auto_nat": not is_local,
-    }
-    if client_mode:
-        options |= {"no_listen": True, "host_maddrs": None, "dht_mode": "client"}
-    else:
-        options |= {"host_maddrs": list(host_maddrs), "announce_maddrs": list(announce_maddrs) or None}
+    options = _options(key_path, host_maddrs, announce_maddrs, client_mode=client_mode)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
@@ -101,6 +90,22 @@ async def start_daemon(
     except Exception as error:  # whatever went wrong with the daemon, the user gets a sentence
         raise StartError(f"p2pd did not start: {error}") from error
     return daemon
+
+
+def _options(
+    key_path: Path, host_maddrs: Sequence[str], announce_maddrs: Sequence[str], *, client_mode: bool
+) -> dict[str, Any]:
+    is_local = all("/127.0.0.1/" in address or "/::1/" in address for address in host_maddrs)
+    options: dict[str, Any] = {
+        "identity_path": str(key_path.resolve()),
+        "check_if_identity_free": False,  # it cannot read an ed25519 key (pitfall BOOT-15)
+        "startup_timeout": START_SECONDS,
+        "nat_port_map": not (is_local or client_mode),
+        "auto_nat": not is_local,
+    }
+    if client_mode:
+        return options | {"no_listen": True, "host_maddrs": None, "dht_mode": "client"}
+    return options | {"host_maddrs": list(host_maddrs), "announce_maddrs": list(announce_maddrs) or None}
 
 
 def _quieten() -> None:

@@ -11,6 +11,7 @@ import hashlib
 import time
 from collections.abc import Collection, Coroutine, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from dht.bare import (
@@ -36,8 +37,15 @@ REQUEST_BYTES = 2**20  # a store request's rows (pitfall DHT-10)
 FAILURES_TO_DROP = 2
 _ROWS_BETWEEN_YIELDS = 32
 _HAND_OVER_SECONDS = 60.0
+_ANSWERS_KEPT = 1024  # replies that need no second parsing when they come again
 
 
+@lru_cache(maxsize=8192)
+def _peer(raw: bytes) -> PeerID:
+    return PeerID(raw)  # works out base58 each time it is made
+
+
+@lru_cache(maxsize=8192)
 def place_of_peer(peer: PeerID) -> DHTID:
     """A node's place on the DHT. Derived from its id: nobody can choose one, and a restart leaves no ghost behind."""
     return DHTID(int.from_bytes(hashlib.sha1(b"place/1" + peer.to_bytes(), usedforsecurity=False).digest(), "big"))
@@ -72,6 +80,7 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
         self._tasks: set[asyncio.Task[Any]] = set()
         self._failures: dict[PeerID, int] = {}
         self._handed_over: dict[PeerID, float] = {}
+        self._answers: dict[tuple[PeerID, DHTID], tuple[int | None, tuple[Envelope, ...]]] = {}
 
     def abandon(self) -> None:
         """Stop what is under way."""
@@ -119,7 +128,7 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
         response = dht_pb2.FindResponse(results=[], peer=self.node_info)
         asker = DHTID.from_bytes(request.peer.node_id)
         keys = list(request.keys[:MAX_KEYS])
-        wanted = self.bucket_size if len(keys) == 1 else self.num_replicas
+        wanted = self.bucket_size if len(keys) == 1 else 0  # searches are for one key; who reads many knows its peers
         room = REPLY_BYTES
         for key in map(DHTID.from_bytes, keys):
             packed = self.row_storage.packed(key)
@@ -128,7 +137,8 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
                 room -= len(packed[0])
             else:
                 result = dht_pb2.FindResult(type=dht_pb2.NOT_FOUND)
-            for node_id, peer in self.routing_table.get_nearest_neighbors(key, k=wanted, exclude=asker):
+            neighbours = self.routing_table.get_nearest_neighbors(key, k=wanted, exclude=asker) if wanted else ()
+            for node_id, peer in neighbours:
                 result.nearest_node_ids.append(node_id.to_bytes())
                 result.nearest_peer_ids.append(peer.to_bytes())
             response.results.append(result)
@@ -184,7 +194,7 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
         response = await self._call(peer, "rpc_find", request)
         if response is None:
             return None
-        return {key: self._answer(key, result) for key, result in zip(keys, response.results, strict=False)}
+        return {key: self._answer(peer, key, result) for key, result in zip(keys, response.results, strict=False)}
 
     async def call_find(self, peer: PeerID, keys: Collection[DHTID]) -> dict[DHTID, tuple[Any, Any]] | None:
         """`fetch` in hivemind's own types, for its searches."""
@@ -231,22 +241,32 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
             await self.update_routing_table(DHTID.from_bytes(response.peer.node_id), peer)
         return response
 
-    def _answer(self, key: DHTID, result: dht_pb2.FindResult) -> Answer:
-        peers = [PeerID(peer) for peer in result.nearest_peer_ids[: self.bucket_size]]
-        neighbours = {place_of_peer(peer): peer for peer in peers}
+    def _answer(self, peer: PeerID, key: DHTID, result: dht_pb2.FindResult) -> Answer:
+        peers = [_peer(neighbour) for neighbour in result.nearest_peer_ids[: self.bucket_size]]
+        neighbours = {place_of_peer(neighbour): neighbour for neighbour in peers}
         if result.type != dht_pb2.FOUND_DICTIONARY:
             return Answer((), neighbours, 0)
-        rows = []
+        value = result.value
+        seen, rows = self._answers.get((peer, key), (None, ()))
+        if seen != hash(value):
+            rows = self._open_rows(key, value)
+            if len(self._answers) >= _ANSWERS_KEPT:
+                del self._answers[next(iter(self._answers))]
+            self._answers[peer, key] = (hash(value), rows)
+        return Answer(rows, neighbours, len(value))
+
+    def _open_rows(self, key: DHTID, dictionary: bytes) -> tuple[Envelope, ...]:
+        rows, key_bytes = [], key.to_bytes()
         try:
-            items = parse_rows(result.value)
+            items = parse_rows(dictionary)
         except Malformed:
-            items = []
+            return ()
         for subkey, value, expiration in items:
             try:
-                rows.append(self.validator.open(key.to_bytes(), subkey, value, expiration))
+                rows.append(self.validator.open(key_bytes, subkey, value, expiration))
             except Malformed:
                 continue  # this row only; the others of the dictionary are as good as before (pitfall DHT-12)
-        return Answer(tuple(rows), neighbours, len(result.value))
+        return tuple(rows)
 
     # -- the table
 

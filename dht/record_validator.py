@@ -7,6 +7,7 @@ expiration must be those the row was signed with, so nobody can move a row or le
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 import msgpack
 
@@ -16,6 +17,13 @@ from dht.errors import Malformed
 from dht.rows import RowGate
 
 DICTIONARY_EXT = 0x50  # hivemind's msgpack type of a dictionary of rows
+
+
+@lru_cache(maxsize=4096)
+def key_hash(key: str) -> bytes:
+    """hivemind's 20-byte hash of a key."""
+    digest: bytes = DHTID.generate(key).to_bytes()
+    return digest
 
 
 def wrap(data: bytes) -> bytes:
@@ -75,7 +83,7 @@ class EnvelopeValidator(RecordValidatorBase):  # type: ignore[misc]  # hivemind 
         row = self.gate.open(unwrap(value))
         if row.subkey != subkey or row.expiration / 1000 != expiration_time:
             raise Malformed("record's subkey or expiration is not the signed one")
-        if DHTID.generate(row.key).to_bytes() != key:
+        if key_hash(row.key) != key:
             raise Malformed("record's key is not the signed one")
         return row
 

@@ -162,8 +162,11 @@ class RowStore:
 
     def put(self, row: Envelope, now: int, data: bytes | None = None) -> Outcome:
         """Take a verified row, or say why not."""
-        data = to_bytes(row) if data is None else data
-        outcome = self._put(row, data, now)
+        slot = self._slots.get(row.key)
+        held = slot.rows.get(row.subkey) if slot else None
+        if held is not None and held[0] is row and row.expiration > now:
+            return Outcome.HELD  # the usual case of a row read again, and worth no more work
+        outcome = self._put(row, to_bytes(row) if data is None else data, now)
         self.counts[outcome.value] += 1
         return outcome
 
