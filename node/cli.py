@@ -114,11 +114,13 @@ def print_line(text: str) -> None:
 
 def report(error: Exception) -> int:
     """One sentence for a failure. What nobody foresaw goes to a file, whose name is printed."""
+    from node.errors import UsageError
+
     foreseen = _sentences(error)
     if foreseen:
         for sentence in foreseen:
             sys.stderr.write(f"intellect-node: {sentence}\n")
-        return 1
+        return 2 if isinstance(error, UsageError) else 1
     path = _save_traceback(error)
     sys.stderr.write(f"intellect-node: an error of the program itself: {type(error).__name__}: {error}\n")
     sys.stderr.write(f"The details are in {path}\n")

@@ -6,12 +6,12 @@ import difflib
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from node.defaults import MAX_CONFIG_BYTES
-from node.errors import ConfigError
+from node.errors import ConfigError, UsageError
 
 PREFIX = "INTELLECT_NODE_"
 LISTS = ("rpc", "peer", "relay", "announce")
@@ -64,7 +64,7 @@ class NodeConfig(BaseModel):
 def load_config(
     *, file: Path | None, environment: Mapping[str, str], flags: Mapping[str, Any]
 ) -> NodeConfig:
-    """Merge the sources and check the result. Raises ConfigError naming source and field."""
+    """Merge the sources and check the result. Raises ConfigError for a file, UsageError naming source and field."""
     merged: dict[str, Any] = {}
     if file is not None:
         merged.update(_read_file(file))
@@ -73,7 +73,7 @@ def load_config(
     try:
         return NodeConfig.model_validate(merged)
     except ValidationError as error:
-        raise ConfigError(_sentence(error)) from error
+        raise UsageError(_sentence(error, merged)) from error
 
 
 def _read_file(path: Path) -> dict[str, Any]:
@@ -106,12 +106,17 @@ def _check_known(name: str, *, where: str) -> None:
         return
     close = difflib.get_close_matches(name, NodeConfig.model_fields, n=1)
     hint = f"; did you mean {close[0]}?" if close else f"; known are {', '.join(NodeConfig.model_fields)}"
-    raise ConfigError(f"{where}: unknown setting {name[:64]!r}{hint}")
+    raise UsageError(f"{where}: unknown setting {name[:64]!r}{hint}")
 
 
-def _sentence(error: ValidationError) -> str:
+def _sentence(error: ValidationError, given: Mapping[str, Any]) -> str:
     first = error.errors(include_url=False, include_input=False)[0]
     name = ".".join(map(str, first["loc"]))
     if first["type"] == "missing":
         return f"no {name} given: add --{name.replace('_', '-')}, or {name} = .. to the configuration"
+    if first["type"] == "literal_error":
+        words = get_args(NodeConfig.model_fields[name].annotation)
+        close = difflib.get_close_matches(str(given.get(name)), words, n=1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        return f"setting {name}: {str(given.get(name))[:64]!r} is not one of {', '.join(words)}{hint}"
     return f"setting {name}: {first['msg']}"

@@ -74,8 +74,11 @@ async def stop_on_signals() -> AsyncIterator[StopSignal]:
             loop.remove_signal_handler(number)
 
 
-async def until_stopped(work: Awaitable[None], stop: StopSignal) -> bool:
-    """Run `work` until it ends or a stop is asked for; whether it ended by itself. Its errors are raised here."""
+async def until_stopped(work: Awaitable[None], stop: StopSignal, *, seconds: float) -> bool:
+    """Run `work` until it ends or a stop is asked for; whether it ended by itself. Its errors are raised here.
+
+    After a stop it has `seconds` to end in order.
+    """
     running = asyncio.ensure_future(work)
     asked = asyncio.ensure_future(stop.event.wait())
     try:
@@ -87,4 +90,6 @@ async def until_stopped(work: Awaitable[None], stop: StopSignal) -> bool:
     finally:
         for task in (running, asked):
             task.cancel()
-        await asyncio.gather(running, asked, return_exceptions=True)
+        _, left = await asyncio.wait({running, asked}, timeout=seconds)
+        if left:
+            log.warning("shutdown.incomplete", seconds=seconds)

@@ -1,0 +1,226 @@
+"""Builds the actor of each role from the parts a node has. Heavy imports stay inside: a relay never loads torch."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import httpx
+
+from dht.directory import HivemindDirectory
+from dht.encoding import encode
+from dht.identity import NodeKey
+from dht.records import unix_ms
+from ledger.client import LedgerClient
+from ledger.records import RegistrationRequest
+from node.config import NodeConfig
+from node.errors import ConfigError
+from node.relay_book import RelayBook
+from node.run_creation import default_model, model_files
+from roles.announce import Voice
+from roles.compute import ComputeThread
+from roles.observer import Observer
+from roles.shardcast.client import RelayClient
+from roles.spec import RunSpec
+from roles.trusted import TrustedState
+
+
+class Actor(Protocol):
+    """What a role is to the node: something that runs until the run has ended."""
+
+    async def run(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Everything a node has before it has a role."""
+
+    config: NodeConfig
+    spec: RunSpec
+    key: NodeKey
+    directory: HivemindDirectory
+    ledger: LedgerClient
+    trusted: TrustedState
+    observer: Observer
+    voice: Voice
+    book: RelayBook
+    relays: RelayClient
+    http: httpx.AsyncClient
+    compute: ComputeThread
+
+    @property
+    def state(self) -> Path:
+        """The role's own folder."""
+        return self.config.home / self.config.role
+
+
+async def build_worker(parts: Parts) -> Actor:
+    """A worker with an engine and the run's task."""
+    from roles.worker import Worker
+
+    return Worker(
+        spec=parts.spec,
+        trusted=parts.trusted,
+        observer=parts.observer,
+        voice=parts.voice,
+        relays=parts.relays,
+        engine=await parts.compute.run(_engine, parts),
+        task=_task(parts.spec),
+        node=parts.key.node,
+        state=parts.state,
+        compute=parts.compute,
+    )
+
+
+async def build_validator(parts: Parts) -> Actor:
+    """A validator with an engine and the run's task."""
+    from roles.validator import Validator
+
+    _check_operator(parts)
+    return Validator(
+        spec=parts.spec,
+        trusted=parts.trusted,
+        observer=parts.observer,
+        voice=parts.voice,
+        ledger=parts.ledger,
+        relays=parts.relays,
+        engine=await parts.compute.run(_engine, parts),
+        task=_task(parts.spec),
+        key=parts.key,
+        state=parts.state,
+        clock=unix_ms,
+        compute=parts.compute,
+    )
+
+
+async def build_trainer(parts: Parts) -> Actor:
+    """A trainer with the base model the spec pins."""
+    from roles.trainer import Trainer
+
+    _check_operator(parts)
+    base = checked_base(parts.config, parts.spec)
+    return Trainer(
+        spec=parts.spec,
+        trusted=parts.trusted,
+        observer=parts.observer,
+        voice=parts.voice,
+        ledger=parts.ledger,
+        relays=parts.relays,
+        learner=await parts.compute.run(_learner, parts, base),
+        key=parts.key,
+        base=base,
+        state=parts.state,
+        compute=parts.compute,
+        clock=unix_ms,
+    )
+
+
+def build_relay(parts: Parts) -> Any:
+    """A relay; it pays for others' registrations when asked to and able."""
+    from roles.relay import Relay, RelaySettings
+
+    config = parts.config
+    if config.sponsor and config.operator_key is None:
+        raise ConfigError("a sponsor pays gas: name its operator key by --operator-key")
+    return Relay(
+        parts.key,
+        root=parts.state,
+        run=parts.spec.run_id,
+        trainers=[item.node for item in parts.spec.trainers],
+        is_member=parts.trusted.is_member,
+        relays=parts.book,
+        http=parts.http,
+        read=parts.directory.read,
+        sponsor=sponsor_with(parts.ledger) if config.sponsor else None,
+        spec=encode(parts.spec),
+        settings=RelaySettings(max_disk=config.max_disk, sponsored_per_hour=config.sponsor_hourly),
+    )
+
+
+def sponsor_with(ledger: LedgerClient) -> Callable[[RegistrationRequest], Awaitable[object]]:
+    """Pays a registration from the ledger client's operator key."""
+
+    async def sponsor(request: RegistrationRequest) -> object:
+        await ledger.register(request)
+        return {"registered": request.node}
+
+    return sponsor
+
+
+def checked_base(config: NodeConfig, spec: RunSpec) -> Path:
+    """The base model's folder, file for file what the spec pins. Raises ConfigError."""
+    base = (config.model or default_model()).expanduser()
+    held = {(item["name"], item["sha256"]) for item in model_files(base)}
+    missing = [item.name for item in spec.model.files if (item.name, item.sha256) not in held]
+    if missing:
+        raise ConfigError(f"the model in {base} is not the run's: {', '.join(missing)} differ from the spec")
+    return base
+
+
+def _check_operator(parts: Parts) -> None:
+    """A trainer or validator must stand in the run, with the operator key it has here."""
+    role = parts.config.role
+    listed = {item.node: item.operator for item in (*parts.spec.trainers, *parts.spec.validators)}
+    allowed = {item.node for item in (parts.spec.trainers if role == "trainer" else parts.spec.validators)}
+    if parts.key.node not in allowed:
+        raise ConfigError(f"this node ({parts.key.node}) is not a {role} of the run; its operator names those")
+    if parts.ledger.operator is None:
+        raise ConfigError(f"a {role} signs and pays on the ledger: name its operator key by --operator-key")
+    if parts.ledger.operator.lower() != listed[parts.key.node].lower():
+        raise ConfigError(
+            f"the operator key is that of {parts.ledger.operator}, the run expects {listed[parts.key.node]}"
+        )
+
+
+def _task(spec: RunSpec) -> Any:
+    from roles.tasks import TaskError, load_task
+
+    try:
+        task = load_task(spec.task.name, spec.task.parameters)
+    except TaskError as error:
+        raise ConfigError(f"{error}; a newer version of the program may have it") from error
+    if (task.digest, task.size) != (spec.task.digest, spec.task.size):
+        raise ConfigError(f"the task {spec.task.name} of this version is not the run's: install the version it names")
+    return task
+
+
+def _engine(parts: Parts) -> Any:
+    import torch
+
+    from roles.inference.transformers_engine import TransformersEngine
+
+    _set_threads(parts.config)
+    dtype = torch.float32 if parts.spec.model.dtype == "float32" else torch.bfloat16
+    return TransformersEngine(device=parts.config.device, dtype=dtype, attention=parts.spec.model.attention)
+
+
+def _learner(parts: Parts, base: Path) -> Any:
+    from roles.rl.learner import Learner
+    from roles.rl.settings import GrpoSettings
+
+    _set_threads(parts.config)
+    training = parts.spec.training
+    settings = GrpoSettings(
+        learning_rate=float(training.learning_rate),
+        betas=(float(training.beta1), float(training.beta2)),
+        weight_decay=float(training.weight_decay),
+        eps=float(training.eps),
+        delta=float(training.delta),
+        kl_coef=float(training.kl_coef),
+        entropy_coef=float(training.entropy_coef),
+        max_grad_norm=float(training.max_grad_norm),
+        optimizer_steps=training.optimizer_steps,
+        warmup_steps=training.warmup_steps,
+        micro_batch=training.micro_batch,
+        temperature=float(parts.spec.sampling.temperature),
+    )
+    return Learner(base, settings)
+
+
+def _set_threads(config: NodeConfig) -> None:
+    import torch
+
+    if config.threads:
+        torch.set_num_threads(config.threads)

@@ -1,0 +1,293 @@
+"""Composes one node and runs it: identity, directory, ledger, observer, voice, relays, role; and ends it in order.
+
+The order matters both ways. Opened: key, status page, DHT, spec, ledger, role. Closed: the role stops taking work, the
+record says OFFLINE, then HTTP, ledger, DHT.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from typing import Any
+
+import structlog
+
+from dht.directory import HivemindDirectory
+from dht.envelope import Envelope
+from dht.errors import IdentityError
+from dht.identity import NodeKey
+from dht.records import Publisher, unix_ms
+from ledger.wallet import load_key
+from node import __version__
+from node.actors import Actor, Parts, build_relay, build_trainer, build_validator, build_worker
+from node.config import NodeConfig
+from node.defaults import HEARTBEAT_SECONDS, OBSERVER_SECONDS, OFFLINE_SECONDS
+from node.health import LoopLag, Uptime, raise_file_limit
+from node.join import JoinString
+from node.joining import fetch_spec, find_join, join_ledger
+from node.log import EventStream, quiet_libraries
+from node.registration import Registrar, read_wallet
+from node.relay_book import RelayBook
+from node.status.client import write_status_file
+from node.status.server import status_server
+from roles.announce import Voice
+from roles.compute import ComputeThread
+from roles.messages import DHT_KINDS, ROW_RULES, NodeRecord
+from roles.observer import Observer
+from roles.shardcast.client import RelayClient
+from roles.shardcast.link import make_http
+from roles.spec import RunSpec
+from roles.trusted import TrustedState
+
+log = structlog.get_logger()
+
+LIMITS = {kind: ROW_RULES[kind].max_bytes for kind in DHT_KINDS}
+LIFETIMES = {kind: ROW_RULES[kind].lifetime for kind in DHT_KINDS}
+TRAINER_KINDS = ("head/1", "checkpoint/1")
+VALIDATOR_KINDS = ("verdict/1", "tally/1")
+
+
+class Node:
+    """One participant, from its settings. `run` returns when the run has ended; cancel it to stop in order."""
+
+    def __init__(self, config: NodeConfig, events: EventStream) -> None:
+        self._config, self._events = config, events
+        self._lag, self._uptime = LoopLag(), Uptime()
+        self._boot = os.urandom(8).hex()
+        self._phase = "starting"
+        self._node = ""
+        self._parts: Parts | None = None
+        self._directory: HivemindDirectory | None = None
+
+    async def run(self) -> None:
+        """Join, take part, leave. Raises ConfigError, NodeError or LedgerError with a sentence for the user."""
+        raise_file_limit()
+        join = find_join(self._config)
+        key = load_or_make_key(self._config)
+        self._node = key.node
+        log.info("node.started", version=__version__, node=key.node, run=join.run, pid=os.getpid())
+        async with AsyncExitStack() as stack:
+            port = await stack.enter_async_context(status_server(self._config.status_port, self.status))
+            write_status_file(self._config.home, port=port)
+            parts = await self._join(stack, key, join)
+            self._parts = parts
+            quiet_libraries()
+            await self._take_part(parts)
+        self._phase = "stopped"
+        log.info("node.stopped", seconds=round(self._uptime.seconds, 1))
+
+    async def _join(self, stack: AsyncExitStack, key: NodeKey, join: JoinString) -> Parts:
+        config = self._config
+        operator = load_key(config.operator_key.expanduser()) if config.operator_key else None
+        read_wallet(config)  # a wrong wallet is said before anything is opened
+        self._phase = "connecting"
+        directory = await stack.enter_async_context(self._open_directory(join))
+        self._directory = directory
+        http = await stack.enter_async_context(make_http())
+        book = RelayBook(run=join.run, directory=directory, http=http, hints=join.relays)
+        self._phase = "looking for the run"
+        finder = RelayClient(key, run=join.run, trainers=(), relays=book, http=http)
+        spec = await fetch_spec(config, run=join.run, book=book, client=finder)
+        self._phase = "connecting to the ledger"
+        ledger = await join_ledger(config, spec, join.rpc, operator)
+        stack.push_async_callback(ledger.close)
+        trusted = TrustedState(spec, spec.run_id)
+        self._trusted = trusted
+        observer = Observer(
+            spec=spec,
+            trusted=trusted,
+            directory=directory,
+            ledger=ledger,
+            interval=OBSERVER_SECONDS,
+            watch_rollouts=config.role != "relay",
+        )
+        publisher = Publisher(key, directory, run=spec.run_id, state=config.home / "sequence.json")
+        directory.on_rebuilt(publisher.publish_all_again)
+        self._publisher = publisher
+        compute = ComputeThread()
+        stack.callback(compute.close)
+        return Parts(
+            config=config,
+            spec=spec,
+            key=key,
+            directory=directory,
+            ledger=ledger,
+            trusted=trusted,
+            observer=observer,
+            voice=Voice(publisher, node=key.node, spec=spec),
+            book=book,
+            relays=RelayClient(
+                key, run=spec.run_id, trainers=[item.node for item in spec.trainers], relays=book, http=http
+            ),
+            http=http,
+            compute=compute,
+        )
+
+    def _open_directory(self, join: JoinString) -> Any:
+        config = self._config
+        return HivemindDirectory.open(
+            key_path=config.key_path,
+            host_maddrs=[f"/ip{6 if ':' in config.host else 4}/{config.host}/tcp/{config.port}"],
+            announce_maddrs=config.announce,
+            initial_peers=[peer for peer in join.peers if not peer.endswith(f"/p2p/{self._node}")],
+            run=join.run,
+            limits=LIMITS,
+            lifetimes=LIFETIMES,
+            membership=self._is_admitted,
+            client_mode=config.role == "worker",
+            peer_cache=config.home / "peers.json",
+            state_dir=config.home,
+        )
+
+    def _is_admitted(self, row: Envelope) -> bool:
+        """Whether our storage takes this row: membership by kind, once the ledger was seen; before that everybody's."""
+        trusted = self._parts.trusted if self._parts else None
+        if trusted is None or trusted.view is None:
+            return True
+        terms = trusted.view.terms
+        if row.kind in TRAINER_KINDS:
+            return any(item.node == row.signer for item in terms.trainers)
+        if row.kind in VALIDATOR_KINDS:
+            return trusted.is_validator(row.signer)
+        return row.kind == "node/1" or trusted.is_member(row.signer)
+
+    # -- taking part -----------------------------------------------------------------------------------------------
+
+    async def _take_part(self, parts: Parts) -> None:
+        async with asyncio.TaskGroup() as group:
+            beside = [
+                group.create_task(work)
+                for work in (
+                    self._lag.run(),
+                    self._publisher.run(),
+                    parts.observer.run(),
+                    parts.book.run(),
+                    parts.relays.run(),
+                    self._register(parts),
+                )
+            ]
+            try:
+                await self._act(parts, group, beside)
+            finally:
+                await self._say_offline(parts)
+                for task in beside:
+                    task.cancel()
+
+    async def _act(self, parts: Parts, group: asyncio.TaskGroup, beside: list[asyncio.Task[None]]) -> None:
+        if parts.config.role == "relay":
+            await self._serve_relay(parts, group, beside)
+            return
+        beside.append(group.create_task(self._heartbeat(parts, http="")))
+        actor = await _build(parts)
+        quiet_libraries()  # torch and transformers came only now
+        self._phase = "running"
+        log.info("node.ready", seconds=round(self._uptime.seconds, 2))
+        await actor.run()
+        log.info("run.ended")
+
+    async def _serve_relay(self, parts: Parts, group: asyncio.TaskGroup, beside: list[asyncio.Task[None]]) -> None:
+        from roles.relay import serve
+
+        relay = build_relay(parts)
+        await relay.prepare()
+        async with serve(relay.app, host=parts.config.host, port=parts.config.http_port) as url:
+            beside.append(group.create_task(self._heartbeat(parts, http=parts.config.http_url or url)))
+            self._phase = "running"
+            log.info("node.ready", seconds=round(self._uptime.seconds, 2), url=url)
+            await relay.run()
+
+    async def _register(self, parts: Parts) -> None:
+        wallet = read_wallet(parts.config)
+        await Registrar(
+            spec=parts.spec, key=parts.key, wallet=wallet, ledger=parts.ledger, relays=parts.relays
+        ).run()
+
+    async def _heartbeat(self, parts: Parts, *, http: str) -> None:
+        while True:
+            await parts.voice.announce(self._record(parts, http=http))
+            await asyncio.sleep(HEARTBEAT_SECONDS)
+
+    async def _say_offline(self, parts: Parts) -> None:
+        self._phase = "stopping"
+        try:
+            async with asyncio.timeout(OFFLINE_SECONDS):
+                await parts.voice.announce(self._record(parts, http="", is_online=False), keep_seconds=0)
+        except TimeoutError:
+            log.info("offline.unsaid")
+
+    def _record(self, parts: Parts, *, http: str, is_online: bool = True) -> NodeRecord:
+        commit = parts.trusted.newest_commit()
+        return NodeRecord(
+            node=parts.key.node,
+            role=parts.config.role,
+            addresses=() if parts.config.role == "worker" else tuple(parts.directory.addresses()[:8]),
+            http=http,
+            software=f"intellect-node/{__version__}",
+            hardware=f"{platform.machine()} {os.cpu_count()} cores"[:256],
+            load_permille=min(1000, int(self._lag.percentile(0.5) * 1000)),
+            policy_step=commit.step if commit else 0,
+            disk_free=shutil.disk_usage(parts.config.home).free,
+            boot=self._boot,
+            state="online" if is_online else "offline",
+        )
+
+    # -- status ----------------------------------------------------------------------------------------------------
+
+    def status(self) -> Mapping[str, Any]:
+        """What the status page shows: plain values, nothing secret."""
+        parts, directory = self._parts, self._directory
+        known: dict[str, Any] = {
+            "node": self._node,
+            "role": self._config.role,
+            "phase": self._phase,
+            "version": __version__,
+            "uptime_seconds": round(self._uptime.seconds, 1),
+            "memory_peak_bytes": self._uptime.peak_bytes,
+            "loop_lag_p50_seconds": round(self._lag.percentile(0.5), 4),
+            "loop_lag_p99_seconds": round(self._lag.percentile(0.99), 4),
+            "loop_lag_max_seconds": round(self._lag.worst, 4),
+            "directory": directory.state if directory else "closed",
+            "peers": directory.stats()["table"] if directory else 0,
+        }
+        if parts is not None:
+            known |= _status_of_run(parts)
+        return known | {"events": dict(self._events.counts), "recent": list(self._events.recent)}
+
+
+def _status_of_run(parts: Parts) -> dict[str, Any]:
+    head, commit = parts.trusted.head, parts.trusted.newest_commit()
+    return {
+        "run": parts.spec.run_id,
+        "step": head.step if head else 0,
+        "head_state": head.state if head else "unknown",
+        "committed_step": commit.step if commit else -1,
+        "relays": len(parts.book()),
+        "ledger_down": parts.observer.ledger_down,
+        "directory_down": parts.observer.directory_down,
+    }
+
+
+async def _build(parts: Parts) -> Actor:
+    match parts.config.role:
+        case "worker":
+            return await build_worker(parts)
+        case "validator":
+            return await build_validator(parts)
+        case _:
+            return await build_trainer(parts)
+
+
+def load_or_make_key(config: NodeConfig) -> NodeKey:
+    """The node's key; made at the first start in the data folder, never where a path was named. Raises IdentityError."""
+    path = config.key_path
+    if config.key is None and not path.exists():
+        key = NodeKey.generate()
+        key.save(path)
+        log.info("key.made", file=str(path), node=key.node)
+        return key
+    return NodeKey.load(path)

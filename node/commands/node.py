@@ -1,0 +1,78 @@
+"""`intellect-node --role ..`: runs one node until its run has ended or it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from node.cli import Parser
+from node.defaults import SHUTDOWN_SECONDS
+
+REPEATED = ("rpc", "peer", "relay", "announce")
+SWITCHES = ("sponsor",)
+
+
+def main(words: Sequence[str]) -> int:
+    """Run the node."""
+    config = _read_config(words)
+    from node.errors import ConfigError
+    from node.log import EventStream, configure_logging, terminal_stream
+
+    home = config.home
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        events = EventStream(home / "events.jsonl")
+    except OSError as error:
+        raise ConfigError(f"cannot write to the data folder {home}: {error.strerror}; choose another by --data") from error
+    os.environ["INTELLECT_NODE_DATA"] = str(home)  # where an error of the program itself is written
+    configure_logging(
+        events=events,
+        terminal=terminal_stream(),
+        level=config.log_level,
+        library_log=home / "node.log",
+        bound={"role": config.role},
+    )
+    try:
+        code = asyncio.run(_run(config, events))
+    finally:
+        events.close()
+    if any(thread.name.startswith("compute") and thread.is_alive() for thread in threading.enumerate()):
+        # Model work under way cannot be cancelled, and nothing waits for it any more.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code
+
+
+async def _run(config: Any, events: Any) -> int:
+    from node.app import Node
+    from node.running import stop_on_signals, until_stopped
+
+    async with stop_on_signals() as stop:
+        has_ended = await until_stopped(Node(config, events).run(), stop, seconds=SHUTDOWN_SECONDS)
+        return 130 if stop.was_interrupt and not has_ended else 0
+
+
+def _read_config(words: Sequence[str]) -> Any:
+    from node.config import NodeConfig, load_config
+
+    parser = Parser("intellect-node", "Run one node of a training run.")
+    parser.add_argument("--config", type=Path, help="TOML file with any of these settings")
+    for name, field in NodeConfig.model_fields.items():
+        flag = "--" + name.replace("_", "-")
+        text = (field.description or "").replace("%", "%%")
+        if name in SWITCHES:
+            parser.add_argument(flag, action="store_const", const=True, help=text)
+        elif name in REPEATED:
+            parser.add_argument(flag, action="append", help=f"{text} May be repeated.")
+        else:
+            parser.add_argument(flag, help=text)
+    options = vars(parser.parse_args(words))
+    file = options.pop("config") or os.environ.get("INTELLECT_NODE_CONFIG")
+    flags = {name: tuple(value) if name in REPEATED and value else value for name, value in options.items()}
+    return load_config(file=Path(file) if file else None, environment=os.environ, flags=flags)

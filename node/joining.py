@@ -1,0 +1,128 @@
+"""Finds out what the run is: the spec by its id, from disk or any relay, and that the contract agrees with it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import structlog
+
+from dht.encoding import encode
+from dht.errors import TransportError
+from ledger.client import LedgerClient
+from ledger.errors import LedgerError, LedgerMismatch, LedgerUnavailable
+from node.config import NodeConfig
+from node.errors import ConfigError
+from node.join import JoinString, read_join
+from node.ledger_access import open_ledger
+from node.relay_book import RelayBook
+from node.running import patiently
+from roles.shardcast.client import RelayClient
+from roles.spec import MAX_SPEC_BYTES, RunSpec, SpecError, spec_from_bytes
+
+log = structlog.get_logger()
+
+
+def find_join(config: NodeConfig) -> JoinString:
+    """The run's id and every address given, from join string, spec file and settings. Raises ConfigError."""
+    if config.join:
+        join = read_join(config.join)
+    elif config.spec:
+        join = JoinString(read_spec_file(config.spec).run_id)
+    else:
+        raise ConfigError("no run is named: add --join with the run's join string (intellect-node runs lists runs)")
+    return JoinString(
+        join.run,
+        peers=_merged(join.peers, config.peer),
+        rpc=_merged(join.rpc, config.rpc),
+        relays=_merged(join.relays, config.relay),
+    )
+
+
+def _merged(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*first, *second)))
+
+
+def read_spec_file(path: Path, run: str | None = None) -> RunSpec:
+    """A canonical spec from disk, of this run if one is named. Raises ConfigError."""
+    from dht.encoding import sha256
+
+    try:
+        data = path.expanduser().read_bytes()[: MAX_SPEC_BYTES + 1]
+        return spec_from_bytes(data, run or sha256(data))
+    except OSError as error:
+        raise ConfigError(f"cannot read the run's spec {path}: {error.strerror}") from error
+    except SpecError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+async def fetch_spec(config: NodeConfig, *, run: str, book: RelayBook, client: RelayClient) -> RunSpec:
+    """The spec: from the file named, from our own copy, else from any relay. Kept in the data folder."""
+    kept = config.home / "spec.json"
+    if config.spec:
+        return read_spec_file(config.spec, run)
+    if kept.exists():
+        try:
+            return read_spec_file(kept, run)
+        except ConfigError:
+            log.info("spec.outdated", file=str(kept))  # the folder served another run before
+
+    async def attempt() -> bytes:
+        await book.refresh()
+        if not book():
+            raise TransportError("no relay of the run is known yet")
+        return await client.get(run, limit=MAX_SPEC_BYTES)
+
+    data = await patiently(
+        attempt,
+        event="run.not_found_yet",
+        hint=f"no peer or relay knows the run {run[:12]}..; check the join string, and that the run is up",
+    )
+    spec = spec_from_bytes(data, run)
+    _keep(kept, encode(spec))
+    return spec
+
+
+def _keep(path: Path, data: bytes) -> None:
+    temporary = path.with_name(f".{path.name}.tmp")
+    with temporary.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+async def join_ledger(config: NodeConfig, spec: RunSpec, urls: tuple[str, ...], key: bytes | None) -> LedgerClient:
+    """Connect to the run's contract, wait for it when it is down, and check its terms. Raises ConfigError, LedgerError."""
+
+    async def attempt() -> LedgerClient:
+        return await open_ledger(spec, urls, operator_key=key, state=config.home / "ledger", patience=5.0)
+
+    ledger = await patiently(
+        attempt, event="ledger.unreachable", hint=f"no ledger end-point answers ({', '.join(urls)}); is the chain up?"
+    )
+    try:
+        await patiently(
+            lambda: _check_terms(ledger, spec), event="ledger.unreachable", hint="the ledger stopped answering"
+        )
+    except BaseException:
+        await ledger.close()
+        raise
+    if len(urls) == 1:
+        log.info("ledger.trusted", rpc=urls[0], why="the only end-point given: what it says is believed")
+    return ledger
+
+
+async def _check_terms(ledger: LedgerClient, spec: RunSpec) -> None:
+    try:
+        terms = await ledger.terms()
+    except LedgerUnavailable:
+        raise
+    except LedgerError as error:
+        raise LedgerMismatch(f"the contract does not know the run {spec.run_id[:12]}..: {error}") from error
+    held = [(o.node, o.operator.lower(), o.payout.lower()) for o in (*terms.validators, *terms.trainers)]
+    wanted = [(o.node, o.operator.lower(), o.payout.lower()) for o in (*spec.validators, *spec.trainers)]
+    numbers = (terms.quorum, terms.epoch_checkpoints, terms.epoch_max_seconds, terms.round_seconds)
+    epoch = spec.epoch
+    if held != wanted or numbers != (spec.quorum, epoch.checkpoints, epoch.max_seconds, epoch.round_seconds):
+        raise LedgerMismatch("the contract's terms of this run are not the spec's: somebody else created its id first")

@@ -1,0 +1,78 @@
+"""The relays known now: from their node records in the DHT, and from the addresses a join string or setting names."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import httpx
+import structlog
+
+from dht.envelope import Envelope
+from dht.errors import PeerError, TransportError
+from node.defaults import RELAY_REFRESH_SECONDS
+from roles.messages import NodeRecord, nodes_key, open_row
+from roles.ports import Directory
+from roles.shardcast.link import RelayInfo
+
+log = structlog.get_logger()
+
+FIRST_SECONDS = 0.3
+"""Between two looks while no relay is known."""
+HINT_SECONDS = 5.0
+"""What asking a hinted address for its node id may take."""
+MAX_STATUS = 64 * 1024
+
+
+class RelayBook:
+    """Call it for the relays known now. `refresh` reads the directory once; `run` does so for ever."""
+
+    def __init__(self, *, run: str, directory: Directory, http: httpx.AsyncClient, hints: Sequence[str]) -> None:
+        self._run, self._directory, self._http = run, directory, http
+        self._hints = list(dict.fromkeys(hints))
+        self._hinted: dict[str, RelayInfo] = {}
+        self._found: dict[str, RelayInfo] = {}
+
+    def __call__(self) -> Sequence[RelayInfo]:
+        """Relays, those of the directory first; each once."""
+        return list((self._hinted | self._found).values())
+
+    async def run(self) -> None:
+        """Stay current."""
+        while True:
+            await self.refresh()
+            await asyncio.sleep(RELAY_REFRESH_SECONDS if self._found else FIRST_SECONDS)
+
+    async def refresh(self) -> None:
+        """One look. A failure leaves what is known as it is."""
+        for url in [url for url in self._hints if url not in self._hinted]:
+            await self._ask(url)
+        key = nodes_key(self._run, "relay")
+        try:
+            rows = (await self._directory.read([key])).get(key, ())
+        except TransportError:
+            return
+        found = {info.node: info for row in rows if (info := self._relay_in(row)) is not None}
+        if set(found) != set(self._found):
+            log.info("relays.changed", relays=len(found))
+        self._found = found
+
+    def _relay_in(self, row: Envelope) -> RelayInfo | None:
+        try:
+            record = open_row(row, run=self._run, buckets=1)
+        except PeerError:
+            return None
+        if not isinstance(record, NodeRecord) or record.role != "relay" or record.state != "online" or not record.http:
+            return None
+        return RelayInfo(record.node, record.http)
+
+    async def _ask(self, url: str) -> None:
+        """Learn the node id behind a hinted address: grants name the relay by its id."""
+        try:
+            async with asyncio.timeout(HINT_SECONDS):
+                reply = await self._http.get(url.rstrip("/") + "/status")
+            node = reply.json().get("node") if len(reply.content) < MAX_STATUS else None
+        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ValueError, AttributeError):
+            return
+        if isinstance(node, str) and len(node) <= 64:
+            self._hinted[url] = RelayInfo(node, url)
