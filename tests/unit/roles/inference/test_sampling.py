@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from roles.inference.philox import philox4x32
@@ -11,6 +12,10 @@ from roles.inference.sampling import SamplingSettings, choose, gumbel_noise, sup
 
 def settings(temperature: float = 1.0, top_p: float = 1.0, top_k: int = 0) -> SamplingSettings:
     return SamplingSettings(temperature=temperature, top_p=top_p, top_k=top_k, max_tokens=8)
+
+
+def words(*values: int) -> tuple[npt.NDArray[np.uint64], ...]:
+    return tuple(np.array([value], dtype=np.uint64) for value in values)
 
 
 @pytest.mark.parametrize(
@@ -28,18 +33,15 @@ def settings(temperature: float = 1.0, top_p: float = 1.0, top_k: int = 0) -> Sa
 def test_philox4x32__published_answers(
     counter: tuple[int, ...], key: tuple[int, ...], expected: tuple[int, ...]
 ) -> None:
-    c0, c1, c2, c3 = (np.array([word], dtype=np.uint64) for word in counter)
-    k0, k1 = (np.array([word], dtype=np.uint64) for word in key)
-    assert philox4x32((c0, c1, c2, c3), (k0, k1))[0].tolist() == list(expected)
+    output = philox4x32(words(*counter), words(*key))  # type: ignore[arg-type]
+    assert output[0].tolist() == list(expected)
 
 
 def test_gumbel_noise__first_words_are_philox() -> None:
     seed, position = (0x299F31D0 << 32 | 0xA4093822) & (2**63 - 1), 5
-    word = lambda value: np.array([value], dtype=np.uint64)  # noqa: E731
-    words = philox4x32((word(1), word(position), word(0), word(0)), (word(seed & 0xFFFFFFFF), word(seed >> 32))).astype(
-        np.float64
-    )
-    expected = (-np.log(-np.log((words + 0.5) / 2**32))).astype(np.float32)[0]
+    counter, key = words(1, position, 0, 0), words(seed & 0xFFFFFFFF, seed >> 32)
+    uniform = (philox4x32(counter, key).astype(np.float64) + 0.5) / 2**32  # type: ignore[arg-type]
+    expected = (-np.log(-np.log(uniform))).astype(np.float32)[0]
     assert gumbel_noise(seed, position, 8)[4:].tolist() == expected.tolist()
 
 
