@@ -188,7 +188,7 @@ class Node:
         self._phase = "running"
         log.info("node.ready", seconds=round(self._uptime.seconds, 2))
         await actor.run()
-        log.info("run.ended")
+        log.info("role.ended")
 
     async def _serve_relay(self, parts: Parts, group: asyncio.TaskGroup, beside: list[asyncio.Task[None]]) -> None:
         from roles.relay import serve
