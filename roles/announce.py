@@ -35,3 +35,8 @@ class Voice:
             hint=",".join(relays).encode(),
             keep_seconds=keep_seconds,
         )
+
+    def withdraw(self, message: Message) -> None:
+        """Stop keeping a message published."""
+        key, _ = place_of(message, run=self._run, buckets=self._spec.buckets)
+        self._announcer.withdraw(key, subkey_for(message, run=self._run, signer=self.node, buckets=self._spec.buckets))

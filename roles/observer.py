@@ -89,6 +89,20 @@ class Observer:
         """Wait until a look found something new, or the timeout passed. For one waiter; several take a `watch` each."""
         await self._own_watch.changed(timeout)
 
+    def listen(self, rejected: Callable[[Envelope, Reject], None]) -> None:
+        """Tell this function of rows whose signer is at fault at the gate."""
+        self._rejected = rejected
+
+    async def read_rows(self, keys: Sequence[str]) -> list[Envelope]:
+        """Rows under keys that no look covers; none when the directory does not answer."""
+        try:
+            async with asyncio.timeout(15):
+                found = await self._directory.read(keys)
+        except (TransportError, TimeoutError) as error:
+            self._note_down("directory", str(error) or "no answer in time")
+            return []
+        return [row for key in keys for row in found.get(key, ())]
+
     def watch(self) -> Watch:
         """A waiter of its own."""
         return Watch(self)

@@ -156,6 +156,10 @@ class TrustedState:
             self._open_step(opened)
         return head
 
+    def reopen_step(self, opened: OpenStep) -> None:
+        """Take back, from this node's own disk, a step that the leader had opened."""
+        self._open_step(opened)
+
     def _open_step(self, opened: OpenStep) -> None:
         before = self.opened.get(opened.step)  # the share is fixed when the step opens; the limit only rises
         if before is not None:
@@ -287,6 +291,15 @@ class TrustedState:
             return False
         submission = admitted.submission
         return self._accepted.get((submission.node, submission.step, submission.index), digest) == digest
+
+    def disputed(self) -> frozenset[str]:
+        """Digests of submissions with a fault verdict that no quorum of audited acceptances answers."""
+        return frozenset(
+            digest
+            for digest, standing in self.standings.items()
+            if any(verdict.outcome == "fault" for verdict in standing.verdicts.values())
+            and sum(v.outcome == "accept" and v.audited for v in standing.verdicts.values()) < self.spec.quorum
+        )
 
     def rival(self, submission: Submission, digest: str) -> str | None:
         """The other submission of the same index that was accepted first, if any."""

@@ -1,0 +1,377 @@
+"""A validator's part in the tally: adopt what is final, propose when it is its turn, attest what holds, finalise.
+
+Round and proposer follow ledger time, so a proposer that is gone costs one round. An attestation is on disk before it
+is given, and given once per epoch and round.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import structlog
+
+from dht.encoding import sha256
+from dht.envelope import Envelope
+from dht.errors import NodeError, PeerError
+from ledger.errors import LedgerError
+from ledger.records import Attestation, Block, FinalRoot, Proposal
+from ledger.rules import find_closing_block
+from roles.announce import Voice
+from roles.judged import JudgedRows
+from roles.messages import Submission, TallyRow, tally_key
+from roles.observer import Observer
+from roles.ports import Clock, Ledger, Relays
+from roles.rules import Refusal
+from roles.shardcast.disk import write_durably
+from roles.spec import RunSpec
+from roles.tally import (
+    MAX_BLOB,
+    Contribution,
+    TallyBody,
+    TallyContext,
+    TallyRefused,
+    build_tally,
+    check_tally,
+    open_final_tally,
+    place_digest,
+)
+from roles.trusted import AdmittedSubmission, TrustedState, is_verdict_on
+
+log = structlog.get_logger()
+
+MAX_CLOSINGS = 16
+GRACE_MS = 3_000
+"""How long a proposer waits, after a close, for verdicts that are under way."""
+STAGGER_MS = 4_000
+"""How long the others leave finalising to the proposer."""
+RESEND_MS = 20_000
+FETCH_SECONDS = 60
+
+
+class Tallying:
+    """The epochs of one run as one validator sees them. `turn` does whatever can be done now, and never raises."""
+
+    def __init__(
+        self,
+        *,
+        spec: RunSpec,
+        trusted: TrustedState,
+        observer: Observer,
+        voice: Voice,
+        ledger: Ledger,
+        relays: Relays,
+        node: str,
+        folder: Path,
+        records: JudgedRows,
+        clock: Clock,
+    ) -> None:
+        self.roots: Sequence[FinalRoot] = ()
+        self._spec, self._trusted, self._observer, self._voice = spec, trusted, observer, voice
+        self._ledger, self._relays, self._node, self._folder = ledger, relays, node, folder
+        self._records, self._clock = records, clock
+        self._parent: TallyBody | None = None
+        self._credited: frozenset[str] = frozenset()
+        self._attested: dict[tuple[int, int], TallyRow] = {}
+        self._refused: set[str] = set()
+        self._seen_at: dict[tuple[object, ...], int] = {}
+        self._down: str | None = None
+
+    @property
+    def epoch(self) -> int:
+        """The epoch being tallied."""
+        return len(self.roots)
+
+    def is_credited(self, submission: Submission) -> bool:
+        """Whether a final tally holds this place."""
+        return place_digest(submission) in self._credited
+
+    def may_be_credited(self, submission: Submission) -> bool:
+        """Whether it is not too late for the submission's step."""
+        return submission.step >= self.oldest_creditable_step()
+
+    def oldest_creditable_step(self) -> int:
+        """The lowest step whose submissions can still be credited."""
+        view = self._trusted.view
+        age = len(self._spec.validators)
+        if view is None or self.epoch < age:
+            return 0
+        closed = self.roots[self.epoch - age].closing_block
+        return max((step + 1 for step, commit in view.commits.items() if commit.block <= closed), default=0)
+
+    def has_uncredited(self, last_step: int) -> bool:
+        """Whether an accepted submission of a step up to `last_step` waits for a tally."""
+        return any(
+            item.submission.step <= last_step
+            and self.may_be_credited(item.submission)
+            and not self.is_credited(item.submission)
+            for item in self._trusted.accepted()
+        )
+
+    async def resume(self) -> None:
+        """Say again what was attested before a restart."""
+        for row in self._records.attestations():
+            self._attested[(row.epoch, row.round)] = row
+        if self._attested:
+            await self._announce(self._attested[max(self._attested)], ())
+
+    async def turn(self, *, is_settled: Callable[[], bool]) -> None:
+        """One look at the epoch: adopt, read, propose, attest, finalise."""
+        try:
+            await self._turn(is_settled)
+        except (LedgerError, NodeError, TimeoutError) as error:
+            self._note(str(error) or type(error).__name__)
+        else:
+            self._note(None)
+
+    def _note(self, trouble: str | None) -> None:
+        if trouble is not None and trouble != self._down:
+            log.warning("tally.delayed", epoch=self.epoch, why=trouble)
+        self._down = trouble
+
+    async def _turn(self, is_settled: Callable[[], bool]) -> None:
+        view = self._trusted.view
+        if view is None:
+            return
+        await self._adopt(await self._ledger.final_roots())
+        closings = await self._closings()
+        if not closings:
+            return
+        for row in await self._observer.read_rows([tally_key(self._trusted.run, self.epoch)]):
+            self._admit(row)
+        head = await self._ledger.head()
+        await self._attest_proposals(closings, head)
+        await self._propose(closings, head, is_settled)
+        await self._finalise()
+
+    # -- what is final -------------------------------------------------------------------------------------------
+
+    async def _adopt(self, roots: Sequence[FinalRoot]) -> None:
+        """Build on what the ledger says is final; the newest blob is kept, so that it is never lost."""
+        if len(roots) == len(self.roots):
+            return
+        newest = roots[-1]
+        blob = await self._fetch(newest.blob, ())
+        self._parent = open_final_tally(blob, newest)
+        self._credited = frozenset(place for places in self._parent.credited for place in places)
+        for root in roots[len(self.roots) :]:
+            log.info("tally.finalised", epoch=root.epoch, round=root.round, root=root.root, total=root.total)
+        self.roots = tuple(roots)
+        self._refused.clear()
+        self._seen_at.clear()
+        self._drop_old_rows()
+        await asyncio.to_thread(_keep_files, self._folder, {root.blob for root in roots[-2:]})
+
+    def _drop_old_rows(self) -> None:
+        for place in [place for place in self._attested if place[0] < self.epoch - 1]:
+            self._voice.withdraw(self._attested.pop(place))
+        self._trusted.forget_tallies_before(self.epoch)
+
+    async def _closings(self) -> list[Block]:
+        """Blocks this epoch may close at, earliest first: an epoch in which nobody earned runs on to the next."""
+        after = self.roots[-1].closing_block if self.roots else None
+        found: list[Block] = []
+        while len(found) < MAX_CLOSINGS:
+            block = await find_closing_block(self._ledger, after)
+            if block is None:
+                break
+            found.append(block)
+            after = block.number
+        return found
+
+    async def _context(self, closing: Block) -> TallyContext:
+        view = self._trusted.view
+        if view is None:
+            raise LedgerError("the ledger was not read yet")
+        return TallyContext(
+            spec=self._spec,
+            run=self._trusted.run,
+            roots=self.roots,
+            parent=self._parent,
+            closing_block=closing.number,
+            validators=tuple(item.node for item in view.terms.validators),
+            commits={commit.step: commit for commit in await self._ledger.commits()},
+            registrations=await self._ledger.registrations(),
+        )
+
+    # -- proposing -----------------------------------------------------------------------------------------------
+
+    async def _propose(self, closings: Sequence[Block], head: Block, is_settled: Callable[[], bool]) -> None:
+        for closing in closings:
+            context = await self._context(closing)
+            contributions = self._contributions(context)
+            if contributions:
+                break
+        else:
+            return
+        number = self._round_at(closing, head)
+        if context.proposer(number) != self._node or (self.epoch, number) in self._attested:
+            return
+        waited = self._waited(("close", closing.number))
+        if waited < GRACE_MS and not is_settled():
+            return
+        blob, proposal = await asyncio.to_thread(build_tally, context, contributions, round_number=number)
+        holders = await self._relays.put(blob)
+        log.info("tally.proposed", epoch=self.epoch, round=number, root=proposal.root, total=proposal.total)
+        await self._attest(proposal, blob, holders)
+
+    def _contributions(self, context: TallyContext) -> list[Contribution]:
+        credited = context.credited()
+        return [
+            Contribution(item.row, self._votes(item))
+            for item in self._trusted.accepted()
+            if context.is_creditable(item.submission.step) and place_digest(item.submission) not in credited
+        ]
+
+    def _votes(self, item: AdmittedSubmission) -> tuple[Envelope, ...]:
+        """Accepting verdicts of a quorum, those that audited first."""
+        standing = self._trusted.standings[item.digest]
+        accepting = [
+            (not verdict.audited, signer)
+            for signer, verdict in standing.verdicts.items()
+            if verdict.outcome == "accept" and is_verdict_on(verdict, item.submission)
+        ]
+        return tuple(standing.rows[signer] for _, signer in sorted(accepting)[: self._spec.quorum])
+
+    def _round_at(self, closing: Block, head: Block) -> int:
+        return max(0, head.timestamp - closing.timestamp) // self._spec.epoch.round_seconds
+
+    def _waited(self, what: tuple[object, ...]) -> int:
+        """Milliseconds since this was first asked."""
+        now = self._clock()
+        return now - self._seen_at.setdefault(what, now)
+
+    # -- attesting -----------------------------------------------------------------------------------------------
+
+    def _admit(self, row: Envelope) -> None:
+        try:
+            self._trusted.admit_tally(row)
+        except (PeerError, Refusal):
+            return
+
+    async def _attest_proposals(self, closings: Sequence[Block], head: Block) -> None:
+        """Check and attest what the proposer of a round has announced."""
+        blocks = {block.number: block for block in closings}
+        for (epoch, number, signer), (row, envelope) in sorted(self._trusted.tallies.items()):
+            closing = blocks.get(row.closing_block)
+            if epoch != self.epoch or closing is None or (epoch, number) in self._attested or row.blob in self._refused:
+                continue
+            context = await self._context(closing)
+            # [IGNORE] out of turn, or of a round that this node's ledger has not reached
+            if context.proposer(number) == signer and number <= self._round_at(closing, head) + 1:
+                await self._judge_proposal(row, envelope, context)
+
+    async def _judge_proposal(self, row: TallyRow, envelope: Envelope, context: TallyContext) -> None:
+        proposal = proposal_from(row)
+        relays = tuple(envelope.hint.decode("ascii", "replace").split(",")) if envelope.hint else ()
+        blob = await self._fetch(row.blob, relays)
+        disputed = self._trusted.disputed()
+        try:
+            await asyncio.to_thread(check_tally, blob, proposal, context, disputed=disputed)
+        except TallyRefused as error:
+            self._refused.add(row.blob)
+            log.warning("tally.refused", epoch=row.epoch, round=row.round, proposer=envelope.signer, why=str(error))
+            return
+        await self._attest(proposal, blob, relays)
+
+    async def _attest(self, proposal: Proposal, blob: bytes, relays: Sequence[str]) -> None:
+        attestation = await self._ledger.attest(proposal)
+        row = row_from(proposal, attestation, size=len(blob))
+        await asyncio.to_thread(_write, self._folder / proposal.blob, blob)
+        if not self._records.keep_attestation(row):
+            return
+        self._attested[(row.epoch, row.round)] = row
+        await self._announce(row, relays)
+        log.info("tally.attested", epoch=row.epoch, round=row.round, root=row.root, total=row.total)
+
+    async def _announce(self, row: TallyRow, relays: Sequence[str]) -> None:
+        self._admit(await self._voice.announce(row, relays=relays))
+
+    # -- finalising ----------------------------------------------------------------------------------------------
+
+    async def _finalise(self) -> None:
+        """Send a proposal that has its quorum: at once if it is ours, else when its proposer has not."""
+        by_proposal: defaultdict[Proposal, dict[str, Attestation]] = defaultdict(dict)
+        for (epoch, _, _), (row, _) in self._trusted.tallies.items():
+            if epoch == self.epoch:
+                by_proposal[proposal_from(row)][row.operator] = Attestation(row.operator, row.signature)
+        for proposal, claimed in by_proposal.items():
+            if len(claimed) >= self._spec.quorum and self._is_due(proposal):
+                await self._send(proposal, claimed)
+
+    def _is_due(self, proposal: Proposal) -> bool:
+        validators = [item.node for item in self._trusted.view.terms.validators] if self._trusted.view else [""]
+        is_own = validators[(proposal.epoch + proposal.round) % len(validators)] == self._node
+        waited = self._waited(("quorum", proposal))
+        sent = self._seen_at.get(("sent", proposal))
+        return (is_own or waited >= STAGGER_MS) and (sent is None or self._clock() - sent >= RESEND_MS)
+
+    async def _send(self, proposal: Proposal, claimed: dict[str, Attestation]) -> None:
+        valid = [item for item in claimed.values() if await self._ledger.check_attestation(proposal, item)]
+        if len(valid) < self._spec.quorum:
+            return
+        self._seen_at[("sent", proposal)] = self._clock()
+        try:
+            await self._ledger.finalise(proposal, valid)
+        except LedgerError as error:  # another validator was first, or the chain is away: the next turn sees which
+            log.info("tally.unsent", epoch=proposal.epoch, round=proposal.round, why=str(error))
+
+    # -- blobs ---------------------------------------------------------------------------------------------------
+
+    async def _fetch(self, digest: str, relays: Sequence[str]) -> bytes:
+        """A tally blob from our own disk, or from relays. Raises TransportError."""
+        held = await asyncio.to_thread(_read, self._folder / digest)
+        if held is not None and sha256(held) == digest:
+            return held
+        async with asyncio.timeout(FETCH_SECONDS):
+            blob = await self._relays.get(digest, limit=MAX_BLOB, relays=relays)
+        await asyncio.to_thread(_write, self._folder / digest, blob)
+        return blob
+
+
+def proposal_from(row: TallyRow) -> Proposal:
+    """What a tally row attests."""
+    return Proposal(
+        run=row.run,
+        epoch=row.epoch,
+        round=row.round,
+        closing_block=row.closing_block,
+        parent_root=row.parent_root,
+        root=row.root,
+        total=row.total,
+        blob=row.blob,
+    )
+
+
+def row_from(proposal: Proposal, attestation: Attestation, *, size: int) -> TallyRow:
+    """The message that carries an attestation; `size` is the blob's, in bytes."""
+    return TallyRow(
+        run=proposal.run,
+        epoch=proposal.epoch,
+        round=proposal.round,
+        closing_block=proposal.closing_block,
+        parent_root=proposal.parent_root,
+        root=proposal.root,
+        total=proposal.total,
+        blob=proposal.blob,
+        size=size,
+        operator=attestation.operator,
+        signature=attestation.signature,
+    )
+
+
+def _read(path: Path) -> bytes | None:
+    return path.read_bytes() if path.is_file() else None
+
+
+def _write(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_durably(path, data)
+
+
+def _keep_files(folder: Path, names: set[str]) -> None:
+    for path in folder.iterdir():
+        if path.name not in names:
+            path.unlink(missing_ok=True)

@@ -1,0 +1,72 @@
+"""The committed checkpoints a validator judges with: fetched by digest, kept on disk, loaded one at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Collection
+from pathlib import Path
+
+import structlog
+
+from dht.errors import NodeError
+from ledger.records import Commit
+from roles.compute import ComputeThread
+from roles.inference.engine import Engine
+from roles.ports import Relays
+
+log = structlog.get_logger()
+
+FETCH_SECONDS = 600
+
+
+class PolicyShelf:
+    """Checkpoints by manifest digest. The engine holds one; work in the order of policies swaps rarely."""
+
+    def __init__(self, *, relays: Relays, folder: Path, engine: Engine, compute: ComputeThread) -> None:
+        self._relays = relays
+        self._folder = folder
+        self._engine = engine
+        self._compute = compute
+        self._paths: dict[str, Path] = {}
+        self._fetching: set[str] = set()
+        self._loaded = ""
+
+    def has(self, manifest: str) -> bool:
+        """Whether the checkpoint is on disk, every byte verified."""
+        return manifest in self._paths
+
+    def wants(self, manifest: str) -> bool:
+        """Whether somebody should fetch it."""
+        return manifest not in self._paths and manifest not in self._fetching
+
+    def reserve(self, manifest: str) -> None:
+        """Say that somebody is about to fetch it."""
+        self._fetching.add(manifest)
+
+    async def fetch(self, commit: Commit) -> None:
+        """Fetch a committed checkpoint. A failure is logged; the next turn tries again."""
+        self._fetching.add(commit.manifest)
+        try:
+            async with asyncio.timeout(FETCH_SECONDS):
+                self._paths[commit.manifest] = await self._relays.fetch_checkpoint(commit.manifest, self._folder)
+        except (NodeError, TimeoutError) as error:
+            log.warning("checkpoint.unavailable", step=commit.step, why=str(error) or "no answer in time")
+            await asyncio.sleep(1)  # a relay may not have it yet
+        finally:
+            self._fetching.discard(commit.manifest)
+
+    def load(self, manifest: str) -> None:
+        """Put a checkpoint into the engine, unless it is there. Blocking: for the compute thread. Raises BadCheckpoint."""
+        if manifest == self._loaded:
+            return
+        self._loaded = ""
+        self._engine.load(self._paths[manifest])
+        self._loaded = manifest
+        log.info("checkpoint.loaded", manifest=manifest)
+
+    async def keep_only(self, manifests: Collection[str]) -> None:
+        """Remove the others from disk."""
+        for manifest in [name for name in self._paths if name not in manifests]:
+            path = self._paths.pop(manifest)
+            await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)
