@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ledger.errors import LedgerError, LedgerRejected
@@ -18,11 +18,12 @@ from ledger.records import (
     RegistrationRequest,
     RunTerms,
 )
-from ledger.rules import find_closing_block, is_committed, is_settled
+from ledger.rules import MAX_NONCE, find_closing_block, is_committed, is_settled
 from ledger.wallet import (
     Domain,
     address_of,
     check_node_signature,
+    checked_address,
     recover_typed_data,
     registration_message,
     registration_typed_data,
@@ -102,8 +103,9 @@ class BaseLedger(ABC):
     async def register(self, request: RegistrationRequest) -> None:
         """Send a registration, paying its gas. One in force already is a success.
 
-        Raises LedgerRejected for a wrong signature or an old nonce.
+        Raises LedgerRejected for a wrong signature or an old nonce, WalletError for a malformed address or node id.
         """
+        request = _normal_form(request)
         if request.run != self._must_have_run():
             raise LedgerRejected("unknown run")
         # The contract cannot tell, and readers would ignore it: no gas for that.
@@ -191,3 +193,16 @@ class BaseLedger(ABC):
         if self._run is None:
             raise LedgerError("no run was named")
         return self._run
+
+
+def _normal_form(request: RegistrationRequest) -> RegistrationRequest:
+    """The request with addresses and signatures as records have them: it may come from a stranger."""
+    if not 0 < request.nonce <= MAX_NONCE:
+        raise LedgerRejected("nonce")
+    return replace(
+        request,
+        wallet=checked_address(request.wallet) if request.wallet else None,
+        claimed=checked_address(request.claimed) if request.claimed else None,
+        wallet_signature=request.wallet_signature.removeprefix("0x").lower(),
+        node_signature=request.node_signature.removeprefix("0x").lower(),
+    )

@@ -145,16 +145,20 @@ class DevChain:
         return digest
 
     def call(self, *, sender: str, to: str | None, data: bytes, value: int = 0) -> tuple[bytes, int]:
-        """Run a call on top of the newest block: what it returns and the gas it needs. Raises Reverted, Refused."""
-        vm = self._chain.get_vm(self._chain.get_canonical_head())
+        """Run a call in the block that would come next: what it returns and the gas it needs.
+
+        Raises Reverted, Refused.
+        """
+        # The caller is charged nothing, and the time is the next block's by our clock, not py-evm's own.
+        header = self._chain.header.copy(timestamp=self._next_timestamp(), base_fee_per_gas=0)
+        vm = self._chain.get_vm(header)
         target = to_canonical_address(to) if to else b""
         unsigned = vm.get_transaction_builder().create_unsigned_transaction(
             nonce=self.nonce(sender), gas_price=0, gas=GAS_LIMIT, to=target, value=value, data=data
         )
         spoofed: Any = SpoofTransaction(unsigned, from_=to_canonical_address(sender))
         try:
-            with vm.in_costless_state() as state:
-                computation = state.costless_execute_transaction(spoofed)
+            computation = vm.state.costless_execute_transaction(spoofed)
         except ValidationError as error:
             raise Refused(f"invalid call: {error}") from error
         if computation.is_error:
@@ -206,10 +210,13 @@ class DevChain:
             raise Refused("insufficient funds for gas")
 
     def _append(self, raw: bytes | None) -> None:
-        timestamp = max(self.head_timestamp + 1, int(self._clock()))
+        timestamp = self._next_timestamp()
         if self._journal:
             self._journal.append(timestamp, raw)
         self._make_block(timestamp, raw)
+
+    def _next_timestamp(self) -> int:
+        return max(self.head_timestamp + 1, int(self._clock()))
 
     def _make_block(self, timestamp: int, raw: bytes | None) -> None:
         self._chain.set_header_timestamp(timestamp)

@@ -1,0 +1,235 @@
+"""The compiled registry on an in-process EVM, called as its users would, and builders of what it is called with."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from eth_account import Account
+from nacl.signing import SigningKey
+
+from ledger import abi
+from ledger.devnet import devnet_accounts
+from ledger.errors import LedgerRejected
+from ledger.events import TOPICS, EventLog, operator_tuples, parse_terms
+from ledger.evm import CHAIN_ID, DevChain, Genesis, Reverted
+from ledger.records import ZERO_DIGEST, Attestation, Block, Operator, Proposal, RegistrationRequest, RunTerms
+from ledger.wallet import (
+    NO_ADDRESS,
+    Domain,
+    address_of,
+    node_from_public_key,
+    public_key_from_node,
+    registration_message,
+    sign_registration,
+    sign_typed_data,
+    tally_typed_data,
+)
+
+START = 1_700_000_000
+KEYS = devnet_accounts(12, "contract-tests")
+ADDRESSES = tuple(address_of(key) for key in KEYS)
+NODE_KEYS = tuple(SigningKey(hashlib.sha256(bytes([index])).digest()) for index in range(8))
+NODES = tuple(node_from_public_key(bytes(key.verify_key)) for key in NODE_KEYS)
+TRAINER, STRANGER, OWNER = KEYS[0], KEYS[8], KEYS[9]
+VALIDATORS = KEYS[1:4]
+WALLET = KEYS[7]
+
+
+def digest(text: object) -> str:
+    """A digest to use as an id."""
+    return hashlib.sha256(str(text).encode()).hexdigest()
+
+
+RUN = digest("run")
+
+
+def make_operator(index: int) -> Operator:
+    return Operator(NODES[index], ADDRESSES[index], ADDRESSES[7])
+
+
+def make_terms(**changes: Any) -> RunTerms:
+    terms = RunTerms(
+        run=RUN,
+        owner=address_of(OWNER),
+        validators=tuple(make_operator(index) for index in (1, 2, 3)),
+        trainers=(make_operator(0),),
+        quorum=2,
+        epoch_checkpoints=2,
+        epoch_max_seconds=600,
+        round_seconds=10,
+        created_block=2,
+    )
+    return replace(terms, **changes)
+
+
+def make_proposal(**changes: Any) -> Proposal:
+    proposal = Proposal(
+        run=RUN,
+        epoch=0,
+        round=0,
+        closing_block=4,
+        parent_root=ZERO_DIGEST,
+        root=digest("root 0"),
+        total=100,
+        blob=digest("blob 0"),
+    )
+    return replace(proposal, **changes)
+
+
+def make_registration(
+    domain: Domain, *, node: int = 5, nonce: int = 1, wallet: bytes | None = WALLET, claimed: str | None = None
+) -> RegistrationRequest:
+    return sign_registration(
+        domain,
+        run=RUN,
+        node=NODES[node],
+        nonce=nonce,
+        sign_node=lambda message: NODE_KEYS[node].sign(message).signature,
+        wallet_key=wallet,
+        claimed=claimed,
+    )
+
+
+def attest(domain: Domain, proposal: Proposal, key: bytes) -> Attestation:
+    return Attestation(address_of(key), sign_typed_data(tally_typed_data(domain, proposal), key))
+
+
+class Clock:
+    """A clock the test sets; 0 leaves every block a second after its parent."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Registry:
+    """A deployed registry. Calls raise LedgerRejected with the contract's reason."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.chain = DevChain(Genesis(START, ADDRESSES), clock=self.clock)
+        receipt = self.transact(OWNER, None, abi.built()["bytecode"])
+        self.address: str = receipt["contractAddress"]
+        self.domain = Domain(CHAIN_ID, self.address)
+
+    @property
+    def next_block(self) -> Block:
+        """The block the next transaction is in, but for its hash."""
+        return Block(int(self.chain.head["number"], 16) + 1, "", self.chain.head_timestamp + 1)
+
+    def skip(self, seconds: int) -> None:
+        """Mine one empty block `seconds` after the newest."""
+        self.clock.now = self.chain.head_timestamp + seconds
+        self.chain.mine()
+
+    def transact(self, key: bytes, to: str | None, data: str) -> dict[str, Any]:
+        transaction = {
+            "type": 2,
+            "chainId": CHAIN_ID,
+            "nonce": self.chain.nonce(address_of(key)),
+            "gas": 8_000_000,
+            "maxFeePerGas": 10**10,
+            "maxPriorityFeePerGas": 1,
+            "data": data,
+            "value": 0,
+            **({"to": to} if to else {}),
+        }
+        raw = bytes(Account.sign_transaction(transaction, key).raw_transaction)
+        receipt = self.chain.receipt(self.chain.send(raw))
+        assert receipt is not None
+        return receipt
+
+    def call(self, key: bytes, name: str, *arguments: object) -> dict[str, Any]:
+        """Receipt of a transaction. A call that reverts is not sent."""
+        data = abi.encode_call(name, *arguments)
+        try:
+            self.chain.call(sender=address_of(key), to=self.address, data=abi.unhex(data))
+        except Reverted as error:
+            raise LedgerRejected(abi.revert_reason(error.data) or "no reason") from error
+        receipt = self.transact(key, self.address, data)
+        assert receipt["status"] == "0x1"
+        return receipt
+
+    def view(self, name: str, *arguments: object) -> tuple[Any, ...]:
+        data = abi.unhex(abi.encode_call(name, *arguments))
+        output, _ = self.chain.call(sender=NO_ADDRESS, to=self.address, data=data)
+        return abi.decode_result(name, "0x" + output.hex())
+
+    def create_run(self, terms: RunTerms | None = None) -> dict[str, Any]:
+        terms = terms or make_terms()
+        operators = operator_tuples(terms.validators), operator_tuples(terms.trainers)
+        numbers = (terms.quorum, terms.epoch_checkpoints, terms.epoch_max_seconds, terms.round_seconds)
+        return self.call(OWNER, "create_run", bytes.fromhex(terms.run), *operators, *numbers)
+
+    def terms(self, run: str = RUN) -> RunTerms:
+        key = bytes.fromhex(run)
+        return parse_terms(run, self.view("runs", key)[0], self.view("operators", key))
+
+    def register(self, request: RegistrationRequest) -> dict[str, Any]:
+        return self.call(
+            STRANGER,
+            "register",
+            bytes.fromhex(request.run),
+            public_key_from_node(request.node),
+            request.wallet or NO_ADDRESS,
+            request.claimed or NO_ADDRESS,
+            request.nonce,
+            bytes.fromhex(request.wallet_signature),
+            bytes.fromhex(request.node_signature),
+        )
+
+    def commit(
+        self,
+        step: int,
+        *,
+        key: bytes = TRAINER,
+        run: str = RUN,
+        term: int = 1,
+        manifest: str | None = None,
+        parent: str | None = None,
+        final: bool = False,
+    ) -> dict[str, Any]:
+        """Commit checkpoint `step` of the chain of manifests digest(0), digest(1), .. unless told otherwise."""
+        made = bytes.fromhex(manifest if manifest is not None else digest(step))
+        before = bytes.fromhex(parent if parent is not None else digest(step - 1) if step else ZERO_DIGEST)
+        return self.call(key, "commit_checkpoint", bytes.fromhex(run), term, step, made, before, final)
+
+    def finalise(self, proposal: Proposal, attestations: Sequence[Attestation] | None = None) -> dict[str, Any]:
+        """Finalise with the attestations given, by default those of the first two validators."""
+        if attestations is None:
+            attestations = [attest(self.domain, proposal, key) for key in VALIDATORS[:2]]
+        tally = (
+            bytes.fromhex(proposal.run),
+            proposal.epoch,
+            proposal.round,
+            proposal.closing_block,
+            bytes.fromhex(proposal.parent_root),
+            bytes.fromhex(proposal.root),
+            proposal.total,
+            bytes.fromhex(proposal.blob),
+        )
+        return self.call(STRANGER, "finalise", tally, [bytes.fromhex(each.signature) for each in attestations])
+
+    def events(self) -> EventLog:
+        """What readers of the run see."""
+        log = EventLog()
+        newest = int(self.chain.head["number"], 16)
+        log.add([each for each in self.chain.logs(0, newest) if each["topics"][0] in TOPICS])
+        return log
+
+
+def message_of(domain: Domain, request: RegistrationRequest) -> bytes:
+    """What the node signed."""
+    return registration_message(
+        domain,
+        run=request.run,
+        node=request.node,
+        wallet=request.wallet,
+        claimed=request.claimed,
+        nonce=request.nonce,
+    )
