@@ -28,7 +28,7 @@ from roles.shardcast.catalogue import KeptCheckpoint
 from roles.shardcast.errors import StaleCheckpoint
 from roles.shardcast.gather import ShardGatherer
 from roles.shardcast.grants import relays_in
-from roles.shardcast.link import RelayInfo, RelayLink, Sink, TransferLimits
+from roles.shardcast.link import RelayInfo, RelayLink, Sink, TransferLimits, unix_ms
 from roles.shardcast.shelf import Shelf
 
 log = structlog.get_logger("relay")
@@ -68,7 +68,7 @@ class Relay:
         sponsor: Sponsor | None = None,
         spec: bytes = b"",
         settings: RelaySettings | None = None,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], int] = unix_ms,
         free_space: Callable[[Path], int] | None = None,
     ) -> None:
         self.settings = settings = settings or RelaySettings()
@@ -104,7 +104,7 @@ class Relay:
         if self._spec:
             await self.shelf.store.put(self._spec, pin=True)
 
-    def _desk(self, is_member: Callable[[NodeId], bool], sponsor: Sponsor | None, clock: Callable[[], float]) -> Desk:
+    def _desk(self, is_member: Callable[[NodeId], bool], sponsor: Sponsor | None, clock: Callable[[], int]) -> Desk:
         settings = self.settings
         quota = Quota(settings.quota_bytes, settings.quota_uploads, settings.window, time.monotonic)
         desk = SponsorDesk(sponsor, run=self.run_id, per_hour=settings.sponsored_per_hour, work_bits=settings.work_bits)

@@ -84,20 +84,20 @@ class Quota:
 
 
 class GrantBook:
-    """Judges grants and remembers the used ones until they expire. `clock` gives unix seconds.
+    """Judges grants and remembers the used ones until they expire. `clock` gives unix milliseconds.
 
     What was used before a restart is not remembered: grants sealed before it are refused instead.
     """
 
-    def __init__(self, relay: NodeId, *, clock: Callable[[], float]) -> None:
+    def __init__(self, relay: NodeId, *, clock: Callable[[], int]) -> None:
         self._relay, self._clock = relay, clock
-        self._started_ms = int(clock() * 1000)
+        self._started_ms = clock()
         self._used: dict[tuple[NodeId, str], int] = {}
         self._swept_ms = self._started_ms
 
     def check(self, row: Envelope, grant: UploadGrant, *, blob: str, size: int) -> None:
         """Raises Refusal unless the grant is for this relay, this blob, this length and this time."""
-        now = int(self._clock() * 1000)
+        now = self._clock()
         if grant.relay != self._relay:
             raise Refusal(403, "grant_other_relay", "the grant is for another relay")
         if grant.blob != blob:
@@ -115,7 +115,7 @@ class GrantBook:
 
     def use(self, row: Envelope, grant: UploadGrant) -> None:
         """Mark a grant as used."""
-        now = int(self._clock() * 1000)
+        now = self._clock()
         if now - self._swept_ms > 60_000:
             self._used = {name: until for name, until in self._used.items() if until > now}
             self._swept_ms = now

@@ -29,7 +29,8 @@ class RelaySettings:
     work_bits: int = WORK_BITS
     poll: float = 2.0  # between two looks at the checkpoint rows
     pull_stall: float = 10.0
-    uploads_at_once: int = 64
+    uploads_at_once: int = 64  # of members together; the trainer's shards are not counted
+    uploads_of_one: int = 4
 
     def total(self, size: int) -> float:
         """Longest time for `size` bytes."""

@@ -11,11 +11,13 @@ import fcntl
 import hashlib
 import os
 import shutil
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from dht.encoding import ZERO_DIGEST
 from dht.envelope import Envelope, from_bytes, to_bytes
 from dht.errors import PeerError
 from dht.identity import NodeId
@@ -175,3 +177,14 @@ def load_checkpoint_manifest(
         return None
     right = manifest_digest(envelope) == digest and is_checkpoint_intact(directory, Layout(manifest))
     return manifest if right else None
+
+
+def prune_checkpoints(into: Path, *, keep: Collection[str]) -> None:
+    """Delete checkpoints under `into`, finished or partial, whose manifest digest is not in `keep`. Blocking.
+
+    The caller keeps what any reader of its own still has open (WGT-15).
+    """
+    for path in into.iterdir() if into.is_dir() else ():
+        name = path.name.removeprefix(".partial-")
+        if len(name) == len(ZERO_DIGEST) and name not in keep and path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)

@@ -22,6 +22,7 @@ from dht.identity import NodeId, NodeKey
 from ledger.records import RegistrationRequest
 from roles.messages import CheckpointManifest
 from roles.shardcast.assembly import Assembly, load_checkpoint_manifest
+from roles.shardcast.copies import replicate
 from roles.shardcast.errors import NotHeld, WrongBytes
 from roles.shardcast.gather import ShardGatherer
 from roles.shardcast.link import RelayInfo, RelayLink, TransferLimits
@@ -36,6 +37,8 @@ ROUNDS = 3
 """Times the whole list of relays is gone through for one small blob."""
 PAUSE = 0.3
 LOCK_PAUSE = 0.2
+PATIENCE = 3.0
+"""Seconds a copy of a small blob may take before the next relay is tried beside it."""
 
 
 class RelayClient:
@@ -62,18 +65,15 @@ class RelayClient:
 
     async def put(self, data: bytes, *, copies: int = 2) -> tuple[NodeId, ...]:
         """Store a blob on `copies` relays, or as many as take it. Raises TransportError when none does."""
-        digest = sha256(data)
-        waiting, holders, trouble = self.link.order(), list[NodeId](), "no relay is known"
-        while waiting and len(holders) < copies:
-            batch, waiting = waiting[: copies - len(holders)], waiting[copies - len(holders) :]
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._put_one(relay, digest, data)) for relay in batch]
-            results = [task.result() for task in tasks]
-            holders += [relay.node for relay, result in zip(batch, results, strict=True) if not result]
-            trouble = next((result for result in results if result), trouble)
+        digest, troubles = sha256(data), ["no relay is known"]
+
+        async def push(relay: RelayInfo) -> bool:
+            return await self._put_one(relay, digest, data, troubles)
+
+        holders = await replicate(self.link.order(), push, copies=copies, patience=PATIENCE, hedge=True)
         if not holders:
-            raise TransportError(f"no relay took the blob: {trouble}")
-        return tuple(holders)
+            raise TransportError(f"no relay took the blob: {troubles[-1]}")
+        return holders
 
     async def get(self, digest: str, *, limit: int, relays: Sequence[NodeId] = ()) -> bytes:
         """Fetch a blob of at most `limit` bytes, those of `relays` asked first; the digest is right.
@@ -119,9 +119,9 @@ class RelayClient:
             envelope, manifest = await self._fetch_manifest(digest, relays)
             return await self._assemble(Assembly(into, envelope, manifest), relays)
 
-    async def put_checkpoint(self, envelope: Envelope, directory: Path) -> tuple[NodeId, ...]:
+    async def put_checkpoint(self, manifest: Envelope, directory: Path) -> tuple[NodeId, ...]:
         """Publish a checkpoint: see `Origin.publish`."""
-        return await self.origin.publish(envelope, directory)
+        return await self.origin.publish(manifest, directory)
 
     async def register(self, request: RegistrationRequest) -> object:
         """Ask relays to pay for a registration; the sponsor's JSON answer. Raises TransportError when none will."""
@@ -134,7 +134,7 @@ class RelayClient:
                 trouble = str(error)
         raise TransportError(f"no relay sponsors the registration: {trouble}")
 
-    async def _put_one(self, relay: RelayInfo, digest: str, data: bytes) -> str:
+    async def _put_one(self, relay: RelayInfo, digest: str, data: bytes, troubles: list[str]) -> bool:
         async def content() -> AsyncIterator[bytes]:
             for start in range(0, len(data), SEND_BLOCK):
                 yield data[start : start + SEND_BLOCK]
@@ -143,8 +143,9 @@ class RelayClient:
             await self.link.send(relay, digest, len(data), content)
         except NodeError as error:
             log.warning("blob.refused", relay=relay.node, reason=str(error))
-            return str(error)
-        return ""
+            troubles.append(str(error))
+            return False
+        return True
 
     async def _fetch_manifest(self, digest: str, relays: Sequence[NodeId]) -> tuple[Envelope, CheckpointManifest]:
         trouble = "no relay is known"

@@ -17,6 +17,10 @@ class RelayRefused(TransportError):
         self.code = code
 
 
+class Oversize(TransportError):
+    """The blob has more bytes than the caller admits. Nobody's fault can be told from that: a submission may lie too."""
+
+
 class WrongBytes(PeerError):
     """The bytes are not those the digest names, or are more or fewer than declared."""
 

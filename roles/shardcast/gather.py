@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 from dht.errors import NodeError, TransportError
-from roles.shardcast.errors import NotHeld, StoreFull, WrongBytes
+from roles.shardcast.errors import Oversize, WrongBytes
 from roles.shardcast.link import RelayInfo, RelayLink, Sink
 from roles.shardcast.shards import Layout
 
@@ -66,9 +66,10 @@ class ShardGatherer:
         try:
             async with sink:
                 await self._link.receive(relay, digest, limit=size, sink=sink, wait=wait)
-        except StoreFull:
-            raise
-        except (NotHeld, WrongBytes, TransportError):
+        except Oversize:
+            self._link.choice.failed(relay.node)  # the manifest's word stands: here it is the relay that lies
+            return False
+        except (WrongBytes, TransportError):
             return False
         return True
 

@@ -20,15 +20,21 @@ import structlog
 from dht.envelope import Envelope, from_bytes, to_bytes
 from dht.errors import Malformed, PeerError, TransportError
 from dht.identity import NodeKey
-from roles.shardcast.errors import NotHeld, RelayRefused, WrongBytes
+from roles.shardcast.errors import NotHeld, Oversize, RelayRefused, WrongBytes
 from roles.shardcast.grants import seal_grant
 from roles.shardcast.manifest import MAX_MANIFEST_BYTES, manifest_digest
 from roles.shardcast.server_choice import ServerChoice
 
 log = structlog.get_logger("shardcast")
 
+MOST_TRIED = 16
 MAX_REPLY = 64 * 1024
 """Bytes of a JSON reply."""
+
+
+def unix_ms() -> int:
+    """The machine's clock."""
+    return time.time_ns() // 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +83,7 @@ def make_http(*, connections: int = 64) -> httpx.AsyncClient:
 
 
 class RelayLink:
-    """Transfers in the name of one node. `relays` gives those known now; `clock` gives unix seconds."""
+    """Transfers in the name of one node. `relays` gives those known now; `clock` gives unix milliseconds."""
 
     def __init__(
         self,
@@ -88,19 +94,22 @@ class RelayLink:
         http: httpx.AsyncClient,
         limits: TransferLimits | None = None,
         choice: ServerChoice | None = None,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], int] = unix_ms,
     ) -> None:
         self.run = run
         self.limits = limits or TransferLimits()
         self.choice = choice or ServerChoice()
         self._key, self._relays, self._http, self._clock = key, relays, http, clock
 
-    def order(self, hints: Sequence[str] = ()) -> list[RelayInfo]:
-        """Relays in the order to try them: the hinted first, drawn by score among equals; ourselves never."""
+    def order(self, hints: Sequence[str] = (), *, most: int = MOST_TRIED) -> list[RelayInfo]:
+        """Relays in the order to try them: the hinted first, drawn by score among equals; ourselves never.
+
+        At most `most`: a flood of dead records must not make one call last for hours.
+        """
         known = {info.node: info for info in self._relays() if info.node != self._key.node}
-        hinted = [node for node in hints if node in known]
+        hinted = [node for node in dict.fromkeys(hints) if node in known]
         rest = [node for node in known if node not in hinted]
-        return [known[node] for node in (*self.choice.order(hinted), *self.choice.order(rest))]
+        return [known[node] for node in (*self.choice.order(hinted), *self.choice.order(rest))][:most]
 
     def report_cheat(self, relay: RelayInfo, what: str) -> None:
         """The relay served wrong bytes: out of the draw, and said in the log."""
@@ -117,7 +126,7 @@ class RelayLink:
         """Stream a blob of at most `limit` bytes into the sink, which verifies it.
 
         `wait` asks the relay to hold the request that many seconds for a shard still on its way to it. Raises NotHeld,
-        TransportError, or WrongBytes (the relay is dropped then). Errors of the sink's own disk pass through.
+        TransportError, Oversize, or WrongBytes (the relay is dropped then). Errors of the sink's own disk pass through.
         """
         headers = {"X-Wait": f"{wait:g}"} if wait else {}
         started, total = time.monotonic(), self.limits.total(limit) + wait
@@ -135,10 +144,7 @@ class RelayLink:
         """Upload a blob under a fresh grant, unless the relay has it. Raises TransportError."""
         if await self.is_held(relay, digest):
             return
-        grant = seal_grant(
-            self._key, run=self.run, relay=relay.node, blob=digest, size=size, now_ms=int(self._clock() * 1000)
-        )
-        headers = {"X-Grant": grant, "Content-Length": str(size)}
+        headers = self._grant(relay, digest, size) | {"Content-Length": str(size)}
         started = time.monotonic()
         with self._scored(relay):
             await self._put(relay, f"/blobs/{digest}", content(), headers, self.limits.total(size))
@@ -146,9 +152,10 @@ class RelayLink:
 
     async def send_manifest(self, relay: RelayInfo, envelope: Envelope) -> None:
         """Upload a signed manifest. Raises TransportError."""
-        data, path = to_bytes(envelope), f"/manifests/{manifest_digest(envelope)}"
+        data, digest = to_bytes(envelope), manifest_digest(envelope)
+        headers = self._grant(relay, digest, len(data))
         with self._scored(relay):
-            await self._put(relay, path, data, {}, self.limits.total(len(data)))
+            await self._put(relay, f"/manifests/{digest}", data, headers, self.limits.total(len(data)))
 
     async def receive_manifest(self, relay: RelayInfo, digest: str) -> Envelope:
         """Fetch a manifest by digest, signature checked. Raises TransportError, or PeerError for any other bytes."""
@@ -180,6 +187,10 @@ class RelayLink:
         except (ValueError, RecursionError) as error:
             raise TransportError(f"relay {relay.node} answered with something that is not JSON") from error
 
+    def _grant(self, relay: RelayInfo, blob: str, size: int) -> dict[str, str]:
+        sealed = seal_grant(self._key, run=self.run, relay=relay.node, blob=blob, size=size, now_ms=self._clock())
+        return {"X-Grant": sealed}
+
     async def _put(
         self, relay: RelayInfo, path: str, content: AsyncIterator[bytes] | bytes, headers: dict[str, str], total: float
     ) -> None:
@@ -194,7 +205,7 @@ class RelayLink:
         async for block in reply.aiter_raw(1 << 18):
             size += len(block)
             if size > limit:
-                raise WrongBytes(f"relay sends more than {limit} bytes")
+                raise Oversize(f"the blob has more than {limit} bytes")
             await sink.write(block)
         return size
 
@@ -222,7 +233,7 @@ class RelayLink:
         """Failures of the network lower the relay's score and become TransportError; refusals and absence do not."""
         try:
             yield
-        except (NotHeld, RelayRefused):
+        except (NotHeld, RelayRefused, Oversize):
             raise
         except WrongBytes as error:
             self.report_cheat(relay, str(error))
@@ -262,5 +273,5 @@ async def _read_all(reply: httpx.Response, limit: int) -> bytes:
     async for block in reply.aiter_raw():
         data += block
         if len(data) > limit:
-            raise WrongBytes(f"relay sends more than {limit} bytes")
+            raise Oversize(f"relay sends more than {limit} bytes")
     return bytes(data)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,8 @@ from dht.envelope import Envelope
 from dht.errors import NodeError, TransportError
 from dht.identity import NodeId
 from roles.messages import CheckpointManifest
+from roles.shardcast.copies import replicate
+from roles.shardcast.errors import RelayRefused
 from roles.shardcast.gather import first_error
 from roles.shardcast.link import RelayInfo, RelayLink
 from roles.shardcast.manifest import check_manifest, manifest_digest
@@ -29,6 +31,11 @@ COPIES = 2
 PATIENCE = 5.0
 """Seconds the second copy may take longer than the first."""
 RETRY = 1.0
+SHARD_TRIES = 3
+MOST_OFFERED = 32
+OFFER_SECONDS = 10.0
+OFFER_GRACE = 0.3
+"""Seconds to wait for more relays once two have taken the manifest."""
 BACKGROUND_TRIES = 20
 
 
@@ -59,7 +66,9 @@ class Origin:
         until, last = time.monotonic() + deadline, "no relay is known"
         while True:
             answered, last = await self._offer(envelope, last)
-            holders = await self._copy(cargo, answered)
+            holders = await replicate(
+                answered, partial(self._push, cargo), copies=COPIES, patience=self._patience, hedge=False
+            )
             if holders:
                 break
             if time.monotonic() + RETRY > until:
@@ -71,7 +80,7 @@ class Origin:
         return holders
 
     async def run(self) -> None:
-        """Finish second copies as relays appear, newest checkpoint first to none: in order, each with bounded tries."""
+        """Finish second copies as relays appear, one checkpoint after the other, each with bounded tries."""
         while True:
             cargo, holders = await self._owed.get()
             for _ in range(BACKGROUND_TRIES):
@@ -84,19 +93,34 @@ class Origin:
             return True  # a newer checkpoint is what the network needs
         answered, _ = await self._offer(cargo.envelope, "")
         for relay in answered:
-            if relay.node not in holders and await self._push(relay, cargo):
+            if relay.node not in holders and await self._push(cargo, relay):
                 self._say(cargo.layout.manifest, (relay.node,))
                 return True
         return False
 
     async def _offer(self, envelope: Envelope, last: str) -> tuple[list[RelayInfo], str]:
-        """Send the manifest to every relay at once; those that took it, in the order of choice, and the last trouble."""
-        relays = self._link.order()
+        """Send the manifest to relays at once; those that took it, in the order of choice, and the last trouble.
+
+        A relay that is slow is not waited for once two have answered: it learns of the manifest from its row.
+        """
+        relays = self._link.order(most=MOST_OFFERED)
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._offer_one(relay, envelope)) for relay in relays]
-        troubles = [task.result() for task in tasks]
-        taken = [relay for relay, trouble in zip(relays, troubles, strict=True) if not trouble]
-        return taken, next((trouble for trouble in troubles if trouble), last)
+            tasks = {group.create_task(self._offer_one(relay, envelope)): relay for relay in relays}
+            await self._await_enough(tasks)
+            for task in tasks:
+                task.cancel()
+        answers = {relay.node: task.result() for task, relay in tasks.items() if not task.cancelled()}
+        taken = [relay for relay in relays if answers.get(relay.node) == ""]
+        return taken, next((trouble for trouble in answers.values() if trouble), last)
+
+    async def _await_enough(self, tasks: Iterable[asyncio.Task[str]]) -> None:
+        pending, end = set(tasks), time.monotonic() + OFFER_SECONDS
+        while pending:
+            taken = sum(task not in pending and task.result() == "" for task in tasks)
+            timeout = OFFER_GRACE if taken >= COPIES else max(0.0, end - time.monotonic())
+            done, pending = await asyncio.wait(pending, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                return
 
     async def _offer_one(self, relay: RelayInfo, envelope: Envelope) -> str:
         try:
@@ -106,29 +130,7 @@ class Origin:
             return str(error)
         return ""
 
-    async def _copy(self, cargo: _Cargo, relays: list[RelayInfo]) -> tuple[NodeId, ...]:
-        """Two copies in parallel; one that fails is tried on the next relay; after the first, patience is short."""
-        waiting, holders = list(relays), list[NodeId]()
-        running: dict[asyncio.Task[bool], RelayInfo] = {}
-        async with asyncio.TaskGroup() as group:
-            while True:
-                while waiting and len(running) + len(holders) < COPIES:
-                    relay = waiting.pop(0)
-                    running[group.create_task(self._push(relay, cargo))] = relay
-                if not running:
-                    break
-                done, _ = await asyncio.wait(
-                    running, timeout=self._patience if holders else None, return_when=asyncio.FIRST_COMPLETED
-                )
-                if not done:
-                    break
-                holders += [running[task].node for task in done if task.result()]
-                running = {task: relay for task, relay in running.items() if task not in done}
-            for task in running:
-                task.cancel()
-        return tuple(holders)
-
-    async def _push(self, relay: RelayInfo, cargo: _Cargo) -> bool:
+    async def _push(self, cargo: _Cargo, relay: RelayInfo) -> bool:
         queue = list(range(len(cargo.layout.manifest.shards)))
         try:
             async with asyncio.TaskGroup() as group:
@@ -146,7 +148,15 @@ class Origin:
         while queue:
             index = queue.pop()
             digest, size = cargo.layout.manifest.shards[index], cargo.layout.size(index)
-            await self._link.send(relay, digest, size, partial(_blocks, cargo, index))
+            for left in reversed(range(SHARD_TRIES)):
+                try:
+                    await self._link.send(relay, digest, size, partial(_blocks, cargo, index))
+                    break
+                except RelayRefused:
+                    raise
+                except TransportError:
+                    if not left:
+                        raise
 
     def _say(self, manifest: CheckpointManifest, holders: Sequence[str]) -> None:
         log.info("checkpoint.published", step=manifest.step, manifest=manifest_digest(manifest), relays=len(holders))

@@ -293,13 +293,15 @@ def _digest_of(file: BinaryIO) -> str:
 class BlobReader:
     """An open blob."""
 
+    BLOCK = 2**18  # a thousand readers at once must fit in memory
+
     def __init__(self, file: BinaryIO, size: int) -> None:
         self._file, self.size = file, size
 
     async def blocks(self, start: int, length: int) -> AsyncIterator[bytes]:
-        """`length` bytes from `start`, in blocks of at most 1 MiB."""
+        """`length` bytes from `start`, in blocks of at most 256 KiB."""
         while length > 0:
-            block = await asyncio.to_thread(self._read, start, min(length, BLOCK))
+            block = await asyncio.to_thread(self._read, start, min(length, self.BLOCK))
             if not block:
                 return
             yield block

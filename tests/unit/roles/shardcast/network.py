@@ -72,7 +72,9 @@ class Network:
         self.infos.append(RelayInfo(relay.node, url))
         return relay
 
-    def client(self, key: NodeKey = WORKER, *, relays: Callable[[], tuple[RelayInfo, ...]] | None = None) -> RelayClient:
+    def client(
+        self, key: NodeKey = WORKER, *, relays: Callable[[], tuple[RelayInfo, ...]] | None = None
+    ) -> RelayClient:
         """A client of all relays, or of those given."""
         return RelayClient(
             key,
