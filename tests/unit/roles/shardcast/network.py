@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 from collections.abc import AsyncIterator, Callable
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dht.envelope import Envelope
 from dht.identity import NodeKey
@@ -55,8 +57,8 @@ class Network:
     infos: list[RelayInfo] = field(default_factory=list)
     relays: list[Relay] = field(default_factory=list)
 
-    async def add_relay(self, **changes: object) -> Relay:
-        """One more relay, served."""
+    async def add_relay(self, wrap: Callable[[ASGIApp], ASGIApp] = lambda app: app, **changes: object) -> Relay:
+        """One more relay, served; `wrap` may make a bad one of it."""
         arguments: dict[str, object] = {
             "root": self.root / f"relay{len(self.relays)}",
             "run": RUN,
@@ -67,7 +69,7 @@ class Network:
             "settings": RelaySettings(poll=0.05, pull_stall=3.0),
         } | changes
         relay = Relay(NodeKey(os.urandom(32)), **arguments)  # type: ignore[arg-type]
-        url = await self.stack.enter_async_context(serve(relay.app, host="127.0.0.1", port=0))
+        url = await self.stack.enter_async_context(serve(wrap(relay.app), host="127.0.0.1", port=0))
         self.relays.append(relay)
         self.infos.append(RelayInfo(relay.node, url))
         return relay
@@ -94,3 +96,44 @@ async def running_network(root: Path, *, relays: int = 2) -> AsyncIterator[Netwo
         for _ in range(relays):
             await network.add_relay()
         yield network
+
+
+async def wait_until(condition: Callable[[], bool], *, seconds: float = 10.0) -> None:
+    """Give the loop turns until something is so."""
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def spoiled(app: ASGIApp, spoil: Callable[[bytes], bytes]) -> ASGIApp:
+    """The same relay, but what its bodies say goes through `spoil`, block by block."""
+
+    async def spoiling(scope: Scope, receive: Receive, send: Send) -> None:
+        async def changed(message: Message) -> None:
+            if message["type"] == "http.response.body" and message.get("body"):
+                message = message | {"body": spoil(message["body"])}
+            await send(message)
+
+        await app(scope, receive, changed)
+
+    return spoiling
+
+
+def stalling(app: ASGIApp, *, after: int, method: str = "GET") -> ASGIApp:
+    """The same relay, but its answers stop after so many bytes and never end, or end in nothing for uploads."""
+
+    async def stalled(scope: Scope, receive: Receive, send: Send) -> None:
+        sent = 0
+
+        async def slow(message: Message) -> None:
+            nonlocal sent
+            sent += len(message.get("body", b""))
+            if message["type"] == "http.response.body" and sent > after:
+                await asyncio.Event().wait()
+            await send(message)
+
+        if method == "PUT" and scope["method"] == "PUT" and scope["path"].startswith("/blobs"):
+            await asyncio.Event().wait()
+        await app(scope, receive, slow if scope["method"] == method else send)
+
+    return stalled

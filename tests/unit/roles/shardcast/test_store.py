@@ -1,0 +1,127 @@
+"""The store: whole blobs or none, across kills, damage and a full disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dht.encoding import sha256
+from roles.shardcast.errors import StoreFull, WrongBytes
+from roles.shardcast.store import RESERVE, BlobStore
+
+DATA = b"d" * 1000
+
+
+class Time:
+    """A clock to be moved."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def read(store: BlobStore, digest: str) -> bytes | None:
+    reader = await store.open(digest)
+    if reader is None:
+        return None
+    try:
+        return b"".join([block async for block in reader.blocks(0, reader.size)])
+    finally:
+        reader.close()
+
+
+async def test_put__read_back_by_a_new_store(tmp_path: Path) -> None:
+    digest = await BlobStore(tmp_path, max_disk=10_000).put(DATA)
+    again = BlobStore(tmp_path, max_disk=10_000)
+    assert await read(again, digest) == DATA
+    assert again.used == len(DATA)
+
+
+async def test_open__damaged_blob_never_served_wgt_01(tmp_path: Path) -> None:
+    digest = await BlobStore(tmp_path, max_disk=10_000).put(DATA)
+    (tmp_path / "blobs" / digest[:2] / digest).write_bytes(b"e" * 1000)
+    again = BlobStore(tmp_path, max_disk=10_000)
+    assert await read(again, digest) is None
+    assert digest not in again
+    assert again.used == 0
+
+
+async def test_commit__wrong_digest_leaves_nothing(tmp_path: Path) -> None:
+    store = BlobStore(tmp_path, max_disk=10_000)
+    with pytest.raises(WrongBytes):
+        async with store.begin(sha256(b"other"), len(DATA)) as writer:
+            await writer.write(DATA)
+            await writer.commit()
+    assert len(store) == store.used == 0
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+async def test_begin__half_written_blob_gone_after_a_kill_wgt_07(tmp_path: Path) -> None:
+    store = BlobStore(tmp_path, max_disk=2**24)
+    writer = store.begin(sha256(b"x" * 2**21), 2**21)
+    await writer.write(b"x" * 2**20)
+    again = BlobStore(tmp_path, max_disk=2**24)  # the process was killed here
+    assert len(again) == 0
+    assert list((tmp_path / "tmp").iterdir()) == []
+    await writer.__aexit__(None, None, None)
+
+
+async def test_begin__evicts_least_used_of_the_old_only_ckpt_12(tmp_path: Path) -> None:
+    time = Time()
+    store = BlobStore(tmp_path, max_disk=3000, retention=100, clock=time)
+    first, second = await store.put(b"1" * 1000), await store.put(b"2" * 1000)
+    time.now += 101
+    third = await store.put(b"3" * 1000)
+    assert await read(store, first) is not None  # so the second is the least used
+    fourth = await store.put(b"4" * 1000)
+    assert second not in store
+    assert {first, third, fourth} <= set(store._entries)
+
+
+async def test_begin__refused_while_all_is_young_pinned_or_wanted(tmp_path: Path) -> None:
+    time, wanted = Time(), sha256(b"2" * 1000)
+    store = BlobStore(tmp_path, max_disk=3000, retention=100, clock=time, is_wanted=lambda digest: digest == wanted)
+    await store.put(b"1" * 1000, pin=True)
+    await store.put(b"2" * 1000)
+    time.now += 101
+    young = await store.put(b"3" * 1000)
+    with pytest.raises(StoreFull):
+        await store.put(b"4" * 1000)
+    assert len(store) == 3
+    assert young in store
+
+
+async def test_begin__rooms_under_way_are_counted(tmp_path: Path) -> None:
+    store = BlobStore(tmp_path, max_disk=1500)
+    async with store.begin(sha256(DATA), 1000):
+        with pytest.raises(StoreFull):
+            store.begin(sha256(b"other"), 1000)
+    store.begin(sha256(b"other"), 1000)
+
+
+async def test_begin__disk_full_is_a_clean_refusal(tmp_path: Path) -> None:
+    store = BlobStore(tmp_path, max_disk=10_000, free_space=lambda path: RESERVE + 10)
+    with pytest.raises(StoreFull, match="no room"):
+        await store.put(DATA)
+
+
+async def test_write__error_of_the_disk_is_a_clean_refusal(tmp_path: Path) -> None:
+    store = BlobStore(tmp_path, max_disk=10_000)
+    (tmp_path / "tmp").rmdir()
+    with pytest.raises(StoreFull, match="the disk took no more"):
+        await store.put(DATA)
+    assert store.used == store._reserved == 0
+
+
+async def test_open__reader_outlives_eviction_wgt_15(tmp_path: Path) -> None:
+    store = BlobStore(tmp_path, max_disk=10_000)
+    digest = await store.put(DATA)
+    reader = await store.open(digest)
+    assert reader is not None
+    store.discard(digest)
+    assert digest not in store
+    assert b"".join([block async for block in reader.blocks(10, 20)]) == DATA[10:30]
+    reader.close()
