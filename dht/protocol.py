@@ -37,6 +37,7 @@ REQUEST_BYTES = 2**20  # a store request's rows (pitfall DHT-10)
 FAILURES_TO_DROP = 2
 _ROWS_BETWEEN_YIELDS = 32
 _HAND_OVER_SECONDS = 60.0
+_PEERS_KEPT = 2048
 _ANSWERS_KEPT = 1024  # replies that need no second parsing when they come again
 
 
@@ -276,14 +277,16 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
         if peer_id == self.p2p.peer_id or (responded and node_id != place):
             return
         if not responded:
+            if len(self._failures) > _PEERS_KEPT:
+                self._failures.clear()
             self._failures[peer_id] = self._failures.get(peer_id, 0) + 1
             if place in self.routing_table and self._failures[peer_id] >= FAILURES_TO_DROP:
                 del self.routing_table[place]
             return
-        self._failures.pop(peer_id, None)
+        has_failed = self._failures.pop(peer_id, 0) > 0
         is_new = place not in self.routing_table
         idle = self.routing_table.add_or_update_node(place, peer_id)
-        if is_new:
+        if is_new or has_failed:  # a node that was away may have started again, and forgotten its rows
             self._start(self._hand_over(place, peer_id))
         if idle is not None:
             self._start(self.call_ping(idle[1]))
@@ -293,7 +296,7 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
         now = time.monotonic()
         if now - self._handed_over.get(peer, -_HAND_OVER_SECONDS) < _HAND_OVER_SECONDS or self.client_mode:
             return
-        if len(self._handed_over) > 1024:
+        if len(self._handed_over) > _PEERS_KEPT:
             self._handed_over.clear()
         self._handed_over[peer] = now
         rows = [
