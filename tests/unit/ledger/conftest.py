@@ -1,0 +1,72 @@
+"""A devnet over HTTP with a run on it, and the nodes that use it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from ledger.client import Deployment, LedgerClient, create_run, deploy
+from ledger.devnet import devnet_accounts, running_devnet
+from ledger.records import Operator
+from ledger.wallet import address_of
+from tests.contract.harness import NODES, RUN
+
+ACCOUNTS = devnet_accounts(8, "unit-tests")
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRun:
+    """A run on a devnet: account 0 trains, accounts 1 to 3 validate."""
+
+    url: str
+    deployment: Deployment
+
+
+Connect = Callable[..., Awaitable[LedgerClient]]
+
+
+def operator(index: int) -> Operator:
+    address = address_of(ACCOUNTS[index])
+    return Operator(NODES[index], address, address)
+
+
+@pytest.fixture
+async def live() -> AsyncIterator[LiveRun]:
+    async with running_devnet(seed="unit-tests", block_seconds=3600) as url:
+        deployment = await deploy(url, ACCOUNTS[7])
+        await create_run(
+            url,
+            ACCOUNTS[7],
+            contract=deployment.contract,
+            run=RUN,
+            validators=[operator(index) for index in (1, 2, 3)],
+            trainers=[operator(0)],
+            quorum=2,
+            epoch_checkpoints=2,
+            epoch_max_seconds=600,
+            round_seconds=10,
+        )
+        yield LiveRun(url, deployment)
+
+
+@pytest.fixture
+async def connect(live: LiveRun) -> AsyncIterator[Connect]:
+    """Opens clients of the run by account index (None: a reader), closed at the end."""
+    async with AsyncExitStack() as stack:
+
+        async def open_client(account: int | None = None, *, state_dir: Path | None = None) -> LedgerClient:
+            client = await LedgerClient.connect(
+                [live.url],
+                contract=live.deployment.contract,
+                run=RUN,
+                operator_key=None if account is None else ACCOUNTS[account],
+                state_dir=state_dir,
+                patience=1.0,
+            )
+            return await stack.enter_async_context(client)
+
+        yield open_client
