@@ -15,7 +15,7 @@ import structlog
 
 from dht.encoding import sha256
 from dht.envelope import Envelope
-from dht.errors import NodeError, PeerError
+from dht.errors import NodeError, PeerError, TransportError
 from ledger.errors import LedgerError
 from ledger.records import Attestation, Block, FinalRoot, Proposal
 from ledger.rules import find_closing_block
@@ -48,7 +48,8 @@ GRACE_MS = 3_000
 STAGGER_MS = 4_000
 """How long the others leave finalising to the proposer."""
 RESEND_MS = 20_000
-FETCH_SECONDS = 60
+ASK_AGAIN_MS = 3_000
+FETCH_SECONDS = 20
 
 
 class Tallying:
@@ -261,7 +262,18 @@ class Tallying:
             context = await self._context(closing)
             # [IGNORE] out of turn, or of a round that this node's ledger has not reached
             if context.proposer(number) == signer and number <= self._round_at(closing, head) + 1:
-                await self._judge_proposal(row, envelope, context)
+                await self._try_proposal(row, envelope, context)
+
+    async def _try_proposal(self, row: TallyRow, envelope: Envelope, context: TallyContext) -> None:
+        """A proposal whose blob is nowhere to be found must not keep the others from theirs."""
+        asked = self._seen_at.get(("asked", row.blob))
+        if asked is not None and self._clock() - asked < ASK_AGAIN_MS:
+            return
+        try:
+            await self._judge_proposal(row, envelope, context)
+        except (TransportError, TimeoutError) as error:
+            self._seen_at[("asked", row.blob)] = self._clock()
+            log.info("tally.unavailable", epoch=row.epoch, round=row.round, why=str(error) or "no answer in time")
 
     async def _judge_proposal(self, row: TallyRow, envelope: Envelope, context: TallyContext) -> None:
         proposal = proposal_from(row)
