@@ -32,6 +32,8 @@ class Journal:
         self.learner = root / "learner"
         for name in ("batches", "checkpoints", "manifests"):
             (root / name).mkdir(parents=True, exist_ok=True)
+        for left_over in (root / "checkpoints").glob(".*"):  # of a kill  # CKPT-04
+            shutil.rmtree(left_over, ignore_errors=True)
 
     # -- head ----------------------------------------------------------------------------------------------------
 
@@ -97,11 +99,11 @@ class Journal:
         """Keep the newest checkpoints and every uncommitted one, and batches from step `used_from` on."""
         oldest = min(committed + 1 - KEPT_CHECKPOINTS, committed)
         for folder in (self._root / "checkpoints").iterdir():
-            if not folder.name.isdigit() or int(folder.name) < oldest:
+            if folder.name.isdigit() and int(folder.name) < oldest:  # others are being written just now
                 shutil.rmtree(folder, ignore_errors=True)
         for name, first in (("batches", used_from), ("manifests", oldest)):
             for path in (self._root / name).iterdir():
-                if not path.stem.isdigit() or int(path.stem) < first:
+                if path.stem.isdigit() and int(path.stem) < first:
                     path.unlink(missing_ok=True)
 
 

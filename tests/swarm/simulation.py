@@ -1,0 +1,389 @@
+"""A whole swarm in one process: real roles over memory parts, with faults for each source of truth.
+
+DHT: `MemoryDirectory` (drop, delay, reorder, down). Ledger: `MemoryChain` (down, slow blocks). Relays: the real
+application through an in-process transport (down, wrong bytes). Disk: every node has a folder; a node can be killed at
+any moment and started again on it, or on an empty one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar, Protocol
+
+import httpx
+import structlog
+import torch
+
+from dht.encoding import sha256
+from dht.identity import NodeKey
+from dht.memory import Faults, MemoryDirectory, MemoryNetwork
+from dht.records import Publisher
+from ledger.memory import MemoryChain, MemoryLedger
+from ledger.records import Operator
+from ledger.wallet import address_of, new_key, sign_registration
+from roles.announce import Voice
+from roles.compute import ComputeThread
+from roles.inference.engine import Engine
+from roles.inference.transformers_engine import TransformersEngine
+from roles.messages import ROW_RULES
+from roles.observer import Observer
+from roles.relay.actor import Relay
+from roles.rl.learner import Learner
+from roles.rl.settings import GrpoSettings
+from roles.shardcast.client import RelayClient
+from roles.shardcast.link import RelayInfo
+from roles.spec import (
+    CheckSpec,
+    LedgerSpec,
+    ModelSpec,
+    OperatorSpec,
+    PinnedFile,
+    RunSpec,
+    SamplingSpec,
+    TaskSpec,
+    TrainingSpec,
+)
+from roles.trainer import Trainer
+from roles.trusted import TrustedState
+from roles.worker import Worker
+from tests.swarm.auto_validator import AutoValidator
+from tests.swarm.even_task import EvenTask
+from tests.swarm.events import EventLog
+from tests.unit.roles.inference.tiny_policy import write_tiny_policy
+
+LOOK_SECONDS = 0.03
+BLOCK_SECONDS = 0.1
+FAST_TRAINING = TrainingSpec(
+    steps=4, batch_groups=4, min_batch=2, max_groups=24, initial_limit=3, learning_rate="0.003", optimizer_steps=2
+)
+FAST_SAMPLING = SamplingSpec(max_tokens=8, max_prompt_tokens=16, group_size=6, groups_per_submission=2)
+FAST_CHECKS = CheckSpec(topk=16, chunk=8)
+
+
+class Actor(Protocol):
+    """What a node runs."""
+
+    async def run(self) -> None: ...
+
+
+class SharedProcessEngine(TransformersEngine):
+    """The real engine; loads take turns, because the library's loader is not made for several threads."""
+
+    loading: ClassVar[threading.Lock] = threading.Lock()
+
+    def load(self, checkpoint: Path) -> None:
+        with self.loading:
+            super().load(checkpoint)
+
+
+@dataclass(slots=True)
+class RelayFaults:
+    """What is wrong with one relay's face."""
+
+    is_down: bool = False
+    serves_wrong_bytes: bool = False
+
+
+class FaultyTransport(httpx.AsyncBaseTransport):
+    """One relay's application in this process, behind its faults."""
+
+    def __init__(self, relay: Relay, faults: RelayFaults) -> None:
+        self._inner = httpx.ASGITransport(app=relay.app)
+        self._faults = faults
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if self._faults.is_down:
+            raise httpx.ConnectError("connection refused", request=request)
+        reply = await self._inner.handle_async_request(request)
+        if self._faults.serves_wrong_bytes and request.method == "GET" and request.url.path.startswith("/blobs/"):
+            data = bytearray(await reply.aread())
+            data[len(data) // 2] ^= 1
+            return httpx.Response(reply.status_code, headers=reply.headers, content=bytes(data))
+        return reply
+
+
+@dataclass(slots=True)
+class SimNode:
+    """One node: what outlives a kill (key, folder, faults), and its running task."""
+
+    name: str
+    role: str
+    key: NodeKey
+    folder: Path
+    operator_key: bytes | None = None
+    faults: Faults = field(default_factory=Faults)
+    engine: Callable[[Engine], Engine] = lambda engine: engine
+    task: asyncio.Task[None] | None = None
+    actor: Actor | None = None
+    trusted: TrustedState | None = None
+    observer: Observer | None = None
+
+
+class SimulatedSwarm:
+    """Start with `async with SimulatedSwarm.open(folder, ...) as swarm`."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        workers: int = 2,
+        validators: int = 3,
+        relays: int = 2,
+        training: TrainingSpec = FAST_TRAINING,
+        task: EvenTask | None = None,
+        seed: int = 0,
+        auto: bool = False,
+    ) -> None:
+        torch.set_num_threads(1)
+        self.folder, self.task, self.auto = folder, task or EvenTask(), auto
+        self.events = EventLog()
+        self.base = write_tiny_policy(folder / "base", seed=seed, hidden=32, scale=1.0)
+        self.chain = MemoryChain()
+        self.trainer = self._operator_node("trainer", "trainer")
+        self.validators = [self._operator_node(f"validator{i}", "validator") for i in range(validators)]
+        self.workers = [self._plain_node(f"worker{i}", "worker") for i in range(workers)]
+        self.relays = [self._plain_node(f"relay{i}", "relay") for i in range(relays)]
+        self.relay_faults = {node.name: RelayFaults() for node in self.relays}
+        self.spec = self._make_spec(training)
+        self.network = MemoryNetwork(
+            run=self.spec.run_id,
+            limits={kind: rule.max_bytes for kind, rule in ROW_RULES.items()},
+            lifetimes={kind: rule.lifetime for kind, rule in ROW_RULES.items()},
+        )
+        self.blocks_mined = True
+        self._http = httpx.AsyncClient()
+        self._group: asyncio.TaskGroup | None = None
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, folder: Path, **options: object) -> AsyncIterator[SimulatedSwarm]:
+        """A running swarm; everything is stopped when the block is left."""
+        swarm = cls(folder, **options)  # type: ignore[arg-type]
+        with swarm.events.capture():
+            async with asyncio.TaskGroup() as group:
+                swarm._group = group
+                beside = group.create_task(swarm._mine())
+                swarm._create_run()
+                await swarm._start_relays()
+                for node in (swarm.trainer, *swarm.validators, *swarm.workers):
+                    await swarm.start(node)
+                try:
+                    yield swarm
+                finally:
+                    for node in (*swarm.workers, *swarm.validators, swarm.trainer, *swarm.relays):
+                        await swarm.kill(node)
+                    beside.cancel()
+            await swarm._http.aclose()
+
+    # -- setting up ----------------------------------------------------------------------------------------------
+
+    def _plain_node(self, name: str, role: str) -> SimNode:
+        folder = self.folder / name
+        folder.mkdir()
+        return SimNode(name, role, NodeKey.generate(), folder)
+
+    def _operator_node(self, name: str, role: str) -> SimNode:
+        node = self._plain_node(name, role)
+        node.operator_key = new_key()
+        return node
+
+    def _make_spec(self, training: TrainingSpec) -> RunSpec:
+        files = tuple(
+            PinnedFile(name=path.name, size=path.stat().st_size, sha256=sha256(path.read_bytes()))
+            for path in sorted(self.base.iterdir())
+        )
+        return RunSpec(
+            name="simulated",
+            model=ModelSpec(name="tiny", files=files),
+            tasks=(TaskSpec(name=self.task.name, size=self.task.size, digest=self.task.digest),),
+            sampling=FAST_SAMPLING,
+            training=training,
+            checks=FAST_CHECKS,
+            quorum=len(self.validators) // 2 + 1,
+            validators=tuple(_operator_spec(node) for node in self.validators),
+            trainers=(_operator_spec(self.trainer),),
+            ledger=LedgerSpec(
+                chain_id=self.chain.domain.chain_id,
+                contract=self.chain.domain.contract,
+                code_hash="0" * 64,
+                deployment_block_hash=self.chain.head.hash,
+            ),
+        )
+
+    def _create_run(self) -> None:
+        self.chain.create_run(
+            run=self.spec.run_id,
+            owner=_operator(self.trainer).operator,
+            validators=[_operator(node) for node in self.validators],
+            trainers=[_operator(self.trainer)],
+            quorum=self.spec.quorum,
+            epoch_checkpoints=self.spec.epoch.checkpoints,
+            epoch_max_seconds=self.spec.epoch.max_seconds,
+            round_seconds=self.spec.epoch.round_seconds,
+        )
+
+    async def _mine(self) -> None:
+        while True:
+            if self.blocks_mined and not self.chain.is_down:
+                self.chain.mine()
+            await asyncio.sleep(BLOCK_SECONDS)
+
+    async def _start_relays(self) -> None:
+        mounts: dict[str, httpx.AsyncBaseTransport | None] = {}
+        for node in self.relays:
+            relay = Relay(
+                node.key,
+                root=node.folder / "store",
+                run=self.spec.run_id,
+                trainers=frozenset({self.trainer.key.node}),
+                is_member=lambda who: True,
+                free_space=lambda path: 2**40,
+            )
+            mounts[f"http://{node.name}"] = FaultyTransport(relay, self.relay_faults[node.name])
+            node.actor = relay
+            assert self._group is not None
+            node.task = self._group.create_task(relay.run())
+        self._http = httpx.AsyncClient(mounts=mounts, trust_env=False)
+
+    # -- nodes ---------------------------------------------------------------------------------------------------
+
+    async def add_worker(self, *, engine: Callable[[Engine], Engine] = lambda engine: engine) -> SimNode:
+        """One more worker joins; `engine` wraps the honest one."""
+        node = self._plain_node(f"worker{len(self.workers)}", "worker")
+        node.engine = engine
+        self.workers.append(node)
+        await self.start(node)
+        return node
+
+    async def start(self, node: SimNode) -> None:
+        """Run a node on its folder, as at a first start or after a kill."""
+        assert self._group is not None
+        node.task = self._group.create_task(self._run(node))
+
+    async def kill(self, node: SimNode) -> None:
+        """Stop a node at once, wherever it is."""
+        if node.task is None:
+            return
+        node.task.cancel()
+        await asyncio.wait([node.task])
+        node.task = None
+
+    def wipe(self, node: SimNode) -> None:
+        """Lose a node's disk; the key is kept elsewhere."""
+        shutil.rmtree(node.folder)
+        node.folder.mkdir()
+
+    async def _run(self, node: SimNode) -> None:
+        with structlog.contextvars.bound_contextvars(node_name=node.name, role=node.role):
+            ledger = MemoryLedger(self.chain, run=self.spec.run_id, operator_key=node.operator_key)
+            directory = MemoryDirectory(self.network, faults=node.faults)
+            publisher = Publisher(node.key, directory, run=self.spec.run_id, state=node.folder / "sequence.json")
+            node.trusted = TrustedState(self.spec, self.spec.run_id)
+            node.observer = Observer(
+                spec=self.spec, trusted=node.trusted, directory=directory, ledger=ledger, interval=LOOK_SECONDS
+            )
+            compute = ComputeThread(node.name)
+            try:
+                node.actor = self._actor(node, ledger, publisher, compute)
+                async with asyncio.TaskGroup() as group:
+                    beside = [group.create_task(node.observer.run()), group.create_task(publisher.run())]
+                    if node.role == "worker":
+                        await self._register(node)
+                    await node.actor.run()
+                    log_end = structlog.get_logger()
+                    log_end.info("node.ended")
+                    await asyncio.sleep(0.2)  # rows still due are published
+                    for task in beside:
+                        task.cancel()
+            finally:
+                compute.close()
+
+    def _actor(self, node: SimNode, ledger: MemoryLedger, publisher: Publisher, compute: ComputeThread) -> Actor:
+        assert node.trusted is not None
+        assert node.observer is not None
+        voice = Voice(publisher, node=node.key.node, spec=self.spec)
+        client = self._client(node)
+        match node.role:
+            case "trainer":
+                return self._trainer(node, ledger, voice, client, compute)
+            case "worker":
+                return Worker(
+                    spec=self.spec,
+                    trusted=node.trusted,
+                    observer=node.observer,
+                    voice=voice,
+                    relays=client,
+                    engine=node.engine(SharedProcessEngine()),
+                    task=self.task,
+                    node=node.key.node,
+                    state=node.folder,
+                    compute=compute,
+                )
+            case _:
+                return AutoValidator(trusted=node.trusted, observer=node.observer, voice=voice)
+
+    def _trainer(
+        self, node: SimNode, ledger: MemoryLedger, voice: Voice, client: RelayClient, compute: ComputeThread
+    ) -> Trainer:
+        assert node.trusted is not None
+        assert node.observer is not None
+        training = self.spec.training
+        settings = GrpoSettings(
+            learning_rate=float(training.learning_rate), optimizer_steps=training.optimizer_steps
+        )
+        with SharedProcessEngine.loading:
+            learner = Learner(self.base, settings)
+        return Trainer(
+            spec=self.spec,
+            trusted=node.trusted,
+            observer=node.observer,
+            voice=voice,
+            ledger=ledger,
+            relays=client,
+            learner=learner,
+            key=node.key,
+            base=self.base,
+            state=node.folder / "state",
+            compute=compute,
+            clock=self.network.clock,
+            linger=0.0 if self.auto else 10.0,
+        )
+
+    def _client(self, node: SimNode) -> RelayClient:
+        return RelayClient(
+            node.key,
+            run=self.spec.run_id,
+            trainers=frozenset({self.trainer.key.node}),
+            relays=lambda: [RelayInfo(relay.key.node, f"http://{relay.name}") for relay in self.relays],
+            http=self._http,
+        )
+
+    async def _register(self, node: SimNode) -> None:
+        payer = MemoryLedger(self.chain, run=self.spec.run_id, operator_key=self.trainer.operator_key)
+        with suppress(Exception):
+            await payer.register(
+                sign_registration(
+                    self.chain.domain,
+                    run=self.spec.run_id,
+                    node=node.key.node,
+                    nonce=1,
+                    sign_node=node.key.sign,
+                )
+            )
+
+
+def _operator(node: SimNode) -> Operator:
+    assert node.operator_key is not None
+    address = address_of(node.operator_key)
+    return Operator(node.key.node, address, address)
+
+
+def _operator_spec(node: SimNode) -> OperatorSpec:
+    item = _operator(node)
+    return OperatorSpec(node=item.node, operator=item.operator, payout=item.payout)
