@@ -91,16 +91,24 @@ class RelayFaults:
 
 
 class FaultyTransport(httpx.AsyncBaseTransport):
-    """One relay's application in this process, behind its faults."""
+    """One relay's application in this process, behind its faults. A client that goes away does not stop the server."""
 
     def __init__(self, relay: Relay, faults: RelayFaults) -> None:
         self._inner = httpx.ASGITransport(app=relay.app)
         self._faults = faults
+        self._serving: set[asyncio.Task[httpx.Response]] = set()
+
+    async def aclose(self) -> None:
+        if self._serving:
+            await asyncio.wait(self._serving)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         if self._faults.is_down:
             raise httpx.ConnectError("connection refused", request=request)
-        reply = await self._inner.handle_async_request(request)
+        task = asyncio.create_task(self._inner.handle_async_request(request))
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
+        reply = await asyncio.shield(task)
         if self._faults.serves_wrong_bytes and request.method == "GET" and request.url.path.startswith("/blobs/"):
             data = bytearray(await reply.aread())
             data[len(data) // 2] ^= 1
