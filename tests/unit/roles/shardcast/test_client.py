@@ -1,28 +1,201 @@
-"""Blobs and checkpoints through real relays."""
+"""Blobs and checkpoints through real relays, some of them bad."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
+import pytest
+
 from dht.encoding import sha256
+from dht.errors import PeerError, TransportError
+from roles.shardcast.assembly import Assembly
+from roles.shardcast.link import RelayInfo
 from roles.shardcast.manifest import manifest_digest
-from tests.unit.roles.shardcast.network import TRAINER, make_checkpoint, make_envelope, running_network
+from roles.shardcast.shards import read_shard
+from tests.unit.roles.shardcast.network import (
+    TRAINER,
+    make_checkpoint,
+    make_envelope,
+    make_manifest,
+    running_network,
+    spoiled,
+    stalling,
+    wait_until,
+)
+
+DATA = b"rollouts" * 1000
+DEAD = RelayInfo(TRAINER.node.replace(TRAINER.node[-1], "2"), "http://127.0.0.1:9")
+
+
+def flip(block: bytes) -> bytes:
+    return bytes([block[0] ^ 1]) + block[1:]
 
 
 async def test_put__held_by_two_relays_and_read_back(tmp_path: Path) -> None:
+    async with running_network(tmp_path, relays=3) as network:
+        holders = await network.client().put(DATA)
+        assert len(set(holders)) == 2
+        assert await network.client().get(sha256(DATA), limit=10_000, relays=holders) == DATA
+
+
+async def test_put__one_dead_relay_leaves_one_copy(tmp_path: Path) -> None:
+    async with running_network(tmp_path, relays=1) as network:
+        client = network.client(relays=lambda: (DEAD, *network.infos))
+        assert await client.put(DATA) == (network.infos[0].node,)
+
+
+async def test_put__stalled_relay_replaced_by_the_next(tmp_path: Path) -> None:
+    async with running_network(tmp_path, relays=2) as network:
+        await network.add_relay(partial(stalling, after=0, method="PUT"))
+        client = network.client()
+        client.link.choice.score(network.infos[2].node).bandwidth = 1e15  # tried first
+        assert set(await client.put(DATA)) == {info.node for info in network.infos[:2]}
+
+
+async def test_put__no_relay_is_an_error(tmp_path: Path) -> None:
+    async with running_network(tmp_path, relays=0) as network:
+        with pytest.raises(TransportError, match="no relay is known"):
+            await network.client().put(DATA)
+        with pytest.raises(TransportError, match="no relay took the blob"):
+            await network.client(relays=lambda: (DEAD,)).put(DATA)
+
+
+async def test_get__wrong_bytes_drop_the_relay_and_the_next_is_tried(tmp_path: Path) -> None:
+    async with running_network(tmp_path, relays=1) as network:
+        await network.add_relay(partial(spoiled, spoil=flip))
+        await network.client().put(DATA)
+        client, liar = network.client(), network.infos[1].node
+        assert await client.get(sha256(DATA), limit=10_000, relays=[liar]) == DATA
+        assert client.link.choice.is_banned(liar)
+        assert not client.link.choice.is_banned(network.infos[0].node)
+
+
+async def test_get__blob_over_the_limit_blames_no_relay(tmp_path: Path) -> None:
     async with running_network(tmp_path) as network:
-        holders = await network.client().put(b"rollouts" * 1000)
-        assert set(holders) == {info.node for info in network.infos}
-        assert await network.client().get(sha256(b"rollouts" * 1000), limit=10_000) == b"rollouts" * 1000
+        await network.client().put(DATA)
+        client = network.client()
+        with pytest.raises(TransportError, match="more than 100 bytes"):
+            await client.get(sha256(DATA), limit=100)
+        assert all(client.link.choice.score(info.node).success == 1.0 for info in network.infos)
 
 
-async def test_fetch_checkpoint__bytes_equal(tmp_path: Path) -> None:
+async def test_get__stalled_relay_costs_its_time_out_only(tmp_path: Path) -> None:
+    async with running_network(tmp_path, relays=1) as network:
+        await network.add_relay(partial(stalling, after=100))
+        await network.client().put(DATA)
+        stalled = network.infos[1].node
+        async with asyncio.timeout(6):
+            assert await network.client().get(sha256(DATA), limit=10_000, relays=[stalled]) == DATA
+
+
+async def test_get__nobody_has_it(tmp_path: Path) -> None:
+    async with running_network(tmp_path) as network:
+        with pytest.raises(TransportError, match="no relay has blob"):
+            await network.client().get("0" * 64, limit=10)
+
+
+async def test_get__proxy_variables_are_not_read_boot_06(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.setenv("all_proxy", "http://127.0.0.1:9")
+    async with running_network(tmp_path) as network:
+        await network.client().put(DATA)
+        assert await network.client().get(sha256(DATA), limit=10_000) == DATA
+
+
+async def test_fetch_checkpoint__bytes_equal_and_second_time_from_disk(tmp_path: Path) -> None:
     source = make_checkpoint(tmp_path / "source")
     envelope = make_envelope(source)
     async with running_network(tmp_path) as network:
-        holders = await network.client(TRAINER).put_checkpoint(envelope, source)
-        assert len(holders) == 2
+        assert len(await network.client(TRAINER).put_checkpoint(envelope, source)) == 2
         fetched = await network.client().fetch_checkpoint(manifest_digest(envelope), tmp_path / "into")
-    assert fetched == tmp_path / "into" / manifest_digest(envelope)
+        offline = network.client(relays=tuple)
+        assert await offline.fetch_checkpoint(manifest_digest(envelope), tmp_path / "into") == fetched
     for path in source.iterdir():
         assert (fetched / path.name).read_bytes() == path.read_bytes()
+
+
+async def test_fetch_checkpoint__damaged_one_fetched_again_wgt_24(tmp_path: Path) -> None:
+    source = make_checkpoint(tmp_path / "source")
+    digest = manifest_digest(make_envelope(source))
+    async with running_network(tmp_path) as network:
+        await network.client(TRAINER).put_checkpoint(make_envelope(source), source)
+        fetched = await network.client().fetch_checkpoint(digest, tmp_path / "into")
+        (fetched / "config.json").write_bytes(b"?" * 100_000)
+        await network.client().fetch_checkpoint(digest, tmp_path / "into")
+    assert (fetched / "config.json").read_bytes() == (source / "config.json").read_bytes()
+
+
+async def test_fetch_checkpoint__two_at_once_share_one_transfer(tmp_path: Path) -> None:
+    source = make_checkpoint(tmp_path / "source")
+    digest = manifest_digest(make_envelope(source))
+    async with running_network(tmp_path, relays=1) as network:
+        await network.client(TRAINER).put_checkpoint(make_envelope(source), source)
+        one, other = network.client(), network.client()  # as two processes would: each with its own lock
+        tasks = [client.fetch_checkpoint(digest, tmp_path / "into") for client in (one, one, other)]
+        assert len(set(await asyncio.gather(*tasks))) == 1
+        assert network.relays[0].counters.bytes_served == 300_000
+
+
+async def test_fetch_checkpoint__resumes_with_the_missing_shards_only_wgt_08(tmp_path: Path) -> None:
+    source = make_checkpoint(tmp_path / "source")
+    envelope, manifest = make_envelope(source), make_manifest(source)
+    killed = Assembly(tmp_path / "into", envelope, manifest)
+    assert killed.open()
+    for index in (0, 1, 2):
+        async with killed.writer(index) as writer:
+            for block in read_shard(source, killed.layout, index):
+                await writer.write(block)
+            await writer.commit()
+    killed.close()
+    async with running_network(tmp_path, relays=1) as network:
+        await network.client(TRAINER).put_checkpoint(envelope, source)
+        await network.client().fetch_checkpoint(manifest_digest(envelope), tmp_path / "into")
+        assert network.relays[0].counters.bytes_served == 300_000 - 3 * 65_536
+
+
+async def test_fetch_checkpoint__begins_before_the_last_shard_is_published(tmp_path: Path) -> None:
+    source = make_checkpoint(tmp_path / "source")
+    envelope, manifest = make_envelope(source), make_manifest(source)
+    async with running_network(tmp_path, relays=1) as network:
+        trainer, relay = network.client(TRAINER).link, network.infos[0]
+        await trainer.send_manifest(relay, envelope)
+        client = network.client()
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(client.fetch_checkpoint(manifest_digest(envelope), tmp_path / "into"))
+            layout = Assembly(tmp_path, envelope, manifest).layout
+            for index, shard in enumerate(manifest.shards):
+                data = b"".join(read_shard(source, layout, index))
+                await trainer.send(relay, shard, len(data), partial(once, data))
+                served = 65_536 * index
+                await wait_until(lambda served=served: network.relays[0].counters.bytes_served >= served)
+                assert task.done() is False or index == len(manifest.shards) - 1
+        assert task.result().exists()
+
+
+async def once(data: bytes) -> AsyncIterator[bytes]:
+    yield data
+
+
+async def test_fetch_checkpoint__no_relay_gives_shards_ends_after_the_stall_wgt_12(tmp_path: Path) -> None:
+    source = make_checkpoint(tmp_path / "source")
+    envelope = make_envelope(source)
+    async with running_network(tmp_path, relays=1) as network:
+        await network.client(TRAINER).link.send_manifest(network.infos[0], envelope)
+        with pytest.raises(TransportError, match="no relay gave a shard"):
+            await network.client().fetch_checkpoint(manifest_digest(envelope), tmp_path / "into")
+    assert not (tmp_path / "into" / manifest_digest(envelope)).exists()
+
+
+async def test_fetch_manifest__another_manifest_under_this_name_is_refused(tmp_path: Path) -> None:
+    source = make_checkpoint(tmp_path / "source")
+    async with running_network(tmp_path, relays=1) as network:
+        await network.add_relay(partial(spoiled, spoil=flip))
+        await network.client(TRAINER).put_checkpoint(make_envelope(source), source)
+        client, liar = network.client(), network.infos[1]
+        with pytest.raises(PeerError):
+            await client.link.receive_manifest(liar, manifest_digest(make_envelope(source)))
+        assert client.link.choice.is_banned(liar.node)
+        assert await client.fetch_manifest(manifest_digest(make_envelope(source)), relays=[liar.node])

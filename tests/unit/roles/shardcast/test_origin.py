@@ -1,0 +1,114 @@
+"""The trainer's side."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from dht.errors import PeerError, TransportError
+from roles.shardcast.manifest import manifest_digest
+from roles.shardcast.origin import Origin
+from tests.unit.roles.shardcast.network import (
+    TRAINER,
+    WORKER,
+    Network,
+    make_checkpoint,
+    make_envelope,
+    running_network,
+    stalling,
+    wait_until,
+)
+
+
+def make_origin(network: Network) -> Origin:
+    return Origin(network.client(TRAINER).link, trainers=[TRAINER.node], patience=0.5)
+
+
+def held(network: Network, folder: Path) -> list[int]:
+    """Shards of the checkpoint on each relay."""
+    digest = manifest_digest(make_envelope(folder))
+    kept = [relay.shelf.catalogue.find(digest) for relay in network.relays]
+    return [relay.shelf.held(one) if one else 0 for relay, one in zip(network.relays, kept, strict=True)]
+
+
+async def test_publish__two_copies_of_three(tmp_path: Path) -> None:
+    folder = make_checkpoint(tmp_path / "c")
+    async with running_network(tmp_path, relays=3) as network:
+        holders = await make_origin(network).publish(make_envelope(folder), folder)
+        assert sorted(held(network, folder)) == [0, 5, 5]
+        assert len(set(holders)) == 2
+
+
+async def test_publish__shards_already_there_are_not_sent_again(tmp_path: Path) -> None:
+    folder = make_checkpoint(tmp_path / "c")
+    async with running_network(tmp_path) as network:
+        await make_origin(network).publish(make_envelope(folder), folder)
+        received = [relay.counters.bytes_received for relay in network.relays]
+        await make_origin(network).publish(make_envelope(folder), folder)
+        assert [relay.counters.bytes_received for relay in network.relays] == received == [300_000, 300_000]
+
+
+async def test_publish__never_to_none(tmp_path: Path) -> None:
+    folder = make_checkpoint(tmp_path / "c")
+    async with running_network(tmp_path, relays=0) as network:
+        with pytest.raises(TransportError, match="no relay took the checkpoint of step 1"):
+            await make_origin(network).publish(make_envelope(folder), folder, deadline=0.1)
+
+
+async def test_publish__waits_for_the_first_relay(tmp_path: Path) -> None:
+    folder = make_checkpoint(tmp_path / "c")
+    async with running_network(tmp_path, relays=0) as network, asyncio.TaskGroup() as group:
+        task = group.create_task(make_origin(network).publish(make_envelope(folder), folder, deadline=20))
+        relay = await network.add_relay()
+        assert await task == (relay.node,)
+
+
+async def test_publish__slow_second_copy_not_waited_for_and_made_later(tmp_path: Path) -> None:
+    folder = make_checkpoint(tmp_path / "c")
+    async with running_network(tmp_path, relays=1) as network:
+        await network.add_relay(partial(stalling, after=0, method="PUT"))
+        origin = make_origin(network)
+        async with asyncio.TaskGroup() as group:
+            holders = await origin.publish(make_envelope(folder), folder)
+            assert holders == (network.infos[0].node,)
+            background = group.create_task(origin.run())
+            await network.add_relay()
+            await wait_until(lambda: held(network, folder)[2] == 5)
+            background.cancel()
+
+
+async def test_publish__relay_that_dies_mid_transfer_is_replaced(tmp_path: Path) -> None:
+    folder = make_checkpoint(tmp_path / "c", size=3_000_000)
+    envelope = make_envelope(folder)
+    async with running_network(tmp_path, relays=2) as network:
+        victim = await network.add_relay()
+        origin = make_origin(network)
+        origin._link.choice.score(victim.node).bandwidth = 1e15
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(origin.publish(envelope, folder))
+            await wait_until(lambda: victim.counters.bytes_received > 0)
+            network.infos[2] = type(network.infos[2])(victim.node, "http://127.0.0.1:9")
+            victim.shelf.store.max_disk = 0  # from now on it takes nothing
+        assert set(await task) <= {info.node for info in network.infos}
+        assert len(await task) >= 1
+
+
+async def test_publish__manifest_of_another_signer_is_refused(tmp_path: Path) -> None:
+    folder = make_checkpoint(tmp_path / "c")
+    async with running_network(tmp_path) as network:
+        with pytest.raises(PeerError):
+            await make_origin(network).publish(make_envelope(folder, key=WORKER), folder)
+
+
+async def test_publish__directory_changed_since_is_refused_by_relays(tmp_path: Path) -> None:
+    folder = make_checkpoint(tmp_path / "c")
+    envelope = make_envelope(folder)
+    (folder / "config.json").write_bytes(b"?" * 100_000)
+    async with running_network(tmp_path) as network:
+        with contextlib.suppress(TransportError):
+            assert await make_origin(network).publish(envelope, folder, deadline=0.1) == ()
+        assert 5 not in held(network, folder)
