@@ -6,11 +6,12 @@ something to find. One model for each seed, on one machine and one version of to
 """
 
 import argparse
+import json
 import random
 from pathlib import Path
 
 import torch
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from roles.rl.batch import compute_position_ids
@@ -18,9 +19,8 @@ from roles.tasks import Task, load_task
 from roles.tasks.arithmetic import compute_solution
 
 PAD, EOS = 0, 1
-CHARACTERS = "0123456789+-= ?.#;>"
+CHARACTERS = "0123456789+-=Ġ?.#;>"  # Ġ is how byte-level tokenizers write the space
 TOKENS = ("<pad>", "<eos>", *CHARACTERS)
-UNKNOWN = "<unk>"  # not in the vocabulary, so that an unknown character is refused
 HIDDEN, LAYERS, HEADS, KEY_VALUE_HEADS = 128, 3, 4, 2
 MAX_TOKENS = 128
 BATCH, LEARNING_RATE, WARMUP_STEPS, MAX_GRAD_NORM = 128, 2e-3, 50, 1.0
@@ -29,15 +29,20 @@ IGNORED = -100  # the label that cross-entropy skips
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
-    """One token a character; a character outside the alphabet is an error, never silently dropped."""
+    """One token a character.
+
+    It is a byte-level BPE without merges, as Qwen2's own tokenizer is one, because transformers 5 reads any tokenizer
+    of a Qwen2 checkpoint as that class: so every version and class gives the same tokens and the same text.
+    """
     vocabulary = {token: index for index, token in enumerate(TOKENS)}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), behavior="isolated")
-    tokenizer.decoder = decoders.Fuse()
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token=TOKENS[PAD],
         eos_token=TOKENS[EOS],
+        unk_token=TOKENS[PAD],
         padding_side="left",
         model_max_length=MAX_TOKENS,
         clean_up_tokenization_spaces=False,
@@ -124,6 +129,13 @@ def pretrain(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, *, see
             print(f"step {step + 1} loss {loss.item():.4f} reward {reward:.3f}", flush=True)
 
 
+def name_tokenizer_class(path: Path) -> None:
+    """Name the class that every version of transformers has; version 5 writes one that version 4 lacks."""
+    fields = json.loads(path.read_text())
+    fields["tokenizer_class"] = "PreTrainedTokenizerFast"
+    path.write_text(json.dumps(fields, indent=2, sort_keys=True) + "\n")
+
+
 def main() -> None:
     """Make the policy and write it as a Hugging Face checkpoint."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -138,6 +150,7 @@ def main() -> None:
     pretrain(model, tokenizer, seed=options.seed, steps=options.steps)
     model.save_pretrained(options.out)
     tokenizer.save_pretrained(options.out)
+    name_tokenizer_class(options.out / "tokenizer_config.json")
 
 
 if __name__ == "__main__":

@@ -121,3 +121,8 @@ def pad_rows(rows: Sequence[Row], device: torch.device | str = "cpu") -> MicroBa
 def count_tokens(rows: Sequence[Row]) -> int:
     """Count the completion tokens: the normaliser of the loss."""
     return sum(len(row.completion) for row in rows)
+
+
+def count_all_tokens(groups: Sequence[TrainingGroup]) -> int:
+    """Count the completion tokens of whole groups, whether they teach something or not."""
+    return sum(len(completion) for group in groups for completion in group.completions)

@@ -76,7 +76,7 @@ def compute_loss(
     advantages: Tensor,
     mask: Tensor,
     entropy: Tensor,
-    tokens: int,
+    tokens: float,
     weights: LossWeights,
     reference: Tensor | None = None,
 ) -> LossTerms:
@@ -110,7 +110,7 @@ def compute_loss(
     )
 
 
-def _mean(values: Tensor, mask: Tensor, tokens: int) -> Tensor:
+def _mean(values: Tensor, mask: Tensor, tokens: float) -> Tensor:
     # where() and not a product: a padding position may hold inf or NaN, and 0 * inf is NaN
     return torch.where(mask > 0, values, torch.zeros_like(values)).sum() / tokens
 

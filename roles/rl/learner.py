@@ -17,6 +17,7 @@ from roles.rl.batch import (
     MicroBatch,
     Row,
     TrainingGroup,
+    count_all_tokens,
     count_tokens,
     pad_rows,
     select_rows,
@@ -76,8 +77,11 @@ class Learner:
         # all before the first update: they are the weights that the whole step's ratios compare with
         old = [[self._score_frozen(self._model, batch) for batch in plan] for plan in plans]
         totals = Totals()
+        # tokens of groups that agree count too: their gradient is zero, not absent, so that a step in which few groups
+        # still teach something moves the weights less instead of following those few at full strength
+        share = count_all_tokens(groups) / max(1, count_tokens(rows))
         for minibatch, plan, logprobs in zip(minibatches, plans, old, strict=True):
-            self._update(plan, logprobs, tokens=count_tokens(minibatch), totals=totals)
+            self._update(plan, logprobs, tokens=count_tokens(minibatch) * share, totals=totals)
         self.last_step = step
         return totals.compute_metrics(
             groups,
@@ -155,7 +159,7 @@ class Learner:
         with torch.no_grad():
             return score_tokens(model, batch, temperature=self.settings.temperature, entropy_gradient=False).logprobs
 
-    def _update(self, plan: Sequence[MicroBatch], old: Sequence[Tensor], *, tokens: int, totals: Totals) -> None:
+    def _update(self, plan: Sequence[MicroBatch], old: Sequence[Tensor], *, tokens: float, totals: Totals) -> None:
         """Make one optimizer step: accumulate the gradient over the micro-batches, clip its norm, move."""
         self._optimizer.zero_grad(set_to_none=True)
         for batch, logprobs in zip(plan, old, strict=True):
@@ -172,7 +176,7 @@ class Learner:
             group["lr"] = self._learning_rate()
         self._optimizer.step()
 
-    def _compute_loss(self, batch: MicroBatch, old: Tensor, tokens: int) -> LossTerms:
+    def _compute_loss(self, batch: MicroBatch, old: Tensor, tokens: float) -> LossTerms:
         settings = self.settings
         scores = score_tokens(
             self._model, batch, temperature=settings.temperature, entropy_gradient=settings.entropy_coef > 0

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from transformers import AutoModelForCausalLM
+from transformers.utils import logging as transformers_logging
 
 from roles.rl.batch import MicroBatch
 from roles.rl.grpo import compute_entropy
@@ -36,6 +37,7 @@ def load_policy(checkpoint: Path, *, device: torch.device | str = "cpu") -> nn.M
     """
     if not (checkpoint / "config.json").is_file():
         raise PolicyError(f"{checkpoint} is not a model checkpoint: it has no config.json")
+    transformers_logging.disable_progress_bar()  # the terminal and the log are the node's
     try:
         model = AutoModelForCausalLM.from_pretrained(
             checkpoint, dtype=torch.float32, local_files_only=True, trust_remote_code=False, use_safetensors=True

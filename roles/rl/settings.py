@@ -17,7 +17,7 @@ class GrpoSettings:
     weight_decay: float = 0.0
     eps: float = 0.2
     delta: float | None = 4.0
-    kl_coef: float = 0.0  # not 0: the base checkpoint stays in memory as the reference policy
+    kl_coef: float = 0.05  # keeps late, small batches from unlearning; above 0 the base stays in memory as reference
     entropy_coef: float = 0.0
     max_grad_norm: float = 0.5
     optimizer_steps: int = 2  # mini-batches, hence updates, per rollout step
