@@ -11,6 +11,7 @@ import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -18,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from roles.rollouts.errors import MalformedRollouts
+from roles.rollouts.footer import MAX_FOOTER, Footer, read_footer
 from roles.rollouts.pages import measure_chunk
 
 __all__ = ["MalformedRollouts", "RolloutFile", "RolloutLimits", "RolloutRow", "read_rollouts", "write_rollouts"]
@@ -25,7 +27,6 @@ __all__ = ["MalformedRollouts", "RolloutFile", "RolloutLimits", "RolloutRow", "r
 VERSION = "rollouts/1"
 Finish = Literal["eos", "length"]
 
-_MAX_FOOTER = 64 * 1024
 _MAX_CONTAINER = 512  # entries of any list in the footer; ours has fewer than 40
 _FIXED_ROW_BYTES = 1024  # a row's scalars, with room
 _ARROW_ERRORS = (pa.ArrowException, OSError, ValueError, TypeError, KeyError, IndexError, OverflowError, MemoryError)
@@ -80,7 +81,7 @@ class RolloutLimits:
     def max_uncompressed(self) -> int:
         """Bytes that the largest honest file decodes to: 4 a token, 4 a log-probability, and repetition levels."""
         row = 8 * self.max_prompt_tokens + 16 * self.max_output_tokens + self.max_proof_bytes + _FIXED_ROW_BYTES
-        return self.max_rows * row + _MAX_FOOTER
+        return self.max_rows * row + MAX_FOOTER
 
 
 def _required(name: str, kind: pa.DataType) -> pa.Field:
@@ -147,60 +148,63 @@ def read_rollouts(data: bytes, limits: RolloutLimits) -> RolloutFile:
 
     Raises `MalformedRollouts` with the reason, and nothing else, for any bytes.
     """
-    _check_frame(data, limits)
+    if len(data) > limits.max_bytes:
+        raise MalformedRollouts(f"{len(data)} bytes, more than {limits.max_bytes}")
+    footer = read_footer(data)
+    _check_layout(footer, data, limits)
     with _refusals():
-        parquet = pq.ParquetFile(
-            pa.BufferReader(data),
-            thrift_string_size_limit=_MAX_FOOTER,
-            thrift_container_size_limit=_MAX_CONTAINER,
-            pre_buffer=False,
-        )
-        _check_layout(parquet, data, limits)
-        table = parquet.read(use_threads=False)
-        table.validate(full=True)
-        file = _to_file(table, parquet.metadata.metadata or {})
+        table = _read_table(data)
+        file = _to_file(table, footer.metadata)
     _check_values(table, limits)
     return file
+
+
+def _read_table(data: bytes) -> pa.Table:
+    """Decode with Arrow, single-threaded. None of its metadata accessors is used: see `footer`."""
+    parquet = pq.ParquetFile(
+        pa.BufferReader(data),
+        thrift_string_size_limit=MAX_FOOTER,
+        thrift_container_size_limit=_MAX_CONTAINER,
+        pre_buffer=False,
+    )
+    table = parquet.read(use_threads=False)
+    if not table.schema.remove_metadata().equals(SCHEMA):
+        raise MalformedRollouts("columns other than the schema's")
+    table.validate(full=True)
+    return table
 
 
 def _file_metadata(file: RolloutFile) -> dict[str, str]:
     return {"schema": VERSION, **{name: str(getattr(file, name)) for name in _FILE_COLUMNS}}
 
 
-def _check_frame(data: bytes, limits: RolloutLimits) -> None:
-    """Magic numbers and footer length, without parsing."""
-    if len(data) > limits.max_bytes:
-        raise MalformedRollouts(f"{len(data)} bytes, more than {limits.max_bytes}")
-    if len(data) < 12 or data[:4] != b"PAR1" or data[-4:] != b"PAR1":
-        raise MalformedRollouts("not a Parquet file")
-    footer = int.from_bytes(data[-8:-4], "little")
-    if not 0 < footer <= min(_MAX_FOOTER, len(data) - 12):
-        raise MalformedRollouts("footer of an impossible length")
+@cache
+def _expected_footer() -> Footer:
+    """The footer of a file of ours: schema elements, types and paths are the same in every one."""
+    row = RolloutRow(0, 0, (0,), (0,), 0.0, 0, 0.0, "length", b"", (0.0,), 0)
+    return read_footer(write_rollouts(RolloutFile("", "", 0, "", 0, 0, (row,))))
 
 
-def _check_layout(parquet: Any, data: bytes, limits: RolloutLimits) -> None:
+def _check_layout(footer: Footer, data: bytes, limits: RolloutLimits) -> None:
     """Schema, row count, and what decoding would cost, from the footer and the page headers only."""
-    metadata = parquet.metadata
-    if metadata.num_columns != len(SCHEMA) or not parquet.schema_arrow.remove_metadata().equals(SCHEMA):
+    expected = _expected_footer()
+    layout = [(column.physical_type, column.path) for column in footer.columns]
+    if footer.schema != expected.schema or layout != [(c.physical_type, c.path) for c in expected.columns]:
         raise MalformedRollouts("columns other than the schema's")
-    if not 1 <= metadata.num_rows <= limits.max_rows or metadata.num_row_groups != 1:
-        raise MalformedRollouts(f"{metadata.num_rows} rows in {metadata.num_row_groups} row groups")
-    group = metadata.row_group(0)
-    most_values = metadata.num_rows * max(limits.max_prompt_tokens, limits.max_output_tokens, 1)
+    if not 1 <= footer.rows <= limits.max_rows:
+        raise MalformedRollouts(f"{footer.rows} rows, not 1 to {limits.max_rows}")
+    most_values = footer.rows * max(limits.max_prompt_tokens, limits.max_output_tokens, 1)
     uncompressed = 0
-    for number in range(group.num_columns):
-        column = group.column(number)
-        if column.compression != "ZSTD" or column.has_dictionary_page:
-            raise MalformedRollouts(f"column {SCHEMA.names[number]} is not plain zstd")
-        cost = measure_chunk(data, column.data_page_offset, column.total_compressed_size)
-        if cost.values != column.num_values or cost.values > most_values:
-            raise MalformedRollouts(f"column {SCHEMA.names[number]} holds {cost.values} values")
+    for name, column in zip(SCHEMA.names, footer.columns, strict=True):
+        cost = measure_chunk(data, column.start, column.length)
+        if cost.values != column.values or cost.values > most_values:
+            raise MalformedRollouts(f"column {name} holds {cost.values} values")
         uncompressed += cost.uncompressed
     if uncompressed > limits.max_uncompressed:
         raise MalformedRollouts(f"{uncompressed} bytes after decompression, more than {limits.max_uncompressed}")
 
 
-def _to_file(table: pa.Table, metadata: dict[bytes, bytes]) -> RolloutFile:
+def _to_file(table: pa.Table, metadata: dict[str, str]) -> RolloutFile:
     """The table as values. Raises `MalformedRollouts` where the file's own columns disagree with its metadata."""
     header: dict[str, Any] = {}
     for name in _FILE_COLUMNS:
@@ -211,7 +215,7 @@ def _to_file(table: pa.Table, metadata: dict[bytes, bytes]) -> RolloutFile:
     columns = [_column_values(table.column(name)) for name in _ROW_COLUMNS]
     rows = tuple(RolloutRow(*values) for values in zip(*columns, strict=True))
     file = RolloutFile(rows=rows, **header)
-    if metadata != {key.encode(): value.encode() for key, value in _file_metadata(file).items()}:
+    if metadata != _file_metadata(file):
         raise MalformedRollouts("metadata disagrees with the columns or is of another schema version")
     return file
 
