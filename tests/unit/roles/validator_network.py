@@ -1,0 +1,183 @@
+"""Validators over one directory, one ledger and one set of relays in memory, with a scripted trainer and worker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from dht.encoding import ZERO_DIGEST
+from dht.envelope import Envelope
+from dht.identity import NodeKey
+from dht.memory import MemoryDirectory, MemoryNetwork
+from dht.records import Publisher, unix_ms
+from ledger.memory import MemoryLedger
+from roles.announce import Voice
+from roles.compute import ComputeThread
+from roles.inference.transformers_engine import TransformersEngine
+from roles.messages import ROW_RULES, SHARE_ALL, Head, OpenStep, Verdict
+from roles.observer import Observer
+from roles.spec import EpochSpec, RunSpec
+from roles.trusted import AdmittedSubmission, TrustedState
+from roles.validator import Validator
+from roles.worker.generation import Made
+from tests.builders import (
+    POLICY,
+    TRAINER,
+    TRAINER_OPERATOR,
+    VALIDATOR_OPERATORS,
+    VALIDATORS,
+    WORKERS,
+    HeldPolicy,
+    MemoryRelays,
+    World,
+    make_chain,
+    make_rollouts,
+    make_spec,
+    manifest_of,
+    register_workers,
+    shared_engine,
+    shared_task,
+)
+
+PATIENCE = 20.0
+
+
+class ValidatorNetwork:
+    """Everything around the validators, moved by the test."""
+
+    def __init__(self, spec: RunSpec, state: Path) -> None:
+        self.spec, self.state = spec, state
+        self.chain = make_chain(spec)
+        self.relays = MemoryRelays()
+        self.compute = ComputeThread()
+        self.engine = TransformersEngine()
+        self.directory = MemoryNetwork(
+            run=spec.run_id,
+            limits={kind: rule.max_bytes for kind, rule in ROW_RULES.items()},
+            lifetimes={kind: rule.lifetime for kind, rule in ROW_RULES.items()},
+        )
+        self.ledger = MemoryLedger(self.chain, run=spec.run_id, operator_key=TRAINER_OPERATOR)
+        self.validators: dict[str, Validator] = {}
+        self.eye = self._observer(MemoryLedger(self.chain, run=spec.run_id))  # what an onlooker sees
+
+    @property
+    def trusted(self) -> TrustedState:
+        """The onlooker's trusted state."""
+        return self.eye.trusted
+
+    def _observer(self, ledger: MemoryLedger) -> Observer:
+        return Observer(
+            spec=self.spec,
+            trusted=TrustedState(self.spec, self.spec.run_id),
+            directory=MemoryDirectory(self.directory),
+            ledger=ledger,
+            interval=0.02,
+        )
+
+    def voice(self, key: NodeKey) -> Voice:
+        """A voice whose rows go straight into the directory."""
+        publisher = Publisher(key, MemoryDirectory(self.directory), run=self.spec.run_id, state=None)
+        return Voice(publisher, node=key.node, spec=self.spec)
+
+    async def commit(self, *, final: bool = False) -> int:
+        """The trainer commits the next checkpoint; the relays have it."""
+        step = len(await self.ledger.commits())
+        self.relays.checkpoints[manifest_of(step)] = POLICY
+        parent = manifest_of(step - 1) if step else ZERO_DIGEST
+        await self.ledger.commit_checkpoint(term=1, step=step, manifest=manifest_of(step), parent=parent, final=final)
+        return step
+
+    async def collect(self, step: int, *, limit: int = 4) -> None:
+        """The trainer says that it collects a step."""
+        opened = tuple(OpenStep(step=s, limit=limit, share=SHARE_ALL) for s in range(max(1, step - 2), step + 1))
+        head = Head(
+            term=1,
+            step=step,
+            policy_step=step - 1,
+            manifest=manifest_of(step - 1),
+            groups_wanted=16,
+            state="collecting",
+            open_steps=opened,
+        )
+        await self.voice(TRAINER).announce(head)
+        await self.until(lambda: self.trusted.head == head)
+
+    async def make(self, key: NodeKey = WORKERS[0], **changes: Any) -> Made:
+        """An honest submission, not handed in yet."""
+        world = World(self.spec, self.trusted, shared_engine(), shared_task())
+        step = int(changes.get("step", 1))
+        policy = HeldPolicy(step - 1, manifest_of(step - 1), POLICY)
+        return await asyncio.to_thread(make_rollouts, world, key, policy=policy, **changes)
+
+    async def hand_in(self, made: Made, key: NodeKey = WORKERS[0], *, upload: bool = True) -> Envelope:
+        """The worker uploads and announces."""
+        relays = await self.relays.put(made.blob) if upload else ()
+        return await self.voice(key).announce(made.submission, relays=relays)
+
+    def build(self, number: int, **changes: Any) -> tuple[Validator, Observer]:
+        """One of the three validators, over its own state directory."""
+        key = VALIDATORS[number]
+        ledger = MemoryLedger(self.chain, run=self.spec.run_id, operator_key=VALIDATOR_OPERATORS[number])
+        observer = self._observer(ledger)
+        fields: dict[str, Any] = {"engine": self.engine, "compute": self.compute, "relays": self.relays}
+        validator = Validator(
+            spec=self.spec,
+            trusted=observer.trusted,
+            observer=observer,
+            voice=self.voice(key),
+            ledger=ledger,
+            task=shared_task(),
+            key=key,
+            state=self.state / str(number),
+            clock=unix_ms,
+            **{**fields, **changes},
+        )
+        self.validators[key.node] = validator
+        return validator, observer
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for something the onlooker can see. Raises TimeoutError."""
+        async with asyncio.timeout(PATIENCE):
+            while not condition():
+                await self.eye.look()
+                await asyncio.sleep(0.02)
+
+    def verdict_of(self, number: int, digest: str) -> Verdict | None:
+        """What a validator has said of a submission."""
+        standing = self.trusted.standings.get(digest)
+        return standing.verdicts.get(VALIDATORS[number].node) if standing else None
+
+    def accepted(self) -> list[AdmittedSubmission]:
+        """What a quorum has accepted."""
+        return list(self.trusted.accepted())
+
+    async def keep_mining(self) -> None:
+        """Ledger time moves ten times as fast as ours."""
+        while True:
+            self.chain.mine()
+            await asyncio.sleep(0.1)
+
+
+@asynccontextmanager
+async def running(
+    state: Path, *, validators: Sequence[int] = (0, 1, 2), spec: RunSpec | None = None, **changes: Any
+) -> AsyncIterator[ValidatorNetwork]:
+    """A network collecting step 1, its validators at work."""
+    network = ValidatorNetwork(spec or make_spec(epoch=EpochSpec(checkpoints=3, round_seconds=30)), state)
+    await register_workers(network.chain, network.spec)
+    await network.commit()
+    await network.collect(1)
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(network.keep_mining())]
+        for number in validators:
+            validator, observer = network.build(number, **changes)
+            tasks += [group.create_task(observer.run()), group.create_task(validator.run())]
+        try:
+            yield network
+        finally:
+            for task in tasks:
+                task.cancel()
+    network.compute.close()
