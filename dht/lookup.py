@@ -20,7 +20,6 @@ WIDE_SECONDS = 4.0
 WIDE_COPIES = 3
 _LOOKUP_SECONDS = 60.0  # how long a search for a key's nearest peers stays good in a large network
 _MAX_LOOKUPS = 4096
-_BIG_ANSWER = 2**20  # bytes of rows in one reply; beyond it the peer may have left keys out
 
 
 class Lookup:
@@ -101,7 +100,7 @@ class Lookup:
         return [answers for task in tasks if (answers := task.result()) is not None]
 
     async def ask(self, peer: PeerID, keys: Sequence[DHTID]) -> dict[DHTID, Answer] | None:
-        """One peer's answers; keys it may have left out for want of room are asked for again one by one."""
+        """One peer's answers; keys it left out for want of room are asked for again one by one."""
         answers: dict[DHTID, Answer] = {}
         for start in range(0, len(keys), MAX_KEYS):
             self.calls += 1
@@ -111,10 +110,9 @@ class Lookup:
                 return None
             answers |= part
         self._node.blacklist.register_success(peer)
-        if sum(answer.size for answer in answers.values()) > _BIG_ANSWER:
-            for key in [key for key, answer in answers.items() if not answer.size]:
-                self.calls += 1
-                answers |= await self._protocol.fetch(peer, [key]) or {}
+        for key in [key for key, answer in answers.items() if answer.is_left_out]:
+            self.calls += 1
+            answers |= await self._protocol.fetch(peer, [key]) or {}
         return answers
 
 

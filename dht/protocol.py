@@ -37,6 +37,7 @@ REQUEST_BYTES = 2**20  # a store request's rows (pitfall DHT-10)
 FAILURES_TO_DROP = 2
 _ROWS_BETWEEN_YIELDS = 32
 _HAND_OVER_SECONDS = 60.0
+_LEFT_OUT = -1.0  # expiration of a result that says "not found" for want of room
 _PEERS_KEPT = 2048
 _ANSWERS_KEPT = 1024  # replies that need no second parsing when they come again
 
@@ -54,11 +55,11 @@ def place_of_peer(peer: PeerID) -> DHTID:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One peer's rows of one key, its nearest neighbours to it, and how many bytes the rows took."""
+    """One peer's rows of one key, and its nearest neighbours to it. `is_left_out`: it has rows, but the reply was full."""
 
     rows: tuple[Envelope, ...]
     neighbours: dict[DHTID, PeerID]
-    size: int
+    is_left_out: bool = False
 
 
 class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
@@ -137,7 +138,7 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
                 result = dht_pb2.FindResult(type=dht_pb2.FOUND_DICTIONARY, value=packed[0], expiration_time=packed[1])
                 room -= len(packed[0])
             else:
-                result = dht_pb2.FindResult(type=dht_pb2.NOT_FOUND)
+                result = dht_pb2.FindResult(type=dht_pb2.NOT_FOUND, expiration_time=_LEFT_OUT if packed else 0.0)
             neighbours = self.routing_table.get_nearest_neighbors(key, k=wanted, exclude=asker) if wanted else ()
             for node_id, peer in neighbours:
                 result.nearest_node_ids.append(node_id.to_bytes())
@@ -246,7 +247,7 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
         peers = [_peer(neighbour) for neighbour in result.nearest_peer_ids[: self.bucket_size]]
         neighbours = {place_of_peer(neighbour): neighbour for neighbour in peers}
         if result.type != dht_pb2.FOUND_DICTIONARY:
-            return Answer((), neighbours, 0)
+            return Answer((), neighbours, is_left_out=result.expiration_time == _LEFT_OUT)
         value = result.value
         seen, rows = self._answers.get((peer, key), (None, ()))
         if seen != hash(value):
@@ -254,7 +255,7 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
             if len(self._answers) >= _ANSWERS_KEPT:
                 del self._answers[next(iter(self._answers))]
             self._answers[peer, key] = (hash(value), rows)
-        return Answer(rows, neighbours, len(value))
+        return Answer(rows, neighbours)
 
     def _open_rows(self, key: DHTID, dictionary: bytes) -> tuple[Envelope, ...]:
         rows, key_bytes = [], key.to_bytes()

@@ -1,0 +1,211 @@
+"""The directory over real daemons on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dht import p2p
+from dht.bare import DHTID
+from dht.errors import IdentityError, TransportError
+from dht.identity import NodeKey
+from dht.p2p import StartError, remove_stale_sockets
+from dht.records import Publisher
+
+if TYPE_CHECKING:
+    from conftest import Swarm
+
+RUN = "ab" * 32
+KEY = f"{RUN}/nodes/worker"
+ROOT = Path(__file__).resolve().parents[3]
+Until = Callable[..., Awaitable[None]]
+
+
+async def test_publish__read_by_every_node__dht_17_dht_18(swarm: Swarm, until: Until) -> None:
+    first, second, client = await swarm.start(), await swarm.start(), await swarm.start(client_mode=True)
+    await until(lambda: client.stats()["table"] == 2 and first.stats()["table"] == 1)
+    for number, node in enumerate(swarm.nodes):
+        await node.publish(swarm.row(number))
+    for node in swarm.nodes:
+        rows = (await node.read([KEY, f"{RUN}/empty"])).items()
+        assert {key: len(found) for key, found in rows} == {KEY: 3, f"{RUN}/empty": 0}
+    assert client.addresses() == []
+    assert second.state == "online"
+    assert first.clock_skew == pytest.approx(0, abs=1)
+
+
+async def test_open__alone_with_dead_seeds__boot_01_boot_02_boot_03(swarm: Swarm, until: Until) -> None:
+    seed = f"/ip4/127.0.0.1/tcp/1/p2p/{NodeKey.generate().node}"
+    node = await swarm.start(initial_peers=[seed])
+    assert node.state == "waiting for seeds"
+    row = swarm.row(0)
+    with pytest.raises(TransportError, match="no other node"):
+        await node.publish(row)
+    assert await node.read([KEY]) == {KEY: [row]}
+    await until(lambda: node.peers()[0].failures >= 2)  # it goes on dialling, and says what went wrong (DHT-30)
+    assert "dial" in node.peers()[0].last_error
+
+
+async def test_add_peers__a_late_seed_is_as_good__boot_21(swarm: Swarm, until: Until) -> None:
+    first = await swarm.start()
+    dead = f"/ip4/127.0.0.1/tcp/1/p2p/{NodeKey.generate().node}"
+    second = await swarm.start(initial_peers=[dead])
+    second.add_peers(["nonsense", *first.addresses()])
+    await until(lambda: second.state == "online" and first.stats()["table"] == 1)
+    await second.publish(swarm.row(1))
+
+
+async def test_open__simultaneous_starts_end_in_one_table__boot_09(swarm: Swarm, until: Until) -> None:
+    first = await swarm.start()
+    await asyncio.gather(*(swarm.start(initial_peers=first.addresses()) for _ in range(3)))
+    await until(lambda: all(node.stats()["table"] == 3 for node in swarm.nodes))
+
+
+async def test_open__seeds_from_the_cache_on_disk__boot_07(swarm: Swarm, until: Until) -> None:
+    first = await swarm.start()
+    cache = swarm.base / "cache.json"
+    address = first.addresses()[0]
+    cache.write_text(f'{{"{address}": 1.0}}')
+    second = await swarm.start(initial_peers=[], peer_cache=cache)
+    await until(lambda: second.state == "online")
+
+
+async def test_open__node_of_another_run_is_not_met__boot_04(swarm: Swarm, until: Until) -> None:
+    first = await swarm.start()
+    stranger = await swarm.start(run="cd" * 32)
+    await until(lambda: "not support" in stranger.peers()[0].last_error)
+    assert stranger.state == "waiting for seeds"
+    assert first.stats()["table"] == 0
+
+
+async def test_read__one_bad_row_costs_only_itself__dht_12_dht_13(swarm: Swarm, until: Until) -> None:
+    lax = await swarm.start(limits={"node/1": 90_000})  # keeps and serves what others refuse
+    reader = await swarm.start()
+    await until(lambda: reader.stats()["table"] == 1 and lax.stats()["table"] == 1)
+    good = swarm.row(1)
+    await reader.publish(good)
+    with pytest.raises(TransportError, match="refused"):
+        await lax.publish(swarm.row(0, payload=b"x" * 50_000))
+    assert len((await lax.read([KEY]))[KEY]) == 2
+    assert await reader.read([KEY]) == {KEY: [good]}
+    assert reader.stats()["table"] == 1  # the peer is kept
+
+
+async def test_publish__refused_by_peers_membership(swarm: Swarm, until: Until) -> None:
+    await swarm.start(membership=lambda row: False)
+    second = await swarm.start()
+    await until(lambda: second.stats()["table"] == 1)
+    with pytest.raises(TransportError, match="refused"):
+        await second.publish(swarm.row(1))
+
+
+async def test_read__more_than_one_reply_holds__dht_09(swarm: Swarm, until: Until) -> None:
+    full = await swarm.start()
+    reader = await swarm.start(client_mode=True)
+    keys = [f"{RUN}/big/{number}" for number in range(4)]
+    for key in keys:
+        for number in range(240):
+            row = swarm.row(0, record_key=key, subkey=f"{full.node_id}:{number}", payload=b"x" * 3500)
+            full._storage.rows.put(row, row.expiration - 1000)
+            full._storage._names[DHTID.generate(key)] = key
+    await until(lambda: reader.stats()["table"] == 1)
+    found = await reader.read(keys)
+    assert [len(found[key]) for key in keys] == [240] * 4
+
+
+async def test_daemon_death__rebuilt_and_published_again__dht_02_dht_04_dht_24(swarm: Swarm, until: Until) -> None:
+    first, second = await swarm.start(), await swarm.start()
+    await until(lambda: second.stats()["table"] == 1)
+    publisher = Publisher(swarm.keys[1], second, run=RUN, state=None)
+    second.on_rebuilt(publisher.publish_all_again)
+    await publisher.publish(kind="node/1", record_key=KEY, subkey=publisher.node, payload=b"{}", lifetime=90)
+    assert second._session is not None
+    os.kill(second._session.daemon.pid, signal.SIGKILL)
+    async with asyncio.timeout(20):
+        await until(lambda: second.rebuilds == 1 and second.state == "online")
+        assert publisher.unconfirmed == 1
+        while publisher.unconfirmed:
+            await publisher.publish_due()
+            await asyncio.sleep(0.05)
+    assert len((await first.read([KEY]))[KEY]) == 1
+
+
+async def test_daemon_death__calls_fail_in_time__dht_03(swarm: Swarm) -> None:
+    node = await swarm.start()
+    assert node._session is not None
+    os.kill(node._session.daemon.pid, signal.SIGSTOP)  # alive, and silent
+    try:
+        async with asyncio.timeout(5):
+            with pytest.raises(TransportError):
+                await node.publish(swarm.row(0))
+    finally:
+        os.kill(node._session.daemon.pid, signal.SIGCONT)
+
+
+async def test_open__port_in_use__boot_12(swarm: Swarm) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        with pytest.raises(StartError, match="held by"):
+            await swarm.start(host_maddrs=[f"/ip4/127.0.0.1/tcp/{other.getsockname()[1]}"])
+
+
+async def test_open__one_data_folder_twice__boot_13(swarm: Swarm) -> None:
+    await swarm.start()
+    with pytest.raises(StartError, match="data folder"):
+        await swarm.start(state_dir=swarm.base / "0")
+
+
+@pytest.mark.parametrize("data", [b"", b"garbage"])
+async def test_open__bad_identity__boot_14(swarm: Swarm, tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "bad").write_bytes(data)
+    with pytest.raises(IdentityError, match="not an ed25519 key"):
+        await swarm.start(key_path=tmp_path / "bad")
+    with pytest.raises(IdentityError, match="no key file"):
+        await swarm.start(key_path=tmp_path / "missing")
+
+
+def test_sigkill__leaves_no_daemon_and_no_socket__dht_05(tmp_path: Path) -> None:
+    script = f"""
+        import asyncio, sys
+        from pathlib import Path
+        from dht.directory import HivemindDirectory
+        from dht.identity import NodeKey
+
+        async def main():
+            folder = Path({str(tmp_path)!r})
+            NodeKey.generate().save(folder / "key")
+            async with HivemindDirectory.open(
+                key_path=folder / "key", host_maddrs=["/ip4/127.0.0.1/tcp/0"], initial_peers=[], run="r",
+                limits={{}}, lifetimes={{}}, state_dir=folder,
+            ) as directory:
+                assert "torch" not in sys.modules
+                print(directory._session.daemon.pid, flush=True)
+                await asyncio.Event().wait()
+
+        asyncio.run(main())
+    """
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
+    with subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True, env=environment
+    ) as node:
+        assert node.stdout is not None
+        daemon = next(int(line) for line in iter(node.stdout.readline, "") if line.strip().isdigit())
+        watch = os.pidfd_open(daemon)
+        node.kill()
+        ended, _, _ = select.select([watch], [], [], 10)
+        os.close(watch)
+    assert ended, "p2pd outlived its node"
+    remove_stale_sockets()
+    assert not list(Path(p2p._TEMPORARY).glob(f"intellect-node-{node.pid}-*.sock"))
