@@ -1,0 +1,88 @@
+"""How the tests of the checks attack: forged rollouts with everything right but the one thing, and the proof that one
+check, and only that one, stands in the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from dht.identity import NodeKey
+from roles.inference.engine import Request
+from roles.rollouts.schema import RolloutRow, write_rollouts
+from roles.rules import Reason
+from roles.toploc.proof import build_proofs
+from roles.verification import CHECKS, DuplicateIndex, Finding, Verifier
+from tests.builders import WORKERS, Made, World, open_rollouts, repack, sampling_of
+
+
+def judge(world: World, made: Made, *, key: NodeKey = WORKERS[0], without: str = "", **means: Any) -> Finding:
+    """What a validator finds, with every check or without one of them. The gate has let the submission in."""
+    admitted = world.trusted.admit_submission(world.row(made.submission, key))
+    checks = [check for check in CHECKS if check.name != without]
+    verifier = Verifier(spec=world.spec, run=world.run, engine=world.engine, task=world.task, checks=checks, **means)
+    return verifier.judge(admitted.submission, seed=admitted.seed, data=made.blob)
+
+
+def assert_only(
+    check: str,
+    reason: Reason,
+    world: World,
+    made: Made,
+    *,
+    outcome: str = "fault",
+    key: NodeKey = WORKERS[0],
+    duplicates: Callable[[], DuplicateIndex] = DuplicateIndex,
+    lax: dict[str, Any] | None = None,
+) -> None:
+    """The check refuses it for this reason, nothing is accepted by that, and without the check it would pass."""
+    assert check in {item.name for item in CHECKS}
+    world.trusted.admit_submission(world.row(made.submission, key))
+    before = world.state()
+    found = judge(world, made, key=key, duplicates=duplicates())
+    assert (found.outcome, found.reason) == (outcome, reason), found
+    assert world.state() == before
+    assert not list(world.trusted.accepted())
+    passed = judge(world, made, key=key, without=check, duplicates=duplicates(), **(lax or {}))
+    assert passed.outcome == "accept", passed
+
+
+def finished(world: World, rows: Sequence[RolloutRow]) -> tuple[RolloutRow, ...]:
+    """Rows with the rewards and proofs that belong to their prompts and tokens: what a clever forger does."""
+    prefills = world.engine.prefill([(row.prompt, row.output) for row in rows])
+    checks = world.spec.checks
+    proofs = build_proofs([item.states for item in prefills], topk=checks.topk, chunk=checks.chunk)
+    return tuple(
+        replace(
+            row,
+            proof=proof,
+            reward=world.task.score(row.problem_id, world.engine.decode(row.output)),
+            output_logprobs=None,
+        )
+        for row, proof in zip(rows, proofs, strict=True)
+    )
+
+
+def forged(world: World, made: Made, rows: Sequence[RolloutRow]) -> Made:
+    """The submission over these rows, finished and signed."""
+    file = replace(open_rollouts(world, made), rows=finished(world, rows))
+    return repack(made, write_rollouts(file), tokens=sum(len(row.output) for row in rows))
+
+
+def resampled(world: World, rows: Sequence[RolloutRow]) -> tuple[RolloutRow, ...]:
+    """The rows with what the policy really says to their prompts under their seeds."""
+    requests = [Request(row.prompt, row.seed) for row in rows]
+    completions = world.engine.generate(requests, sampling_of(world.spec))
+    return tuple(
+        replace(row, output=item.tokens, finish=item.finish) for row, item in zip(rows, completions, strict=True)
+    )
+
+
+def babbled(world: World, row: RolloutRow, seed: int = 0) -> RolloutRow:
+    """A row of random tokens up to the maximum length, never the end token."""
+    draw = np.random.default_rng(seed)
+    others = [token for token in range(world.engine.vocabulary) if token != world.engine.eos]
+    tokens = tuple(int(token) for token in draw.choice(others, size=world.spec.sampling.max_tokens))
+    return replace(row, output=tokens, finish="length")

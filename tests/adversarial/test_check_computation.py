@@ -1,0 +1,126 @@
+"""Work of another model, tokens of the worker's choosing, endings put there, copied completions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from roles.rules import Reason
+from roles.spec import CheckSpec, SamplingSpec, TaskSpec, Threshold
+from roles.tasks import load_task
+from roles.verification import DuplicateIndex
+from tests.adversarial.attack import assert_only, babbled, forged, judge
+from tests.builders import WORKERS, World, make_rollouts, make_spec, make_world, open_rollouts, spoil
+
+
+def without_margins(margin: int = 5000) -> CheckSpec:
+    """A run that holds sampling to its seed loosely, or (5000) not at all."""
+    honest = Threshold(exponent_mismatches=8, mantissa_mean=2000, mantissa_median=2000, margin_mean=margin)
+    fraud = Threshold(exponent_mismatches=38, mantissa_mean=10_000, mantissa_median=8000, margin_mean=margin)
+    return CheckSpec(honest=honest, fraud=fraud)
+
+
+def test_proof_of_other_tokens() -> None:
+    world = make_world()
+    made = make_rollouts(world)
+    rows = open_rollouts(world, made).rows
+    other = next(row for row in rows[4:] if len(row.proof) == len(rows[0].proof))
+    assert_only("proofs", Reason.PROOF_MISMATCH, world, spoil(world, made, lambda row: replace(row, proof=other.proof)))
+
+
+def test_proof_with_modulus_zero__top_09() -> None:
+    world = make_world()
+    hostile = spoil(world, make_rollouts(world), lambda row: replace(row, proof=bytes(len(row.proof))))
+    assert_only("proofs", Reason.PROOF_MALFORMED, world, hostile)
+
+
+def test_proof_is_missing__top_11() -> None:
+    world = make_world()
+    assert_only(
+        "proofs", Reason.PROOF_MALFORMED, world, spoil(world, make_rollouts(world), lambda r: replace(r, proof=b""))
+    )
+
+
+def test_random_tokens_with_true_proofs__top_24() -> None:
+    """Any text can be prefilled, and its proof is then true."""
+    world = make_world()
+    made = make_rollouts(world)
+    rows = [babbled(world, row, seed=n) for n, row in enumerate(open_rollouts(world, made).rows)]
+    assert_only("sampling", Reason.SAMPLING_MISMATCH, world, forged(world, made, rows))
+
+
+def test_best_of_many_seeds_claimed_for_the_assigned_one() -> None:
+    world = make_world()
+    made = make_rollouts(world)
+    rows = open_rollouts(world, made).rows
+    lucky = make_rollouts(world, index=1)
+    swapped = [
+        replace(row, output=other.output, finish=other.finish)
+        for row, other in zip(rows, open_rollouts(world, lucky).rows, strict=True)
+    ]
+    found = judge(world, forged(world, made, swapped))
+    assert found.outcome != "accept"
+    assert found.reason in (Reason.SAMPLING_MISMATCH, Reason.SAMPLING_UNCERTAIN)
+
+
+def test_end_token_put_where_sampling_does_not_give_it() -> None:
+    """A long completion would hide it in the mean of its margins; here the run's thresholds are that wide."""
+    world = make_world(make_spec(checks=without_margins(1500)))
+    made = make_rollouts(world)
+    rows = open_rollouts(world, made).rows
+    cut = [replace(rows[0], output=(*rows[0].output[:20], world.engine.eos), finish="eos"), *rows[1:]]
+    assert_only("endings", Reason.BAD_TERMINATION, world, forged(world, made, cut), outcome="soft")
+
+
+def test_another_model_decoded__this_one_prefilled() -> None:
+    """Two rows of eight are not this policy's: where sampling is not held to a seed, their probabilities show it."""
+    world = make_world(make_spec(checks=without_margins()))
+    made = make_rollouts(world)
+    rows = open_rollouts(world, made).rows
+    mixed = [babbled(world, row, seed=n) if n < 3 else row for n, row in enumerate(rows)]
+    assert_only("humps", Reason.TWO_HUMPED, world, forged(world, made, mixed), outcome="soft")
+
+
+def one_problem() -> World:
+    """Everybody is given the same prompt, at a temperature that makes every answer improbable."""
+    task = load_task("arithmetic", {"size": 1})
+    spec = make_spec(
+        tasks=(TaskSpec(name="arithmetic", parameters={"size": 1}, size=1, digest=task.digest),),
+        sampling=SamplingSpec(temperature="4.0", group_size=4, groups_per_submission=2),
+        checks=without_margins(),
+    )
+    world = make_world(spec)
+    world.task = task
+    return world
+
+
+def test_copied_completions__val_09() -> None:
+    """The copier was given the same prompt; the tokens are improbable, and those of somebody's else."""
+    world = one_problem()
+    original = make_rollouts(world, WORKERS[0])
+
+    def index() -> DuplicateIndex:
+        seen = DuplicateIndex()
+        assert judge(world, original, duplicates=seen).outcome == "accept"
+        return seen
+
+    index()
+    theirs = open_rollouts(world, original).rows
+    mine = make_rollouts(world, WORKERS[1])
+    rows = [
+        replace(row, output=copied.output, finish=copied.finish)
+        for row, copied in zip(open_rollouts(world, mine).rows, theirs, strict=True)
+    ]
+    copy = forged(world, mine, rows)
+    assert_only("duplicates", Reason.DUPLICATE, world, copy, outcome="soft", key=WORKERS[1], duplicates=index)
+
+
+def test_copy_comes_first__the_owner_keeps_its_credit__val_08() -> None:
+    world = one_problem()
+    seen = DuplicateIndex()
+    original, mine = make_rollouts(world, WORKERS[0]), make_rollouts(world, WORKERS[1])
+    rows = [
+        replace(row, output=copied.output, finish=copied.finish)
+        for row, copied in zip(open_rollouts(world, mine).rows, open_rollouts(world, original).rows, strict=True)
+    ]
+    assert judge(world, forged(world, mine, rows), key=WORKERS[1], duplicates=seen).outcome == "accept"
+    assert judge(world, original, duplicates=seen).outcome == "accept"
