@@ -82,7 +82,7 @@ class RelayRoutes:
             ("/metrics", "GET", self.metrics),
         ]
         routes = [Route(path, self._guard(handler), methods=[method]) for path, method, handler in table]
-        app = Starlette(routes=routes, exception_handlers={404: _unknown_path, 405: _unknown_path})
+        app = Starlette(routes=routes, exception_handlers={404: _unknown_path, 405: _unknown_path, 500: _our_fault})
         return _Outermost(app, self._counters)
 
     async def put_blob(self, request: Request) -> Response:
@@ -319,7 +319,7 @@ class _BlobResponse(StreamingResponse):
 
 
 class _Outermost:
-    """Counts answers, and turns whatever is left of errors into a 500 without a traceback on the terminal."""
+    """Counts answers, and ends what is left of errors here: answered with a 500 by then, and no traceback is printed."""
 
     def __init__(self, app: ASGIApp, counters: Counters) -> None:
         self._app, self._counters = app, counters
@@ -327,12 +327,9 @@ class _Outermost:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        has_begun = False
 
         async def counted(message: Message) -> None:
-            nonlocal has_begun
             if message["type"] == "http.response.start":
-                has_begun = True
                 self._counters.requests[message["status"]] += 1
             await send(message)
 
@@ -340,9 +337,6 @@ class _Outermost:
             await self._app(scope, receive, counted)
         except Exception as error:
             log.error("request.failed", path=scope["path"][:80], error=f"{type(error).__name__}: {error}"[:300])
-            if not has_begun:
-                response = Refusal(500, "internal", "the relay failed; its log says why").response(close=True)
-                await response(scope, receive, counted)
 
 
 def _refusal_for(error: Exception) -> Refusal:
@@ -366,6 +360,10 @@ async def _unknown_path(request: Request, error: Exception) -> Response:
     status = getattr(error, "status_code", 404)
     code = "unknown_path" if status == 404 else "method_not_allowed"
     return Refusal(status, code, "there is nothing here by that name and method").response()
+
+
+async def _our_fault(request: Request, error: Exception) -> Response:
+    return Refusal(500, "internal", "the relay failed; its log says why").response(close=True)
 
 
 def _address(request: Request) -> str:

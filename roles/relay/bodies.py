@@ -42,6 +42,7 @@ async def body_blocks(request: Request, *, idle: float, total: float) -> AsyncIt
         except TimeoutError as error:
             raise Refusal(408, "too_slow", "the body came too slowly") from error
         if block is None:
+            request.state.is_body_read = True
             return
         if block:
             yield block
@@ -61,6 +62,8 @@ async def read_body(request: Request, *, limit: int, idle: float, total: float) 
 
 async def drain(request: Request) -> bool:
     """Read a refused body's rest, if it is short and comes at once. Whether that reached its end."""
+    if getattr(request.state, "is_body_read", False):
+        return True
     left = DRAINED
     try:
         async with asyncio.timeout(1.0):

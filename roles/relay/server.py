@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
 
 import structlog
 import uvicorn
@@ -23,11 +26,7 @@ from dht.errors import NodeError
 
 log = structlog.get_logger("relay")
 
-HEAD_SECONDS = 10.0
-READER_SECONDS = 30.0
 MAX_HEAD = 32 * 1024
-CONNECTIONS = 1024
-CONNECTIONS_PER_ADDRESS = 512
 START_SECONDS = 10.0
 GRACE = 1
 
@@ -36,30 +35,44 @@ class PortTaken(NodeError):
     """The address cannot be listened on; the text says which and why."""
 
 
-class GuardedProtocol(H11Protocol):
-    """uvicorn's HTTP protocol, with time limits on both directions and a bound per address."""
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """Bounds of a server's connections. Seconds, counts."""
 
-    head_seconds = HEAD_SECONDS
-    reader_seconds = READER_SECONDS
-    per_address: ClassVar[Counter[str]] = Counter()
+    head: float = 10.0  # for a request's head to come
+    reader: float = 30.0  # for a reader to take what is waiting for it
+    total: int = 1024
+    per_address: int = 512
+
+
+class GuardedProtocol(H11Protocol):
+    """uvicorn's HTTP protocol, with time limits on both directions and a bound per address.
+
+    `open_by_address` is shared by all connections of one server.
+    """
+
+    def __init__(self, limits: ConnectionLimits, open_by_address: Counter[str], **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._limits, self._open = limits, open_by_address
+        self._deadline: asyncio.TimerHandle | None = None
+        self._address = ""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Count the connection and start waiting for its first request."""
         super().connection_made(transport)
-        self._deadline: asyncio.TimerHandle | None = None
         self._address = self.client[0] if self.client else ""
-        self.per_address[self._address] += 1
-        if self.per_address[self._address] > CONNECTIONS_PER_ADDRESS:
+        self._open[self._address] += 1
+        if self._open[self._address] > self._limits.per_address:
             transport.abort()
             return
-        self._expect(self.head_seconds)
+        self._expect(self._limits.head)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop counting."""
         self._expect(None)
-        self.per_address[self._address] -= 1
-        if not self.per_address[self._address]:
-            del self.per_address[self._address]
+        self._open[self._address] -= 1
+        if not self._open[self._address]:
+            del self._open[self._address]
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -68,12 +81,18 @@ class GuardedProtocol(H11Protocol):
         if self.cycle is not None and not self.cycle.response_complete:
             self._expect(None)
         elif self._deadline is None:
-            self._expect(self.head_seconds)
+            self._expect(self._limits.head)
+
+    def on_response_complete(self) -> None:
+        """The next request's head is waited for as long as the first one's."""
+        super().on_response_complete()
+        if not self.transport.is_closing():
+            self._expect(self._limits.head)
 
     def pause_writing(self) -> None:
-        """The reader is slow: it has `reader_seconds` to take what is waiting."""
+        """The reader is slow: it has a while to take what is waiting."""
         super().pause_writing()
-        self._expect(self.reader_seconds)
+        self._expect(self._limits.reader)
 
     def resume_writing(self) -> None:
         """The reader took it."""
@@ -104,40 +123,55 @@ class _Server(uvicorn.Server):
 
 @asynccontextmanager
 async def serve(
-    app: ASGIApp, *, host: str, port: int, ready: Callable[[str], None] | None = None
+    app: ASGIApp,
+    *,
+    host: str,
+    port: int,
+    ready: Callable[[str], None] | None = None,
+    limits: ConnectionLimits | None = None,
 ) -> AsyncIterator[str]:
     """Serve until the block is left, then stop within two seconds. Gives the base URL; `ready` is told it too.
 
     Port 0 takes a free one. Raises PortTaken.
     """
     listener = _listen(host, port)
+    limits = limits or ConnectionLimits()
+    _silence_uvicorn()
     config = uvicorn.Config(
         app,
-        http=GuardedProtocol,
+        http=cast(type[asyncio.Protocol], partial(GuardedProtocol, limits, Counter())),
         ws="none",
         lifespan="off",
         log_config=None,
         access_log=False,
         server_header=False,
-        limit_concurrency=CONNECTIONS,
+        limit_concurrency=limits.total,
         h11_max_incomplete_event_size=MAX_HEAD,
         timeout_keep_alive=10,
         timeout_graceful_shutdown=GRACE,
     )
     server = _Server(config)
     url = f"http://{_shown(host)}:{listener.getsockname()[1]}"
-    async with asyncio.TaskGroup() as group:
-        task = group.create_task(server.serve(sockets=[listener]))
-        try:
-            async with asyncio.timeout(START_SECONDS):
-                await server.has_started.wait()
-            if ready:
-                ready(url)
-            yield url
-        finally:
-            server.should_exit = True
-            await _stopped(server, task)
-            listener.close()
+    # No TaskGroup: it would turn an error of the caller's block into a group of errors. The task ends in `finally`.
+    task = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        async with asyncio.timeout(START_SECONDS):
+            await server.has_started.wait()
+        if ready:
+            ready(url)
+        yield url
+    finally:
+        server.should_exit = True
+        await _stopped(server, task)
+        listener.close()
+
+
+def _silence_uvicorn() -> None:
+    """Its logger prints tracebacks of requests cut off at the end; what matters is logged by the application."""
+    logger = logging.getLogger("uvicorn.error")
+    if not logger.handlers:
+        logger.addHandler(logging.NullHandler())
+    logger.propagate = False
 
 
 async def _stopped(server: uvicorn.Server, task: asyncio.Task[Any]) -> None:
@@ -148,6 +182,9 @@ async def _stopped(server: uvicorn.Server, task: asyncio.Task[Any]) -> None:
             connection.transport.abort()
         await asyncio.wait([task], timeout=0.4)
         task.cancel()
+        await asyncio.wait([task])
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.warning("server.failed", error=f"{type(error).__name__}: {error}"[:300])
 
 
 def _listen(host: str, port: int) -> socket.socket:

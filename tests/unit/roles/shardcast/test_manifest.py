@@ -65,7 +65,10 @@ SPOILS: dict[str, tuple[Callable[[CheckpointManifest], dict[str, object]], str]]
     "another weights digest": (lambda m: {"weights": ZERO}, "weights digest"),
     "shards in another order": (lambda m: {"shards": m.shards[::-1]}, "weights digest"),
     "a name twice": (lambda m: {"files": (*m.files, m.files[0])}, "share a name"),
-    "a name twice but for case": (lambda m: {"files": (*m.files, FileEntry(name="ADDED_tokens.json", size=0))}, "share"),
+    "a name twice but for case": (
+        lambda m: {"files": (*m.files, FileEntry(name="ADDED_tokens.json", size=0))},
+        "share",
+    ),
     "too many bytes": (lambda m: {"files": (FileEntry(name="big", size=2**50),)}, "over the bound"),
     "no bytes": (lambda m: {"files": (FileEntry(name="empty", size=0),)}, "empty"),
 }

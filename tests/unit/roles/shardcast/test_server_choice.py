@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-from pytest import approx
+import pytest
 
 from roles.shardcast.server_choice import ServerChoice
 
@@ -24,15 +24,15 @@ def test_succeeded__averages_by_hand() -> None:
     choice.score("a").success = 0.5
     choice.score("a").bandwidth = 1e6
     choice.succeeded("a", size=2_000_000, seconds=1.0)
-    assert choice.score("a").success == approx(0.3 + 0.7 * 0.5)
-    assert choice.score("a").bandwidth == approx(0.3 * 2e6 + 0.7 * 1e6)
+    assert choice.score("a").success == pytest.approx(0.3 + 0.7 * 0.5)
+    assert choice.score("a").bandwidth == pytest.approx(0.3 * 2e6 + 0.7 * 1e6)
 
 
 def test_failed__lowers_bandwidth_wgt_03() -> None:
     choice = make_choice()
     before = choice.score("a").bandwidth
     choice.failed("a")
-    assert choice.score("a").bandwidth == approx(0.7 * before)
+    assert choice.score("a").bandwidth == pytest.approx(0.7 * before)
 
 
 def test_order__dead_relay_loses_its_share_wgt_03() -> None:
@@ -51,7 +51,7 @@ def test_order__in_proportion_to_bandwidth() -> None:
         choice.succeeded("fast", size=3 * 10**6, seconds=1.0)
         choice.succeeded("slow", size=10**6, seconds=1.0)
     picks = first_picks(choice, ["fast", "slow"])
-    assert picks["fast"] / picks["slow"] == approx(3, rel=0.2)
+    assert picks["fast"] / picks["slow"] == pytest.approx(3, rel=0.2)
 
 
 def test_order__healed_relay_comes_back() -> None:
@@ -60,7 +60,7 @@ def test_order__healed_relay_comes_back() -> None:
         choice.failed("a")
     for _ in range(100):
         choice.succeeded("b", size=10**6, seconds=1.0)
-    assert choice.score("a").success == approx(1.0)
+    assert choice.score("a").success == pytest.approx(1.0)
 
 
 def test_cheated__out_for_a_minute_then_two() -> None:

@@ -23,6 +23,12 @@ class Time:
         return self.now
 
 
+async def write(store: BlobStore, digest: str, data: bytes) -> None:
+    async with store.begin(digest, len(data)) as writer:
+        await writer.write(data)
+        await writer.commit()
+
+
 async def read(store: BlobStore, digest: str) -> bytes | None:
     reader = await store.open(digest)
     if reader is None:
@@ -52,9 +58,7 @@ async def test_open__damaged_blob_never_served_wgt_01(tmp_path: Path) -> None:
 async def test_commit__wrong_digest_leaves_nothing(tmp_path: Path) -> None:
     store = BlobStore(tmp_path, max_disk=10_000)
     with pytest.raises(WrongBytes):
-        async with store.begin(sha256(b"other"), len(DATA)) as writer:
-            await writer.write(DATA)
-            await writer.commit()
+        await write(store, sha256(b"other"), DATA)
     assert len(store) == store.used == 0
     assert list((tmp_path / "tmp").iterdir()) == []
 
