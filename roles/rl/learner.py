@@ -50,7 +50,7 @@ class Learner:
         self.settings = settings
         self.updates = 0  # optimizer steps made, over all rollout steps
         self.last_step = 0  # the rollout step the weights come from; 0 is the base
-        self._ranks = join_ranks()
+        self.ranks = join_ranks()
         self._model = self._load_model()
         self._reference = self._load_model().eval().requires_grad_(False) if settings.kl_coef else None
         self._optimizer = torch.optim.AdamW(
@@ -86,7 +86,7 @@ class Learner:
         return totals.compute_metrics(
             groups,
             rows,
-            ranks=self._ranks,
+            ranks=self.ranks,
             step=step,
             learning_rate=self._learning_rate(),
             seconds=time.monotonic() - started,
@@ -95,9 +95,11 @@ class Learner:
     def save_weights(self, folder: Path) -> None:
         """Write a checkpoint folder laid out as the base's, atomically. Raises CheckpointError or OSError."""
         weights = {name: full_tensor(tensor) for name, tensor in self._model.state_dict().items()}
-        if self._ranks.writes:
-            save_checkpoint(folder, base=self.base, weights=weights)
-        self._ranks.meet()
+        try:
+            if self.ranks.writes:
+                save_checkpoint(folder, base=self.base, weights=weights)
+        finally:
+            self.ranks.meet()  # also after a full disk: the others must not wait for ever
 
     def save_state(self, folder: Path) -> None:
         """Write fp32 weights, optimizer moments and counters as one file: all that an exact resume needs.
@@ -110,9 +112,11 @@ class Learner:
             for key in _MOMENTS:
                 if parameter in self._optimizer.state:
                     tensors[f"{key}.{name}"] = full_tensor(self._optimizer.state[parameter][key])
-        if self._ranks.writes:
-            save_state(folder, tensors, {"updates": self.updates, "step": self.last_step})
-        self._ranks.meet()
+        try:
+            if self.ranks.writes:
+                save_state(folder, tensors, {"updates": self.updates, "step": self.last_step})
+        finally:
+            self.ranks.meet()
 
     def load_state(self, folder: Path) -> None:
         """Continue from `save_state`: the next step gives bit-equal weights. On CheckpointError nothing has changed."""
@@ -137,9 +141,9 @@ class Learner:
             raise CheckpointError(f"the saved state is not of the model in {self.base}")
 
     def _load_model(self) -> nn.Module:
-        model = load_policy(self.base, device=self._ranks.device)
-        if self._ranks.mesh is not None:
-            shard_policy(model, self._ranks.mesh)
+        model = load_policy(self.base, device=self.ranks.device)
+        if self.ranks.mesh is not None:
+            shard_policy(model, self.ranks.mesh)
         return model
 
     def _plan(self, rows: Sequence[Row]) -> list[MicroBatch]:
@@ -147,7 +151,7 @@ class Learner:
 
         A rank short of a row passes one with an empty mask; the reference repeats a real one, which biases the mean.
         """
-        rank, world, device = self._ranks.rank, self._ranks.world, self._ranks.device
+        rank, world, device = self.ranks.rank, self.ranks.world, self.ranks.device
         plan = []
         for chunk in split_microbatches(rows, self.settings.micro_batch * world):
             own = chunk[rank::world]
@@ -165,7 +169,7 @@ class Learner:
         for batch, logprobs in zip(plan, old, strict=True):
             terms = self._compute_loss(batch, logprobs, tokens)
             # FSDP averages over the ranks, while each loss is a share of the sum
-            torch.autograd.backward(terms.loss * self._ranks.world)
+            torch.autograd.backward(terms.loss * self.ranks.world)
             totals.add(terms)
         norm = full_tensor(nn.utils.clip_grad_norm_(self._model.parameters(), self.settings.max_grad_norm)).item()
         if not math.isfinite(norm):

@@ -5,12 +5,15 @@ With WORLD_SIZE unset or 1 every function here does nothing, and the learner is 
 
 import os
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, distribute_tensor
+
+IDLE_LIMIT = timedelta(days=1)  # ranks wait for rank 0 while it collects rollouts: half an hour at 32B, more if starved
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,11 @@ class Ranks:
         if self.mesh is not None:
             dist.barrier()
 
+    def leave(self) -> None:
+        """Close the process group; nothing collective may follow."""
+        if self.mesh is not None:
+            dist.destroy_process_group()
+
 
 def join_ranks() -> Ranks:
     """Join the process group that torchrun describes in the environment, or stay alone."""
@@ -56,7 +64,7 @@ def join_ranks() -> Ranks:
     if on_gpu:
         torch.cuda.set_device(device)
     if not dist.is_initialized():
-        dist.init_process_group("nccl" if on_gpu else "gloo")
+        dist.init_process_group("nccl" if on_gpu else "gloo", timeout=IDLE_LIMIT)
     return Ranks(dist.get_rank(), world, device, init_device_mesh(device.type, (world,)))
 
 
