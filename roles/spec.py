@@ -94,7 +94,8 @@ class Threshold(Message):
     exponent_mismatches: Natural
     mantissa_mean: Natural
     mantissa_median: Natural
-    margin_mean: Natural
+    margin_mean: Natural  # of a completion: mean of min(margin, 5)
+    margin_largest: Natural = 10**9  # of any token
 
 
 class CheckSpec(Message):

@@ -222,4 +222,4 @@ def _proof_thresholds(values: Threshold) -> ProofThresholds:
 
 
 def _sampling_thresholds(values: Threshold) -> SamplingThresholds:
-    return SamplingThresholds(mean_clipped=values.margin_mean / 1000, largest=math.inf)
+    return SamplingThresholds(values.margin_mean / 1000, values.margin_largest / 1000)
