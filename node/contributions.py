@@ -1,0 +1,119 @@
+"""What wallets and nodes have earned: final on the ledger (with the tally behind the root), and accepted but not final.
+
+The root on chain binds a tally's leaves; the leaves themselves come from any relay and are checked against it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from dht.envelope import Envelope
+from ledger.client import LedgerClient
+from ledger.merkle import merkle_root
+from ledger.records import FinalRoot, Leaf, Registration
+from node.errors import ConfigError
+from roles.messages import submissions_key, verdicts_key
+from roles.ports import Directory
+from roles.spec import RunSpec
+from roles.tally import TallyBody, open_final_tally, pending_contributions
+
+Get = Callable[[str], Awaitable[bytes]]
+"""Fetches the blob with this digest from the relays. Raises TransportError."""
+Owner = tuple[str, str | None]
+"""A node, and the wallet it was linked to."""
+STEPS_PENDING = 32
+"""How many steps back rows that are not final yet are looked for; the DHT keeps rows for ten minutes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contributions:
+    """Units (verified tokens) by (node, wallet). `root` is the final one read, None before the first."""
+
+    root: FinalRoot | None
+    final: Mapping[Owner, int]
+    pending: Mapping[Owner, int]
+    claims: Mapping[str, str]  # node -> address it only claims
+
+    def by_wallet(self) -> dict[str, tuple[int, int]]:
+        """Final and pending units of each wallet; a node without one stands under its claim, marked unlinked."""
+        totals: dict[str, tuple[int, int]] = {}
+        for owner in {**self.final, **self.pending}:
+            name = self.name_of(owner)
+            final, pending = totals.get(name, (0, 0))
+            totals[name] = final + self.final.get(owner, 0), pending + self.pending.get(owner, 0)
+        return dict(sorted(totals.items(), key=lambda item: (-sum(item[1]), item[0])))
+
+    def name_of(self, owner: Owner) -> str:
+        """Wallet, or what stands in for one."""
+        node, wallet = owner
+        if wallet:
+            return wallet
+        return f"{self.claims[node]} (unlinked)" if node in self.claims else f"{node} (no wallet)"
+
+
+async def read_final(ledger: LedgerClient, get: Get) -> tuple[FinalRoot | None, TallyBody | None]:
+    """The newest final root and its tally. Raises ConfigError when the tally is not what the root binds."""
+    roots = await ledger.final_roots()
+    if not roots:
+        return None, None
+    body = open_final_tally(await get(roots[-1].blob), roots[-1])
+    leaves = leaves_of(body)
+    if merkle_root(leaves) != roots[-1].root or sum(leaf.units for leaf in leaves) != roots[-1].total:
+        raise ConfigError("the tally's leaves are not what the root on the ledger binds: the validators signed nonsense")
+    return roots[-1], body
+
+
+def leaves_of(body: TallyBody) -> Sequence[Leaf]:
+    """A tally's leaves as the ledger's records."""
+    return [Leaf(leaf.node, leaf.wallet, leaf.units) for leaf in body.leaves]
+
+
+async def read_contributions(
+    spec: RunSpec, *, ledger: LedgerClient, get: Get, directory: Directory | None
+) -> Contributions:
+    """Everything known now. Without a directory only what is final. Raises LedgerError, TransportError, ConfigError."""
+    root, body = await read_final(ledger, get)
+    final = {(leaf.node, leaf.wallet): leaf.units for leaf in leaves_of(body)} if body else {}
+    registrations = await ledger.registrations()
+    pending: Mapping[Owner, int] = {}
+    if directory is not None:
+        rows = await _pending_rows(spec, ledger, directory)
+        pending = _pending(spec, rows, body, registrations)
+    claims = {node: item.claimed for node, item in registrations.items() if item.claimed}
+    return Contributions(root, final, pending, claims)
+
+
+async def _pending_rows(spec: RunSpec, ledger: LedgerClient, directory: Directory) -> list[Envelope]:
+    commits = await ledger.commits()
+    newest = commits[-1].step if commits else 0
+    steps = range(max(1, newest - STEPS_PENDING), newest + spec.training.async_level + 2)
+    buckets = range(spec.buckets)
+    keys = [key(spec.run_id, step, bucket) for step in steps for bucket in buckets for key in (submissions_key, verdicts_key)]
+    found = await directory.read(keys)
+    return [row for rows in found.values() for row in rows]
+
+
+def _pending(
+    spec: RunSpec, rows: Sequence[Envelope], body: TallyBody | None, registrations: Mapping[str, Registration]
+) -> Mapping[Owner, int]:
+    return pending_contributions(
+        rows,
+        spec=spec,
+        run=spec.run_id,
+        validators=[item.node for item in spec.validators],
+        registrations=registrations,
+        credited=frozenset(place for places in (body.credited if body else ()) for place in places),
+    )
+
+
+def tokens_by_wallet(tokens: Mapping[str, int], registrations: Mapping[str, Registration]) -> Counter[str]:
+    """Units counted by node, summed under the wallets the nodes are linked to (or their own id)."""
+    totals: Counter[str] = Counter()
+    for node, count in tokens.items():
+        held = registrations.get(node)
+        totals[held.wallet if held and held.wallet else node] += count
+    return totals
+
+

@@ -1,0 +1,293 @@
+"""Runs a testnet from start to end: starts the processes, watches them, waits for the final tally, stops in order.
+
+The end is judged: exit 0 only when the run ended, every node left by itself or by order, and the contributions on the
+ledger are what was accepted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dht.errors import NodeError, TransportError
+from dht.identity import NodeKey
+from ledger.client import LedgerClient
+from ledger.errors import LedgerError
+from node.contributions import Contributions, leaves_of, read_final, tokens_by_wallet
+from node.errors import ConfigError
+from node.health import raise_file_limit
+from node.lifetime import adopt_orphans
+from node.running import StopSignal, stop_on_signals
+from node.testnet.events import EventTail
+from node.testnet.live import Frame, LiveView, PlainView, View, summary_lines
+from node.testnet.picture import Picture
+from node.testnet.plan import NodePlan, TestnetOptions, TestnetPlan, free_ports, make_plan
+from node.testnet.processes import Child, processes_with, stop_all
+from node.testnet.setup import Prepared, join_command, node_child, prepare_run, start_chain
+from roles.shardcast.client import RelayClient
+from roles.shardcast.link import RelayInfo, make_http
+from roles.tally import MAX_BLOB
+
+TURN_SECONDS = 0.25
+LEDGER_SECONDS = 1.5
+"""Between two readings of the ledger for the display."""
+TALLY_SECONDS = 180.0
+"""After the end of training: what verdicts and the final tally may take."""
+GONE_SECONDS = 5.0
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What the exit code follows from."""
+
+    faults: list[str]
+    notes: list[str]
+
+
+class Testnet:
+    """One testnet. `run` gives the exit code."""
+
+    __test__ = False
+
+    def __init__(self, options: TestnetOptions, view: View) -> None:
+        self._options, self._view = options, view
+        self._plan: TestnetPlan = make_plan(options)
+        self._picture = Picture(quorum=options.quorum)
+        self._tails = {node.name: EventTail(node.events_file) for node in self._plan.nodes}
+        self._children: dict[str, Child] = {}
+        self._chain: Child | None = None
+        self._reported: set[str] = set()
+        self._block = 0
+        self._contributions: Contributions | None = None
+        self._begun = float(os.environ.get("INTELLECT_NODE_TESTNET_STARTED") or time.time())
+        self._outcome = Outcome([], [])
+
+    # -- life ------------------------------------------------------------------------------------------------------
+
+    async def run(self, stop: StopSignal) -> int:
+        """Everything, until the end or a stop. Raises ConfigError when it cannot even begin."""
+        options = self._options
+        _prepare_folder(options)
+        (port,) = free_ports(1)
+        self._view.say(f"testnet in {options.directory}")
+        self._chain, rpc = await start_chain(self._plan, port)
+        prepared = await prepare_run(self._plan, options, rpc)
+        self._view.say(f"add a worker from another terminal:\n  {join_command(prepared, options.directory / 'my-worker')}")
+        async with await LedgerClient.connect([rpc], contract=prepared.spec.ledger.contract, run=prepared.spec.run_id) as ledger:
+            async with make_http() as http:
+                relays = [RelayInfo(r.key.node, f"http://127.0.0.1:{r.http_port}") for r in self._plan.relays]
+                client = RelayClient(NodeKey.generate(), run=prepared.spec.run_id, trainers=(), relays=lambda: relays, http=http)
+                await self._start_nodes()
+                return await self._until_end(prepared, ledger, client, stop)
+
+    async def _start_nodes(self) -> None:
+        for node in self._plan.nodes:  # relays first: everybody else looks for them
+            child = node_child(node)
+            self._children[node.name] = child
+            await child.start()
+
+    async def _until_end(self, prepared: Prepared, ledger: LedgerClient, client: RelayClient, stop: StopSignal) -> int:
+        watching = asyncio.create_task(self._watch_ledger(ledger, client))
+        try:
+            await self._watch(prepared, stop)
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+        if stop.event.is_set():
+            return 130 if stop.was_interrupt else 1
+        await self._judge(ledger, client)
+        await self.stop()
+        frame = self._frame(prepared)
+        for line in summary_lines(frame, checks=self._final_lines(frame)):
+            self._view.say(line)
+        return 1 if self._outcome.faults else 0
+
+    async def stop(self) -> None:
+        """Workers, validators, trainer, relays, then the chain; whatever happens, nothing stays."""
+        for role in ("worker", "validator", "trainer", "relay"):
+            names = [node.name for node in self._plan.nodes if node.role == role]
+            await stop_all(self._children[name] for name in names if name in self._children)
+        if self._chain is not None:
+            await self._chain.stop()
+        await self._end_leftovers()
+
+    async def _end_leftovers(self) -> None:
+        """Give children of children a moment, then say and end what is still there."""
+        until = time.monotonic() + GONE_SECONDS
+        while left := processes_with(self._options.directory, apart_from=os.getpid()):
+            _reap()
+            if time.monotonic() > until:
+                for pid, command in left:
+                    self._outcome.faults.append(f"process {pid} was left over: {command}")
+                    with contextlib.suppress(ProcessLookupError, PermissionError):
+                        os.kill(pid, signal.SIGKILL)
+                return
+            await asyncio.sleep(0.1)
+
+    # -- watching --------------------------------------------------------------------------------------------------
+
+    async def _watch(self, prepared: Prepared, stop: StopSignal) -> None:
+        """Until trainer and validators have left by themselves, or too much time passed, or a stop."""
+        ended_at: float | None = None
+        while not stop.event.is_set():
+            for name, tail in self._tails.items():
+                for event in tail.read():
+                    self._picture.take(name, event)
+            self._report_crashes()
+            self._view.draw(self._frame(prepared))
+            if self._chain is not None and not self._chain.is_running:
+                raise ConfigError("the chain ended: " + " ".join(self._chain.last_lines()))
+            if self._children["trainer"].has_crashed:
+                self._outcome.faults.append("the trainer crashed; start it again by hand, or look at its output")
+                return
+            if self._has_ended():
+                return
+            if self._children["trainer"].code is not None:
+                ended_at = ended_at or time.monotonic()
+                if time.monotonic() - ended_at > TALLY_SECONDS:
+                    self._outcome.faults.append("the validators did not finish the tally in time")
+                    return
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(TURN_SECONDS):
+                    await stop.event.wait()
+
+    def _has_ended(self) -> bool:
+        watched = [node.name for node in self._plan.nodes if node.role != "relay"]
+        return all(self._children[name].code is not None for name in watched)
+
+    def _report_crashes(self) -> None:
+        for name, child in self._children.items():
+            if child.has_crashed and name not in self._reported:
+                self._reported.add(name)
+                self._outcome.faults.append(f"{name} ended with code {child.code}")
+                lines = "\n    ".join(child.last_lines())
+                self._view.say(f"{name} ended with code {child.code}; its last lines ({child.output}):\n    {lines}")
+
+    async def _watch_ledger(self, ledger: LedgerClient, client: RelayClient) -> None:
+        while True:
+            with contextlib.suppress(NodeError, LedgerError):
+                await self._read_ledger(ledger, client)
+            await asyncio.sleep(LEDGER_SECONDS)
+
+    async def _read_ledger(self, ledger: LedgerClient, client: RelayClient) -> None:
+        self._block = (await ledger.head()).number
+        roots = await ledger.final_roots()
+        before = self._contributions
+        final = dict(before.final) if before else {}
+        root = before.root if before else None
+        if roots and (root is None or root.epoch != roots[-1].epoch):
+            root, body = await read_final(ledger, lambda digest: client.get(digest, limit=MAX_BLOB))
+            final = {(leaf.node, leaf.wallet): leaf.units for leaf in leaves_of(body)} if body else {}
+        registrations = await ledger.registrations()
+        credited: dict[str, int] = {}
+        for (node, _), units in final.items():
+            credited[node] = credited.get(node, 0) + units
+        pending = {
+            (node, registrations[node].wallet if node in registrations else None): count - credited.get(node, 0)
+            for node, count in self._picture.tokens.items()
+        }
+        claims = {node: item.claimed for node, item in registrations.items() if item.claimed}
+        self._contributions = Contributions(root, final, pending, claims)
+
+    def _frame(self, prepared: Prepared) -> Frame:
+        return Frame(
+            picture=self._picture,
+            steps=self._options.steps,
+            seconds=time.time() - self._begun,
+            run=prepared.spec.run_id,
+            join_command=join_command(prepared, self._options.directory / "my-worker"),
+            block=self._block,
+            contributions=self._contributions.by_wallet() if self._contributions else {},
+            states={node.name: self._state_of(node) for node in self._plan.nodes},
+        )
+
+    def _state_of(self, node: NodePlan) -> str:
+        child = self._children.get(node.name)
+        if child is None or (child.code is None and not child.is_running):
+            return "not started"
+        if child.has_crashed:
+            return f"crashed ({child.code})"
+        if child.code is not None:
+            return "left"
+        return "ready" if self._picture.nodes[node.name].is_ready else "starting"
+
+    # -- the end ---------------------------------------------------------------------------------------------------
+
+    async def _judge(self, ledger: LedgerClient, client: RelayClient) -> None:
+        """Compare the ledger with what was seen to be accepted."""
+        if self._outcome.faults and not self._picture.has_ended:
+            return
+        try:
+            await self._read_ledger(ledger, client)
+            registrations = await ledger.registrations()
+        except (TransportError, LedgerError, ConfigError) as error:
+            self._outcome.faults.append(f"the tally could not be read: {error}")
+            return
+        found = self._contributions
+        final = {wallet: units for wallet, (units, _) in (found.by_wallet() if found else {}).items()}
+        seen = tokens_by_wallet(self._picture.tokens, registrations)
+        total = found.root.total if found and found.root else 0
+        if sum(final.values()) != total or (sum(seen.values()) != total):
+            self._outcome.faults.append(
+                f"the ledger's tally says {total} tokens, wallets hold {sum(final.values())}, accepted were {sum(seen.values())}"
+            )
+        else:
+            self._outcome.notes.append(f"they equal the ledger's tally ({total} tokens) and the verdicts seen")
+
+    def _final_lines(self, frame: Frame) -> list[str]:
+        picture = self._picture
+        lines = list(self._outcome.notes)
+        if picture.first_accepted is not None:
+            installed = os.environ.get("INTELLECT_NODE_TESTNET_INSTALL_SECONDS", "0")
+            waited = picture.first_accepted - self._begun
+            lines.append(f"first accepted rollout {waited:.1f} s after the start (installation: {installed} s of it)")
+        lines.append(f"left-over processes: {len(processes_with(self._options.directory, apart_from=os.getpid()))}")
+        lines += [f"NOT RIGHT: {fault}" for fault in self._outcome.faults]
+        return [*lines, f"{frame.seconds:.1f} s in all"]
+
+
+def _prepare_folder(options: TestnetOptions) -> None:
+    options.directory.mkdir(parents=True, exist_ok=True)
+    if any(options.directory.iterdir()):
+        raise ConfigError(f"{options.directory} is not empty: a testnet begins anew; name another folder or remove that one")
+
+
+def _reap() -> None:
+    """Collect adopted orphans that ended; asyncio collects our own children."""
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            pid, _ = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+
+
+def run_testnet(options: TestnetOptions, *, plain: bool, remove: bool) -> int:
+    """Run a testnet; the exit code."""
+    adopt_orphans()
+    raise_file_limit()
+    view: View = PlainView() if plain or not sys.stdout.isatty() else LiveView()
+    code = asyncio.run(_run(options, view))
+    if remove and code == 0:
+        shutil.rmtree(options.directory, ignore_errors=True)
+    elif code != 0:
+        sys.stdout.write(f"everything is kept in {options.directory}\n")
+    return code
+
+
+async def _run(options: TestnetOptions, view: View) -> int:
+    testnet = Testnet(options, view)
+    async with stop_on_signals() as stop:
+        try:
+            with view:
+                return await testnet.run(stop)
+        finally:
+            if stop.event.is_set():
+                view.say("stopping workers, validators, trainer, relays and the chain ..")
+            await testnet.stop()

@@ -1,0 +1,80 @@
+"""A short visit to a run, for commands: no role, a key of its own, the DHT in client mode, everything read-only."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from dht.directory import HivemindDirectory
+from dht.errors import TransportError
+from dht.identity import NodeKey
+from ledger.client import LedgerClient
+from node.app import LIFETIMES, LIMITS
+from node.config import NodeConfig
+from node.errors import ConfigError
+from node.joining import fetch_spec, find_join, join_ledger
+from node.log import quiet_libraries
+from node.relay_book import RelayBook
+from node.running import patiently
+from roles.shardcast.client import RelayClient
+from roles.shardcast.link import make_http
+from roles.spec import RunSpec
+
+FINDING_SECONDS = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """What a visitor may look at."""
+
+    spec: RunSpec
+    directory: HivemindDirectory
+    ledger: LedgerClient
+    relays: RelayClient
+
+
+@asynccontextmanager
+async def visit_run(config: NodeConfig) -> AsyncIterator[Visit]:
+    """Find the run and its ledger. Raises ConfigError, NodeError or LedgerError with a sentence."""
+    join = find_join(config)
+    async with AsyncExitStack() as stack:
+        home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="intellect-visit-")))
+        key = NodeKey.generate()
+        key.save(home / "node.key")
+        directory = await stack.enter_async_context(
+            HivemindDirectory.open(
+                key_path=home / "node.key",
+                host_maddrs=(),
+                initial_peers=join.peers,
+                run=join.run,
+                limits=LIMITS,
+                lifetimes=LIFETIMES,
+                client_mode=True,
+                state_dir=home,
+            )
+        )
+        quiet_libraries()
+        http = await stack.enter_async_context(make_http())
+        book = RelayBook(run=join.run, directory=directory, http=http, hints=join.relays)
+        await _meet(book)
+        finder = RelayClient(key, run=join.run, trainers=(), relays=book, http=http)
+        ours = config.model_copy(update={"data": home})
+        spec = await fetch_spec(ours, run=join.run, book=book, client=finder)
+        ledger = await join_ledger(ours, spec, join.rpc, None)
+        stack.push_async_callback(ledger.close)
+        yield Visit(spec, directory, ledger, finder)
+
+
+async def _meet(book: RelayBook) -> None:
+    async def attempt() -> None:
+        await book.refresh()
+        if not book():
+            raise TransportError("no relay of the run answered")
+
+    try:
+        await patiently(attempt, event="run.not_found_yet", hint="the run was not found", patience=FINDING_SECONDS)
+    except ConfigError as error:
+        raise ConfigError(f"{error}; is the run up, and the join string the newest one?") from error
