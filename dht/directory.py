@@ -43,6 +43,7 @@ REFRESH_SECONDS = 30.0
 MAX_DIALLED = 512
 SKEW_SECONDS = 1.0  # reported from here on; hivemind's own limit is 3
 REBUILDS = (10, 600.0)  # this many in so many seconds is "down"
+SILENCES = 3  # refreshes in which a daemon may leave our questions open before it is ended
 _LONGEST_BACK_OFF = 30.0
 
 log = structlog.get_logger()
@@ -116,6 +117,7 @@ class HivemindDirectory:
         self._addresses: list[str] = []
         self._on_rebuilt: list[Callable[[], None]] = []
         self._reported_skew = 0.0
+        self._silences = 0
 
     @classmethod
     @asynccontextmanager
@@ -169,8 +171,7 @@ class HivemindDirectory:
         self._storage.store_subkey(key, row.subkey, value, expiration)
         try:
             async with asyncio.timeout(PUBLISH_SECONDS):
-                holders = await self._store(session, key, row, value)
-                await self._read_back(session, key, row, holders)
+                await self._store(session, key, row, value)
         except TimeoutError as error:
             raise TransportError("storing the row took too long") from error
 
@@ -195,30 +196,30 @@ class HivemindDirectory:
         held = [row for store in (self._known, self._storage.rows) for row, _ in store.rows(key, now)]
         return newest(held, now)
 
-    async def _store(self, session: _Session, key: DHTID, row: Envelope, value: bytes) -> list[PeerID]:
+    async def _store(self, session: _Session, key: DHTID, row: Envelope, value: bytes) -> None:
+        """Send the row to all its peers; done when the first of them shows it. The others finish in their own time."""
         peers = await session.lookup.nearest(key)
         if not peers:
             raise TransportError("no other node is known yet")
-        async with asyncio.TaskGroup() as group:
-            tasks = {
-                peer: group.create_task(
-                    session.protocol.call_store(peer, [key], [value], row.expiration / 1000, [row.subkey])
-                )
-                for peer in peers
-            }
-        holders = [peer for peer, task in tasks.items() if task.result() == [True]]
-        if not holders:
-            answered = any(task.result() is not None for task in tasks.values())
-            raise TransportError("peers refused the row" if answered else "no peer answered")
-        return holders
+        protocol, times = session.protocol, row.expiration / 1000
+        stores = {
+            protocol.start(protocol.call_store(peer, [key], [value], times, [row.subkey])): peer for peer in peers
+        }
+        pending, verdict = set(stores), "no peer answered"
+        while pending:
+            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            for store in done:
+                kept = None if store.cancelled() else store.result()
+                if kept == [True] and await self._is_held_by(session, stores[store], key, row):
+                    return
+                if kept is not None:
+                    verdict = "no other peer is seen to hold the row yet" if kept == [True] else "peers refused the row"
+        raise TransportError(verdict)
 
-    async def _read_back(self, session: _Session, key: DHTID, row: Envelope, holders: Sequence[PeerID]) -> None:
-        for peer in holders[:2]:
-            answers = await session.lookup.ask(peer, [key])
-            rows = answers[key].rows if answers and key in answers else ()
-            if any(held.subkey == row.subkey and held.sequence >= row.sequence for held in rows):
-                return
-        raise TransportError("no other peer is seen to hold the row yet")
+    async def _is_held_by(self, session: _Session, peer: PeerID, key: DHTID, row: Envelope) -> bool:
+        answers = await session.lookup.ask(peer, [key])
+        rows = answers[key].rows if answers and key in answers else ()
+        return any(held.subkey == row.subkey and held.sequence >= row.sequence for held in rows)
 
     # -- what the node's own pages and wiring use
 
@@ -344,7 +345,7 @@ class HivemindDirectory:
             session = await self._build_again(deaths, loop.time)
             self.rebuilds += 1
             for callback in self._on_rebuilt:
-                callback()
+                asyncio.get_running_loop().call_soon(callback)  # a callback that fails is no fault of the directory
 
     async def _build_again(self, deaths: list[float], now: Callable[[], float]) -> _Session:
         most, within = REBUILDS
@@ -368,6 +369,8 @@ class HivemindDirectory:
                 group.create_task(self._dial_all(session, group))
         except* _DaemonDied:
             pass
+        except* Exception as failures:  # a fault of ours: start again, and say it
+            log.error("directory.failed", causes=[repr(cause)[:200] for cause in failures.exceptions])
 
     async def _watch(self, session: _Session) -> None:
         await session.daemon.wait_dead()
@@ -432,11 +435,18 @@ class HivemindDirectory:
                 await session.node.find_nearest_nodes([place])
 
     async def _look_around(self, session: _Session) -> None:
-        with contextlib.suppress(Exception):  # the daemon's own failure is noticed elsewhere
+        try:
             async with asyncio.timeout(DIAL_SECONDS):
                 self._connected = {info.peer_id.to_base58() for info in await session.daemon.list_peers()}
                 if not self._setup.client_mode:
                     self._addresses = [str(address) for address in await session.daemon.get_visible_maddrs(latest=True)]
+        except Exception:  # hivemind raises anything here
+            self._silences += 1
+            if self._silences >= SILENCES:
+                log.warning("p2pd.silent", seconds=DIAL_SECONDS, times=self._silences)
+                session.daemon.kill()
+        else:
+            self._silences = 0
 
     def _check_clock(self) -> None:
         skew = self._book.median_skew() or 0.0

@@ -9,17 +9,59 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from dht.bare import DHTID, DHTNode, PeerID
 from dht.envelope import Envelope
-from dht.protocol import MAX_KEYS, Answer, RowProtocol, place_of_peer
+from dht.protocol import CALL_SECONDS, MAX_KEYS, Answer, RowProtocol, place_of_peer
 
 WIDE_SECONDS = 4.0
 """This often a key is read from WIDE_COPIES of its peers, whoever keeps it; else from one. What was read stays read."""
 WIDE_COPIES = 3
+PATIENCE_SECONDS = 1.5
 _LOOKUP_SECONDS = 60.0  # how long a search for a key's nearest peers stays good in a large network
 _MAX_LOOKUPS = 4096
+
+
+_Call = asyncio.Task[dict[DHTID, Answer] | None]
+
+
+@dataclass(slots=True)
+class _Search:
+    """One read under way."""
+
+    replicas: dict[DHTID, list[PeerID]]
+    asked: set[tuple[DHTID, PeerID]] = field(default_factory=set)
+    answered: set[DHTID] = field(default_factory=set)
+    rows: dict[DHTID, list[Envelope]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.rows = {key: [] for key in self.replicas}
+
+    def unasked(self, blacklist: Container[PeerID]) -> dict[DHTID, list[PeerID]]:
+        """Who is left to ask for each key."""
+        return {
+            key: [peer for peer in peers if (key, peer) not in self.asked and peer not in blacklist]
+            for key, peers in self.replicas.items()
+        }
+
+    async def collect(self, calls: set[_Call], seconds: float, *, all_of_them: bool) -> set[_Call]:
+        """Take answers for so long; stop early at the last one, or once every key asked for has one. Returns what is open."""
+        deadline = time.monotonic() + seconds
+        while calls and (left := deadline - time.monotonic()) > 0:
+            if not all_of_them and self.answered >= {key for key, _ in self.asked}:
+                break
+            done, calls = await asyncio.wait(calls, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            for call in done:
+                self._take(call)
+        return calls
+
+    def _take(self, call: _Call) -> None:
+        answers = None if call.cancelled() else call.result()
+        for key, answer in (answers or {}).items():
+            self.rows[key].extend(answer.rows)
+            self.answered.add(key)
 
 
 class Lookup:
@@ -58,24 +100,22 @@ class Lookup:
 
         Rows may repeat. Keys that we keep ourselves are mostly not asked for: writers store them here.
         """
-        replicas = {key: await self.nearest(key) for key in keys}
-        wanted = {key: self._copies(key, peers) for key, peers in replicas.items()}
-        rows: dict[DHTID, list[Envelope]] = {key: [] for key in keys}
-        has_asked = has_heard = False
-        for _ in range(2):  # a second round for keys whose peers were silent in the first
-            usable = {
-                key: [peer for peer in peers if peer not in self._node.blacklist] for key, peers in replicas.items()
-            }
-            plan = plan_calls(usable, wanted, self._random)
-            if not plan:
+        search = _Search({key: await self.nearest(key) for key in keys})
+        wanted = {key: self._copies(key, peers) for key, peers in search.replicas.items()}
+        calls: set[_Call] = set()
+        for patience in (PATIENCE_SECONDS, CALL_SECONDS):  # who is slow is not waited for when others can answer
+            plan = plan_calls(search.unasked(self._node.blacklist), wanted, self._random)
+            calls |= {self._start(search, peer, asked) for peer, asked in plan.items()}
+            calls = await search.collect(calls, patience, all_of_them=patience == PATIENCE_SECONDS)
+            wanted = {key: copies if key not in search.answered else 0 for key, copies in wanted.items()}
+            if not any(wanted.values()):
                 break
-            has_asked = True
-            for answers in await self._ask(plan):
-                has_heard = True
-                for key, answer in answers.items():
-                    rows[key].extend(answer.rows)
-                    wanted[key] = 0
-        return rows, has_heard or not has_asked
+        return search.rows, bool(search.answered) or not search.asked
+
+    def _start(self, search: _Search, peer: PeerID, keys: list[DHTID]) -> _Call:
+        for key in keys:
+            search.asked.add((key, peer))
+        return self._protocol.start(self.ask(peer, keys))
 
     def _copies(self, key: DHTID, peers: Sequence[PeerID]) -> int:
         now = time.monotonic()
@@ -93,11 +133,6 @@ class Lookup:
             return True
         ours = self._node.node_id.xor_distance(key)
         return bool(ours < max(place_of_peer(peer).xor_distance(key) for peer in peers))
-
-    async def _ask(self, plan: Mapping[PeerID, list[DHTID]]) -> list[dict[DHTID, Answer]]:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self.ask(peer, keys)) for peer, keys in plan.items()]
-        return [answers for task in tasks if (answers := task.result()) is not None]
 
     async def ask(self, peer: PeerID, keys: Sequence[DHTID]) -> dict[DHTID, Answer] | None:
         """One peer's answers; keys it left out for want of room are asked for again one by one."""

@@ -62,6 +62,11 @@ class Daemon(P2P):  # type: ignore[misc]  # hivemind is untyped
         """The daemon's process id."""
         return int(self._child.pid)
 
+    def kill(self) -> None:
+        """End a daemon that does not answer."""
+        with contextlib.suppress(ProcessLookupError):
+            self._child.kill()
+
     async def stop(self) -> None:
         """End the daemon: SIGTERM, and SIGKILL if that is not enough. Never hangs."""
         try:
@@ -69,8 +74,7 @@ class Daemon(P2P):  # type: ignore[misc]  # hivemind is untyped
                 await self.shutdown()
         except TimeoutError:
             log.warning("p2pd.killed", pid=self.pid)
-            with contextlib.suppress(ProcessLookupError):
-                self._child.kill()
+            self.kill()
             await self._child.wait()
         for address in (self._daemon_listen_maddr, self._client_listen_maddr):
             with contextlib.suppress(OSError):

@@ -12,7 +12,7 @@ import time
 from collections.abc import Collection, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from dht.bare import (
     DHTID,
@@ -29,6 +29,8 @@ from dht.errors import Malformed
 from dht.peers import PeerBook
 from dht.record_validator import EnvelopeValidator, parse_rows, wrap
 from dht.storage import NoCache, RowStorage
+
+T = TypeVar("T")
 
 CALL_SECONDS = 5.0
 MAX_KEYS = 64  # of one find request
@@ -288,9 +290,9 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
         is_new = place not in self.routing_table
         idle = self.routing_table.add_or_update_node(place, peer_id)
         if is_new or has_failed:  # a node that was away may have started again, and forgotten its rows
-            self._start(self._hand_over(place, peer_id))
+            self.start(self._hand_over(place, peer_id))
         if idle is not None:
-            self._start(self.call_ping(idle[1]))
+            self.start(self.call_ping(idle[1]))
 
     async def _hand_over(self, place: DHTID, peer: PeerID) -> None:
         """Give a node we just met the rows it should keep, if we are the nearest to them."""
@@ -323,11 +325,12 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
         packed = self.row_storage.packed(key)
         return [(key, *item) for item in parse_rows(packed[0])] if packed else []
 
-    def _start(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Work that outlives the call that found it needful; cancelled at shutdown."""
+    def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Work that may outlive the call that found it needful; cancelled at shutdown."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
 
 def protocol_for(*, run: str, book: PeerBook, storage: RowStorage, validator: EnvelopeValidator) -> type[RowProtocol]:
