@@ -18,7 +18,7 @@ from ledger.records import (
     RegistrationRequest,
     RunTerms,
 )
-from ledger.rules import MAX_NONCE, find_closing_block, is_committed, is_settled
+from ledger.rules import MAX_NONCE, check_digest, check_proposal, find_closing_block, is_committed, is_settled
 from ledger.wallet import (
     Domain,
     address_of,
@@ -124,6 +124,8 @@ class BaseLedger(ABC):
 
     async def commit_checkpoint(self, *, term: int, step: int, manifest: str, parent: str, final: bool) -> None:
         """Put a checkpoint in force. Repeated with the same arguments, also after a restart, it is a success."""
+        check_digest(manifest)
+        check_digest(parent)
         block_unknown = 0
         commit = Commit(term, step, manifest, parent, final, block_unknown, block_unknown)
 
@@ -133,19 +135,28 @@ class BaseLedger(ABC):
         await self._ensure(is_done, lambda: self._send_commit(commit))
 
     async def attest(self, proposal: Proposal) -> Attestation:
-        """Sign a tally with the operator key. No chain access: whether to sign is the caller's judgement."""
+        """Sign a tally with the operator key. No chain access: whether to sign is the caller's judgement.
+
+        Raises LedgerError without a key, or for a tally no contract could take.
+        """
         if self._operator_key is None:
             raise LedgerError("no operator key: this node cannot attest")
+        check_proposal(proposal)
         signature = sign_typed_data(tally_typed_data(self.domain, proposal), self._operator_key)
         return Attestation(address_of(self._operator_key), signature)
 
     async def check_attestation(self, proposal: Proposal, attestation: Attestation) -> bool:
         """Whether the signature is the named operator's. That it is a validator's, `terms` says."""
+        try:
+            check_proposal(proposal)
+        except LedgerError:
+            return False
         signer = recover_typed_data(tally_typed_data(self.domain, proposal), attestation.signature)
         return signer is not None and signer == attestation.operator
 
     async def finalise(self, proposal: Proposal, attestations: Sequence[Attestation]) -> None:
         """Make a tally final. That it is already, by whomever, is a success; another one in its place is rejected."""
+        check_proposal(proposal)
 
         async def is_done() -> bool:
             return is_settled(proposal, await self.final_roots())

@@ -13,7 +13,7 @@ from typing import Any
 from ledger.errors import LedgerError, LedgerUnavailable
 from ledger.events import TOPICS, EventLog, parse_block
 from ledger.records import Block, Registration
-from ledger.rpc import Rpc, RpcError
+from ledger.rpc import Caller, RpcError
 from ledger.rules import RegistrationEvent, fold_registrations, is_signed_by_node
 from ledger.wallet import Domain
 
@@ -28,7 +28,7 @@ ANCHORS = 256
 class RunReader:
     """Reads one run, from the block of its creation."""
 
-    def __init__(self, rpc: Rpc, *, domain: Domain, run: str, first_block: int) -> None:
+    def __init__(self, rpc: Caller, *, domain: Domain, run: str, first_block: int) -> None:
         self._rpc = rpc
         self._domain = domain
         self._run = run

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 import httpx
@@ -38,6 +38,12 @@ class RpcError(Exception):
 
 class Unreachable(Exception):
     """This end-point gave no usable answer; another may."""
+
+
+class Caller(Protocol):
+    """Anything that answers JSON-RPC requests."""
+
+    async def call(self, method: str, *parameters: object) -> Any: ...
 
 
 class Rpc:

@@ -111,6 +111,15 @@ def check_digest(text: str) -> bytes:
         raise LedgerError(f"not a digest: {text!r}") from error
 
 
+def check_proposal(proposal: Proposal) -> None:
+    """Refuse a proposal no contract could take. Raises LedgerError: it may come from a stranger."""
+    for text in (proposal.run, proposal.parent_root, proposal.root, proposal.blob):
+        check_digest(text)
+    small = (proposal.epoch, proposal.round, proposal.closing_block)
+    if not all(0 <= number <= MAX_STEP for number in small) or not 0 <= proposal.total <= MAX_TOTAL:
+        raise LedgerError("a number of the tally is out of range")
+
+
 def _closing_commit(later: Sequence[Commit], wanted: int) -> Commit | None:
     for count, commit in enumerate(later, start=1):
         if commit.final or count == wanted:

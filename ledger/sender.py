@@ -20,7 +20,7 @@ from eth_account import Account
 
 from ledger.abi import revert_reason
 from ledger.errors import LedgerError, LedgerRejected, LedgerUnavailable, LowBalance
-from ledger.rpc import Rpc, RpcError
+from ledger.rpc import Caller, RpcError
 
 log = structlog.get_logger(__name__)
 
@@ -61,7 +61,7 @@ class Sender:
 
     def __init__(
         self,
-        rpc: Rpc,
+        rpc: Caller,
         key: bytes,
         *,
         chain_id: int,

@@ -1,0 +1,115 @@
+"""The reader: few requests, and no trace of blocks a re-organisation took away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ledger.evm import DevChain, Genesis
+from ledger.reader import RunReader
+from tests.contract.harness import ADDRESSES, RUN, START, Registry, digest, make_registration
+from tests.unit.ledger.test_sender import ScriptedRpc
+
+
+class Branches:
+    """An RPC whose chain can be swapped for a rival one."""
+
+    def __init__(self, registry: Registry) -> None:
+        self.rpc = ScriptedRpc(registry)
+
+    async def call(self, method: str, *parameters: object) -> Any:
+        return await self.rpc.call(method, *parameters)
+
+
+def make_registry(*steps: Callable[[Registry], object]) -> Registry:
+    """A registry with the run in block 2, then one block a step. Equal steps give equal hashes."""
+    registry = Registry()
+    registry.create_run()
+    for step in steps:
+        step(registry)
+    return registry
+
+
+def commit(step: int, manifest: object = None) -> Callable[[Registry], object]:
+    return lambda registry: registry.commit(step, manifest=digest(manifest) if manifest else None)
+
+
+def make_reader(branches: Branches) -> RunReader:
+    return RunReader(branches, domain=branches.rpc.registry.domain, run=RUN, first_block=2)
+
+
+async def manifests(reader: RunReader) -> list[str]:
+    await reader.refresh(now=True)
+    return [each.manifest for each in (await reader.events()).commits]
+
+
+async def test_refresh__logs_only_when_the_head_moved() -> None:
+    branches = Branches(make_registry(commit(0)))
+    reader = make_reader(branches)
+    await reader.refresh(now=True)
+    branches.rpc.calls.clear()
+    for _ in range(5):
+        await reader.refresh(now=True)
+        await reader.events()
+    assert branches.rpc.calls == ["eth_getBlockByNumber"] * 5
+    branches.rpc.registry.commit(1)
+    assert await manifests(reader) == [digest(0), digest(1)]
+    assert branches.rpc.calls.count("eth_getLogs") == 1
+
+
+async def test_refresh__a_burst_of_reads_is_one_request() -> None:
+    branches = Branches(make_registry())
+    reader = make_reader(branches)
+    for _ in range(20):
+        await reader.head()
+        await reader.events()
+        await reader.registrations()
+    assert len(branches.rpc.calls) <= 4
+
+
+@pytest.mark.parametrize("common", [0, 1, 2])
+async def test_refresh__follows_a_reorganisation(common: int) -> None:
+    shared = [commit(step) for step in range(common)]
+    branches = Branches(make_registry(*shared, commit(common, "lost"), lambda registry: registry.skip(1)))
+    reader = make_reader(branches)
+    lost_head = await reader.head()
+    assert (await manifests(reader))[-1] == digest("lost")
+    rival = [commit(common, "won"), *[lambda registry: registry.skip(1)] * 2]
+    branches.rpc = ScriptedRpc(make_registry(*shared, *rival))
+    expected = [*(digest(step) for step in range(common)), digest("won")]
+    assert await manifests(reader) == expected
+    assert await reader.block(lost_head.number) != lost_head
+
+
+async def test_registrations__forget_what_a_reorganisation_took() -> None:
+    register = make_registration(Registry().domain)
+    branches = Branches(make_registry(lambda registry: registry.register(register)))
+    reader = make_reader(branches)
+    assert list(await reader.registrations()) == [register.node]
+    branches.rpc = ScriptedRpc(make_registry(commit(0), commit(1)))
+    await reader.refresh(now=True)
+    assert await reader.registrations() == {}
+
+
+async def test_refresh__a_lagging_end_point_takes_nothing_back() -> None:
+    branches = Branches(make_registry(commit(0)))
+    reader = make_reader(branches)
+    await reader.refresh(now=True)
+    ahead = branches.rpc
+    branches.rpc = ScriptedRpc(make_registry(commit(0), commit(1)))
+    assert await manifests(reader) == [digest(0), digest(1)]
+    branches.rpc = ahead
+    assert await manifests(reader) == [digest(0), digest(1)]
+
+
+async def test_refresh__a_chain_begun_anew_is_read_anew() -> None:
+    branches = Branches(make_registry(commit(0), commit(1)))
+    reader = make_reader(branches)
+    await reader.refresh(now=True)
+    other = make_registry()
+    other.chain = DevChain(Genesis(START + 1, ADDRESSES), clock=lambda: 0)
+    branches.rpc = ScriptedRpc(other)
+    assert await manifests(reader) == []
+    assert (await reader.head()).number == 0
