@@ -1,18 +1,33 @@
-"""How much work the head asks for: share and limit of an open step. Pure.
+"""How much work the head asks for: limit and share of an open step. Pure.
 
-The share is fixed when a step opens and thins demand out when thousands work; the limit rises while a batch is short.
+What is asked for and not needed costs workers and validators twice, and ages the rollouts that are trained on. So a step
+opens with what its batch is expected to lack; the limit then rises while the batch is short. The share is fixed when the
+step opens and thins demand out when there are more workers than indices wanted.
 """
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
 from roles.messages import SHARE_ALL
 from roles.spec import RunSpec
 
-SURPLUS = 2
-"""Times the groups a batch needs that the first limit asks for: some are late, some refused."""
+SURPLUS = 1.25
+"""Times the groups a batch lacks that are asked for: some come late, some are refused."""
+LEAST_FRESH = 0.25
+"""Part of a batch that is asked for however much is in hand, so that fresh rollouts keep coming."""
 USABLE_PRIOR = 0.5
 LEAST_USABLE = 0.05
 MAX_LIMIT = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """Index `i` of a node is wanted when `i < limit` and its seed's draw is below `share` (of 2**64)."""
+
+    limit: int
+    share: int
 
 
 def estimate_usable(usable: int, looked_at: int) -> float:
@@ -20,21 +35,29 @@ def estimate_usable(usable: int, looked_at: int) -> float:
     return max(LEAST_USABLE, (usable + 2 * USABLE_PRIOR) / (looked_at + 2))
 
 
-def compute_share(spec: RunSpec, *, workers: int, usable_fraction: float) -> int:
-    """Share (of 2**64) of a step that opens, with `workers` seen at work lately."""
+def open_demand(spec: RunSpec, *, workers: int, usable_fraction: float, in_hand: float) -> Demand:
+    """Demand of a step that opens. `workers` were seen at work lately; `in_hand` usable groups are expected already.
+
+    16 groups wanted of which half are usable, nothing in hand, 2 workers, 4 groups an index: 40 groups, limit 5 (at most
+    `initial_limit`). With 100 workers: limit 1, share a tenth.
+    """
     training = spec.training
-    supply = workers * training.initial_limit * spec.sampling.groups_per_submission
-    demand = SURPLUS * min(training.max_groups, training.batch_groups / usable_fraction)
-    if supply <= demand:
-        return SHARE_ALL
-    return max(1, int(SHARE_ALL * demand / supply))
+    if workers == 0:
+        return Demand(training.initial_limit, SHARE_ALL)
+    lacking = max(LEAST_FRESH * training.batch_groups, SURPLUS * training.batch_groups - in_hand)
+    each = lacking / usable_fraction / (workers * spec.sampling.groups_per_submission)
+    if each < 1:
+        return Demand(1, max(1, int(SHARE_ALL * each)))
+    return Demand(min(training.initial_limit, math.ceil(each)), SHARE_ALL)
 
 
-def is_more_wanted(spec: RunSpec, *, usable: int, pending: int, usable_fraction: float) -> bool:
-    """Whether the batch stays short even if all `pending` groups (handed in, not judged) are accepted."""
-    return usable + pending * usable_fraction < spec.training.batch_groups
-
-
-def raised_limit(spec: RunSpec, limit: int) -> int:
-    """The next limit: `initial_limit` more."""
-    return min(MAX_LIMIT, limit + spec.training.initial_limit)
+def raised_limit(
+    spec: RunSpec, opened: Demand, *, workers: int, usable: int, pending: int, usable_fraction: float
+) -> int:
+    """The limit now: higher while the batch stays short even if all `pending` groups (handed in, not judged) count."""
+    lacking = spec.training.batch_groups - usable - pending * usable_fraction
+    if lacking <= 0:
+        return opened.limit
+    per_index = max(1, workers) * spec.sampling.groups_per_submission * opened.share / SHARE_ALL
+    more = math.ceil(SURPLUS * lacking / usable_fraction / per_index)
+    return min(MAX_LIMIT, opened.limit + max(1, min(spec.training.initial_limit, more)))

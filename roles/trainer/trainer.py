@@ -25,7 +25,7 @@ from roles.rl.batch import is_usable
 from roles.shardcast.manifest import manifest_digest
 from roles.spec import RunSpec
 from roles.trainer.closing import ClosedBatch, close_batch
-from roles.trainer.demand import compute_share, estimate_usable, is_more_wanted, raised_limit
+from roles.trainer.demand import Demand, estimate_usable, open_demand, raised_limit
 from roles.trainer.errors import StateForked, StateMissing
 from roles.trainer.heads import HeadBoard
 from roles.trainer.journal import Journal
@@ -182,8 +182,8 @@ class Trainer:
         newest = self._trusted.newest_commit()
         if newest is None or (self._heads.head is not None and self._heads.head.step >= step):
             return
-        share = compute_share(self._spec, workers=self._workers(), usable_fraction=self._usable_fraction())
-        opened = OpenStep(step=step, limit=self._spec.training.initial_limit, share=share)
+        demand = self._first_demand(step)
+        opened = OpenStep(step=step, limit=demand.limit, share=demand.share)
         await self._heads.open(opened, newest=newest, state="saturated" if rounds else "collecting")
         self._trusted.forget_before(step - self._spec.training.async_level - 1)
         self._pool.forget_before(step)
@@ -251,18 +251,31 @@ class Trainer:
         usable, looked_at = self._pool.recent
         return estimate_usable(usable, looked_at)
 
+    def _usable(self, step: int) -> int:
+        return sum(is_usable(group.training) for group in self._pool.groups(step))
+
+    def _first_demand(self, step: int) -> Demand:
+        fraction = self._usable_fraction()
+        in_hand = self._usable(step) + self._pending() * fraction
+        return open_demand(self._spec, workers=self._workers(), usable_fraction=fraction, in_hand=in_hand)
+
     async def _ask_for_more(self, step: int) -> None:
         """Raise the limit while the batch is short and somebody has used up the old one."""
         opened = self._trusted.opened.get(step)
         if opened is None or not self._is_limit_reached(opened):
             return
-        usable = sum(is_usable(group.training) for group in self._pool.groups(step))
-        fraction = self._usable_fraction()
-        if not is_more_wanted(self._spec, usable=usable, pending=self._pending(step), usable_fraction=fraction):
-            return
-        limit = raised_limit(self._spec, opened.limit)
-        log.info("limit.raised", step=step, limit=limit, usable=usable)
-        await self._heads.raise_limit(limit)
+        usable = self._usable(step)
+        limit = raised_limit(
+            self._spec,
+            Demand(opened.limit, opened.share),
+            workers=self._workers(),
+            usable=usable,
+            pending=self._pending(),
+            usable_fraction=self._usable_fraction(),
+        )
+        if limit > opened.limit:
+            log.info("limit.raised", step=step, limit=limit, usable=usable)
+            await self._heads.raise_limit(limit)
 
     def _is_limit_reached(self, opened: OpenStep) -> bool:
         """Whether some worker has handed in the last index that the limit and its share allow."""
@@ -273,11 +286,11 @@ class Trainer:
                 return True
         return False
 
-    def _pending(self, step: int) -> int:
-        """Groups handed in lately for this step and not judged yet."""
+    def _pending(self) -> int:
+        """Groups handed in lately and not judged yet."""
         now, counted = self._clock(), 0
         for digest, item in self._trusted.submissions.items():
-            if item.submission.step != step or self._pool.is_judged(digest) or self._is_refused(item):
+            if self._pool.is_judged(digest) or self._is_refused(item):
                 continue
             if now - self._seen_at.setdefault(digest, now) < PENDING_SECONDS * 1000:
                 counted += item.submission.groups

@@ -25,7 +25,9 @@ class EventLog:
         """Take over structlog until the block is left."""
         self._loop = asyncio.get_running_loop()
         before = structlog.get_config()
-        structlog.configure(processors=[structlog.contextvars.merge_contextvars, self._take], cache_logger_on_first_use=False)
+        structlog.configure(
+            processors=[structlog.contextvars.merge_contextvars, self._take], cache_logger_on_first_use=False
+        )
         try:
             yield self
         finally:

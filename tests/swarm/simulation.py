@@ -51,6 +51,7 @@ from roles.spec import (
 )
 from roles.trainer import Trainer
 from roles.trusted import TrustedState
+from roles.validator import Validator
 from roles.worker import Worker
 from tests.swarm.auto_validator import AutoValidator
 from tests.swarm.even_task import EvenTask
@@ -333,8 +334,30 @@ class SimulatedSwarm:
                     state=node.folder,
                     compute=compute,
                 )
+            case _ if not self.auto:
+                return self._validator(node, ledger, voice, client, compute)
             case _:
                 return AutoValidator(trusted=node.trusted, observer=node.observer, voice=voice)
+
+    def _validator(
+        self, node: SimNode, ledger: MemoryLedger, voice: Voice, client: RelayClient, compute: ComputeThread
+    ) -> Validator:
+        assert node.trusted is not None
+        assert node.observer is not None
+        return Validator(
+            spec=self.spec,
+            trusted=node.trusted,
+            observer=node.observer,
+            voice=voice,
+            ledger=ledger,
+            relays=client,
+            engine=node.engine(SharedProcessEngine()),
+            task=self.task,
+            key=node.key,
+            state=node.folder / "state",
+            clock=self.network.clock,
+            compute=compute,
+        )
 
     def _trainer(
         self, node: SimNode, ledger: MemoryLedger, voice: Voice, client: RelayClient, compute: ComputeThread
@@ -342,9 +365,7 @@ class SimulatedSwarm:
         assert node.trusted is not None
         assert node.observer is not None
         training = self.spec.training
-        settings = GrpoSettings(
-            learning_rate=float(training.learning_rate), optimizer_steps=training.optimizer_steps
-        )
+        settings = GrpoSettings(learning_rate=float(training.learning_rate), optimizer_steps=training.optimizer_steps)
         with SharedProcessEngine.loading:
             learner = Learner(self.base, settings)
         return Trainer(
