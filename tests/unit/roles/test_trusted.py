@@ -1,0 +1,355 @@
+"""The gate: what the trusted state takes over, and that a refusal leaves it as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dht.encoding import encode
+from dht.envelope import Envelope, seal
+from dht.errors import Malformed
+from roles.messages import OpenStep, Submission, TallyRow, head_key
+from roles.rules import Ignore, Reason, Reject
+from roles.trusted import MAX_DIGESTS_PER_INDEX, TrustedState
+from roles.worker.generation import submission_digest
+from tests.builders import (
+    STRANGER,
+    TRAINER,
+    VALIDATORS,
+    WORKERS,
+    World,
+    make_head,
+    make_spec,
+    make_submission,
+    make_verdict,
+    make_view,
+    make_world,
+    manifest_of,
+    node_key,
+)
+
+WORKER = WORKERS[0]
+
+
+def admit(world: World, submission: Submission, **changes: Any) -> str:
+    """Offer a submission of the first worker; its digest."""
+    return world.trusted.admit_submission(world.row(submission, WORKER, **changes)).digest
+
+
+def accept(world: World, submission: Submission, voters: int = 2, **changes: Any) -> None:
+    """Acceptances of the first validators."""
+    for key in VALIDATORS[:voters]:
+        world.trusted.admit_verdict(world.row(make_verdict(submission, **changes), key))
+
+
+def refused(world: World, submission: Submission) -> Reject | Ignore:
+    """How the gate refuses, leaving all as it was."""
+    before = world.state()
+    with pytest.raises((Reject, Ignore)) as caught:
+        admit(world, submission)
+    assert world.state() == before
+    error = caught.value
+    assert isinstance(error, Reject | Ignore)
+    return error
+
+
+# -- submissions ------------------------------------------------------------------------------------------------------
+
+
+def test_admit_submission__valid() -> None:
+    world = make_world()
+    submission = make_submission(world)
+    digest = admit(world, submission)
+    assert list(world.trusted.submissions) == [digest]
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "reason"),
+    [
+        ({"policy_step": 2, "policy": manifest_of(2)}, Reject, Reason.STALE_POLICY),
+        ({"policy": manifest_of(1)}, Reject, Reason.WRONG_POLICY),
+        ({"groups": 3}, Reject, Reason.WRONG_COUNTS),
+        ({"completions": 9}, Reject, Reason.WRONG_COUNTS),
+        ({"size": 9 * 2**20}, Reject, Reason.BLOB_TOO_LARGE),
+        ({"step": 2}, Ignore, Reason.UNKNOWN_STEP),
+        ({"index": 4}, Ignore, Reason.OVER_LIMIT),
+        ({"index": 1}, Ignore, Reason.GAP),
+        ({"predecessor": "ab" * 32}, Ignore, Reason.GAP),
+    ],
+)
+def test_admit_submission__refused(changes: dict[str, Any], kind: type[Exception], reason: Reason) -> None:
+    world = make_world()
+    error = refused(world, make_submission(world, **changes))
+    assert (type(error), error.reason) == (kind, reason)
+
+
+def test_admit_submission__ignore_unregistered() -> None:
+    world = make_world()
+    submission = make_submission(world, STRANGER)
+    with pytest.raises(Ignore) as caught:
+        world.trusted.admit_submission(world.row(submission, STRANGER))
+    assert caught.value.reason is Reason.UNREGISTERED
+
+
+def test_admit_submission__ignore_while_the_policy_is_not_committed() -> None:
+    world = make_world(commits=1, head=make_head(2))
+    error = refused(world, make_submission(world, step=2, policy_step=1, policy=manifest_of(1)))
+    assert (type(error), error.reason) == (Ignore, Reason.POLICY_UNCOMMITTED)
+
+
+def test_admit_submission__ignore_while_the_beacon_block_is_unknown() -> None:
+    world = make_world()
+    world.trusted.admit_view(replace(make_view(world.spec), beacons={}))
+    assert refused(world, make_submission(world)).reason is Reason.BEACON_UNKNOWN
+
+
+def test_admit_submission__reject_index_the_share_does_not_admit() -> None:
+    world = make_world(head=make_head(open_steps=(OpenStep(step=1, limit=4, share=0),)))
+    error = refused(world, make_submission(world))
+    assert (type(error), error.reason) == (Reject, Reason.NOT_ADMITTED)
+
+
+def test_admit_submission__gap_closes_when_the_predecessor_arrives() -> None:
+    world = make_world()
+    first = make_submission(world)
+    second = make_submission(world, index=1, predecessor=submission_digest(first))
+    assert refused(world, second).reason is Reason.GAP
+    admit(world, first)
+    admit(world, second)
+    assert len(world.trusted.submissions) == 2
+
+
+def test_admit_submission__policy_is_judged_by_its_own_step_not_by_the_head() -> None:
+    world = make_world(commits=6)
+    world.trusted.admit_head(world.row(make_head(3), TRAINER, sequence=2**50))
+    admit(world, make_submission(world, step=1))
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        pytest.param(lambda w, s: w.row(s, WORKER, kind="verdict/1"), id="kind"),
+        pytest.param(lambda w, s: w.row(s, WORKER, run="ab" * 32), id="run"),
+        pytest.param(lambda w, s: w.row(s, WORKER, record_key=head_key(w.run)), id="key"),
+        pytest.param(lambda w, s: w.row(s, WORKER, subkey=f"{WORKER.node}:7"), id="subkey"),
+        pytest.param(lambda w, s: w.row(s, WORKER, payload=encode(s) + b" "), id="not canonical"),
+        pytest.param(lambda w, s: w.row(s.model_copy(update={"run": "ab" * 32}), WORKER), id="run inside"),
+        pytest.param(lambda w, s: w.row(make_head(), TRAINER), id="another message"),
+        pytest.param(lambda w, s: _for_another(w, s), id="signed for somebody else"),
+    ],
+)
+def test_admit_submission__replayed_elsewhere(spoil: Callable[[World, Submission], Envelope]) -> None:
+    world = make_world()
+    before = world.state()
+    with pytest.raises(Malformed):
+        world.trusted.admit_submission(spoil(world, make_submission(world)))
+    assert world.state() == before
+
+
+def _for_another(world: World, submission: Submission) -> Envelope:
+    row = world.row(submission, WORKER)
+    return seal(
+        WORKERS[1],
+        run=row.run,
+        kind=row.kind,
+        record_key=row.key,
+        subkey=f"{WORKERS[1].node}:{submission.index}",
+        sequence=row.sequence,
+        expiration=row.expiration,
+        payload=row.payload,
+    )
+
+
+def test_admit_submission__equivocations_are_counted_and_bounded() -> None:
+    world = make_world()
+    for number in range(MAX_DIGESTS_PER_INDEX):
+        admit(world, make_submission(world, tokens=100 + number))
+    assert refused(world, make_submission(world, tokens=1)).reason is Reason.REPEATED_EQUIVOCATION
+    assert world.trusted.equivocations(WORKER.node) == MAX_DIGESTS_PER_INDEX - 1
+
+
+def test_readmit_submission__though_its_step_was_never_opened_here() -> None:
+    world = make_world()
+    row = world.row(make_submission(world), WORKER)
+    again = TrustedState(world.spec, world.run)
+    again.admit_view(make_view(world.spec))
+    assert again.readmit_submission(row).digest == row.digest
+
+
+# -- verdicts ---------------------------------------------------------------------------------------------------------
+
+
+def test_admit_verdict__quorum_accepts() -> None:
+    world = make_world()
+    submission = make_submission(world)
+    digest = admit(world, submission)
+    accept(world, submission, voters=1)
+    assert not world.trusted.is_accepted(digest)
+    world.trusted.admit_verdict(world.row(make_verdict(submission), VALIDATORS[1]))
+    assert world.trusted.is_accepted(digest)
+
+
+@pytest.mark.parametrize("key", [STRANGER, WORKER, TRAINER])
+def test_admit_verdict__reject_who_is_no_validator(key: Any) -> None:
+    world = make_world()
+    submission = make_submission(world)
+    admit(world, submission)
+    before = world.state()
+    with pytest.raises(Reject) as caught:
+        world.trusted.admit_verdict(world.row(make_verdict(submission), key))
+    assert caught.value.reason is Reason.NOT_A_VALIDATOR
+    assert world.state() == before
+
+
+def test_admit_verdict__one_validator_twice_is_one() -> None:
+    world = make_world()
+    submission = make_submission(world)
+    digest = admit(world, submission)
+    for sequence in (1, 2, 3):
+        world.trusted.admit_verdict(world.row(make_verdict(submission), VALIDATORS[0], sequence=sequence))
+    assert not world.trusted.is_accepted(digest)
+
+
+def test_admit_verdict__ignore_older() -> None:
+    world = make_world()
+    submission = make_submission(world)
+    world.trusted.admit_verdict(world.row(make_verdict(submission, outcome="soft", reason=201), VALIDATORS[0]))
+    with pytest.raises(Ignore):
+        world.trusted.admit_verdict(world.row(make_verdict(submission), VALIDATORS[0], sequence=5))
+
+
+def test_admit_verdict__fault_is_answered_by_a_quorum_that_audited() -> None:
+    world = make_world()
+    submission = make_submission(world)
+    digest = admit(world, submission)
+    accept(world, submission, audited=False)
+    world.trusted.admit_verdict(world.row(make_verdict(submission, outcome="fault", reason=602), VALIDATORS[2]))
+    assert not world.trusted.is_accepted(digest)
+    assert world.trusted.disputed() == {digest}
+    for key in VALIDATORS[:2]:
+        world.trusted.admit_verdict(world.row(make_verdict(submission), key, sequence=2**50))
+    assert world.trusted.is_accepted(digest)
+    assert not world.trusted.disputed()
+
+
+@pytest.mark.parametrize("changes", [{"tokens": 101}, {"index": 1}, {"node": WORKERS[1].node}])
+def test_admit_verdict__that_misstates_what_it_judges_counts_for_nothing(changes: dict[str, Any]) -> None:
+    world = make_world()
+    submission = make_submission(world)
+    digest = admit(world, submission)
+    accept(world, submission, **changes)
+    assert not world.trusted.is_accepted(digest)
+
+
+def test_admit_verdict__lying_validator_cannot_take_another_nodes_place() -> None:
+    """The last acceptance names another node: that node's own submission must still be acceptable."""
+    world = make_world()
+    mine, theirs = make_submission(world, WORKERS[1]), make_submission(world)
+    digest = world.trusted.admit_submission(world.row(mine, WORKERS[1])).digest
+    admit(world, theirs)
+    accept(world, theirs)
+    world.trusted.admit_verdict(world.row(make_verdict(theirs, node=WORKERS[1].node), VALIDATORS[2]))
+    accept(world, mine)
+    assert world.trusted.is_accepted(digest)
+
+
+def test_admit_verdict__before_its_submission() -> None:
+    world = make_world()
+    submission = make_submission(world)
+    accept(world, submission)
+    digest = admit(world, submission)
+    assert world.trusted.is_accepted(digest)
+    assert world.trusted.rival(make_submission(world, tokens=5), "ab" * 32) == digest
+
+
+def test_is_accepted__first_to_reach_quorum_stands() -> None:
+    world = make_world()
+    first, second = make_submission(world), make_submission(world, tokens=99)
+    digests = [admit(world, first), admit(world, second)]
+    accept(world, second)
+    accept(world, first)
+    assert [world.trusted.is_accepted(digest) for digest in digests] == [False, True]
+    assert world.trusted.rival(first, digests[0]) == digests[1]
+
+
+# -- heads and views --------------------------------------------------------------------------------------------------
+
+
+def test_admit_head__reject_who_does_not_lead() -> None:
+    world = make_world()
+    with pytest.raises(Reject) as caught:
+        world.trusted.admit_head(world.row(make_head(9), VALIDATORS[0]))
+    assert caught.value.reason is Reason.NOT_THE_LEADER
+
+
+def test_admit_head__reject_another_term() -> None:
+    world = make_world()
+    with pytest.raises(Reject) as caught:
+        world.trusted.admit_head(world.row(make_head(9, term=2), TRAINER))
+    assert caught.value.reason is Reason.OLD_TERM
+
+
+def test_admit_head__never_goes_back() -> None:
+    world = make_world(head=make_head(3))
+    with pytest.raises(Ignore):
+        world.trusted.admit_head(world.row(make_head(2), TRAINER, sequence=2**50))
+    assert world.trusted.head == make_head(3)
+
+
+def test_admit_head__share_is_fixed_and_the_limit_only_rises() -> None:
+    world = make_world()
+    steps = (OpenStep(step=1, limit=2, share=5),)
+    world.trusted.admit_head(world.row(make_head(open_steps=steps), TRAINER, sequence=2**50))
+    assert world.trusted.opened[1] == make_head().open_steps[0]
+
+
+def test_admit_view__reject_a_ledger_with_other_terms() -> None:
+    world = make_world()
+    other = make_spec(name="other", quorum=3)
+    with pytest.raises(Reject):
+        world.trusted.admit_view(make_view(other))
+
+
+def test_admit_tally__reject_an_operator_that_is_not_the_validators() -> None:
+    world = make_world()
+    operators = [item.operator for item in world.spec.validators]
+    row = TallyRow(
+        run=world.run,
+        epoch=0,
+        round=0,
+        closing_block=30,
+        parent_root="00" * 32,
+        root="ab" * 32,
+        total=1,
+        blob="cd" * 32,
+        size=10,
+        operator=operators[1],
+        signature="00" * 65,
+    )
+    with pytest.raises(Reject):
+        world.trusted.admit_tally(world.row(row, VALIDATORS[0]))
+    world.trusted.admit_tally(world.row(row, VALIDATORS[1]))
+    with pytest.raises(Ignore):  # once per epoch and round
+        world.trusted.admit_tally(world.row(row.model_copy(update={"root": "ef" * 32}), VALIDATORS[1]))
+
+
+def test_forget_before__drops_everything_of_older_steps() -> None:
+    world = make_world()
+    submission = make_submission(world)
+    admit(world, submission)
+    accept(world, submission)
+    world.trusted.forget_before(2)
+    assert not world.trusted.submissions
+    assert not world.trusted.standings
+    assert not world.trusted.opened
+    assert world.trusted.rival(submission, "ab" * 32) is None
+
+
+def test_is_member__registered_nodes_and_operators() -> None:
+    world = make_world()
+    members = [key.node for key in (WORKER, VALIDATORS[0], TRAINER)]
+    assert all(map(world.trusted.is_member, members))
+    assert not world.trusted.is_member(node_key(77).node)
