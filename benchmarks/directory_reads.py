@@ -64,7 +64,7 @@ async def measure(nodes: int, keys: int, rows: int, rounds: int) -> None:
             await asyncio.sleep(0.1)
         names = [f"{RUN}/submissions/1/{number}" for number in range(keys)]
         started, published = time.perf_counter(), 0
-        pids = [os.getpid(), *(directory._session.daemon.pid for directory in directories if directory._session)]
+        pids = [os.getpid(), *(directory.daemon_pid or os.getpid() for directory in directories)]
         before = cpu_seconds(pids)
         for name in names:
             for number in range(rows):

@@ -58,6 +58,12 @@ class Daemon(P2P):  # type: ignore[misc]  # hivemind is untyped
         return code
 
     @property
+    def exit_code(self) -> int | None:
+        """None while the daemon runs."""
+        code: int | None = self._child.returncode
+        return code
+
+    @property
     def pid(self) -> int:
         """The daemon's process id."""
         return int(self._child.pid)

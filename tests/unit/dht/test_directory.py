@@ -18,9 +18,11 @@ import pytest
 
 from dht import p2p
 from dht.bare import DHTID
+from dht.envelope import to_bytes
 from dht.errors import IdentityError, TransportError
 from dht.identity import NodeKey
 from dht.p2p import StartError, remove_stale_sockets
+from dht.record_validator import wrap
 from dht.records import Publisher
 
 if TYPE_CHECKING:
@@ -117,8 +119,7 @@ async def test_read__more_than_one_reply_holds__dht_09(swarm: Swarm, until: Unti
     for key in keys:
         for number in range(240):
             row = swarm.row(0, record_key=key, subkey=f"{full.node_id}:{number}", payload=b"x" * 3500)
-            full._storage.rows.put(row, row.expiration - 1000)
-            full._storage._names[DHTID.generate(key)] = key
+            full.storage.store_subkey(DHTID.generate(key), row.subkey, wrap(to_bytes(row)), row.expiration / 1000)
     await until(lambda: reader.stats()["table"] == 1)
     found = await reader.read(keys)
     assert [len(found[key]) for key in keys] == [240] * 4
@@ -130,10 +131,10 @@ async def test_daemon_death__rebuilt_and_published_again__dht_02_dht_04_dht_24(s
     publisher = Publisher(swarm.keys[1], second, run=RUN, state=None)
     second.on_rebuilt(publisher.publish_all_again)
     await publisher.publish(kind="node/1", record_key=KEY, subkey=publisher.node, payload=b"{}", lifetime=90)
-    assert second._session is not None
-    os.kill(second._session.daemon.pid, signal.SIGKILL)
+    assert second.daemon_pid is not None
+    os.kill(second.daemon_pid, signal.SIGKILL)
     async with asyncio.timeout(20):
-        await until(lambda: second.rebuilds == 1 and second.state == "online")
+        await until(lambda: second.stats()["rebuilds"] == 1 and second.state == "online")
         assert publisher.unconfirmed == 1
         while publisher.unconfirmed:
             await publisher.publish_due()
@@ -143,14 +144,14 @@ async def test_daemon_death__rebuilt_and_published_again__dht_02_dht_04_dht_24(s
 
 async def test_daemon_death__calls_fail_in_time__dht_03(swarm: Swarm) -> None:
     node = await swarm.start()
-    assert node._session is not None
-    os.kill(node._session.daemon.pid, signal.SIGSTOP)  # alive, and silent
+    assert node.daemon_pid is not None
+    os.kill(node.daemon_pid, signal.SIGSTOP)  # alive, and silent
     try:
         async with asyncio.timeout(5):
             with pytest.raises(TransportError):
                 await node.publish(swarm.row(0))
     finally:
-        os.kill(node._session.daemon.pid, signal.SIGCONT)
+        os.kill(node.daemon_pid, signal.SIGCONT)
 
 
 async def test_open__port_in_use__boot_12(swarm: Swarm) -> None:
@@ -191,7 +192,7 @@ def test_sigkill__leaves_no_daemon_and_no_socket__dht_05(tmp_path: Path) -> None
                 limits={{}}, lifetimes={{}}, state_dir=folder,
             ) as directory:
                 assert "torch" not in sys.modules
-                print(directory._session.daemon.pid, flush=True)
+                print(directory.daemon_pid, flush=True)
                 await asyncio.Event().wait()
 
         asyncio.run(main())

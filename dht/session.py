@@ -1,0 +1,132 @@
+"""One daemon with the DHT node on it: built together, closed together, replaced as a whole. Knows no rows."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dht.bare import DHTID, DHTNode, Multiaddr, PeerID, node_module
+from dht.errors import TransportError
+from dht.identity import NodeId
+from dht.lookup import Lookup
+from dht.p2p import Daemon, StartError, start_daemon
+from dht.protocol import CALL_SECONDS, RowProtocol, place_of_peer
+
+REPLICAS = 5
+DIAL_SECONDS = 5.0
+SEARCH_SECONDS = 15.0
+_BUILD_SECONDS = 10.0
+_LEAVE_SECONDS = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """How a node listens. In client mode it does not."""
+
+    key_path: Path
+    host_maddrs: tuple[str, ...]
+    announce_maddrs: tuple[str, ...]
+    client_mode: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A running daemon and its DHT node. Every call here ends in bounded time."""
+
+    daemon: Daemon
+    node: DHTNode
+    lookup: Lookup
+
+    @property
+    def protocol(self) -> RowProtocol:
+        """The remote calls."""
+        protocol: RowProtocol = self.node.protocol
+        return protocol
+
+    def table(self) -> set[NodeId]:
+        """Nodes in the routing table."""
+        return {peer.to_base58() for peer in self.protocol.routing_table.uid_to_peer_id.values()}
+
+    async def connect(self, node: NodeId, ways: Sequence[str]) -> None:
+        """Dial a peer. Raises TransportError with p2pd's words."""
+        try:
+            async with asyncio.timeout(DIAL_SECONDS):
+                await self.daemon._client.connect(PeerID.from_base58(node), [Multiaddr(way) for way in ways])
+        except Exception as error:  # hivemind raises anything
+            raise TransportError(f"{type(error).__name__}: {error}") from error
+
+    async def ping(self, node: NodeId) -> bool:
+        """Whether a peer of our run answers."""
+        return await self.protocol.call_ping(PeerID.from_base58(node), validate=True) is not None
+
+    async def search(self, place: DHTID) -> None:
+        """Ask around for the nodes nearest to a place; the table learns from the answers."""
+        with contextlib.suppress(Exception):  # a search that fails is done again
+            async with asyncio.timeout(SEARCH_SECONDS):
+                await self.node.find_nearest_nodes([place])
+
+    async def list_connected(self) -> set[NodeId]:
+        """Nodes the daemon has a connection to. Raises TransportError when the daemon does not answer."""
+        try:
+            async with asyncio.timeout(DIAL_SECONDS):
+                return {info.peer_id.to_base58() for info in await self.daemon.list_peers()}
+        except Exception as error:  # hivemind raises anything
+            raise TransportError(f"p2pd does not answer: {error}") from error
+
+    async def list_addresses(self) -> list[str]:
+        """Our own full addresses. Raises TransportError when the daemon does not answer."""
+        try:
+            async with asyncio.timeout(DIAL_SECONDS):
+                return [str(address) for address in await self.daemon.get_visible_maddrs(latest=True)]
+        except Exception as error:  # hivemind raises anything
+            raise TransportError(f"p2pd does not answer: {error}") from error
+
+    async def close(self) -> None:
+        """Node first, then daemon. Never hangs: a dead daemon is not asked (pitfall DHT-04)."""
+        if self.daemon.exit_code is None:
+            with contextlib.suppress(Exception):  # whatever the daemon says now, it ends
+                async with asyncio.timeout(_LEAVE_SECONDS):
+                    await self.node.shutdown()
+        self.protocol.abandon()
+        await self.daemon.stop()
+
+
+async def build_session(setup: Setup, protocol: type[RowProtocol]) -> Session:
+    """Start a daemon and a node on it. Raises StartError."""
+    daemon = await start_daemon(
+        key_path=setup.key_path,
+        host_maddrs=setup.host_maddrs,
+        announce_maddrs=setup.announce_maddrs,
+        client_mode=setup.client_mode,
+    )
+    try:
+        async with asyncio.timeout(_BUILD_SECONDS):
+            node = await _build_node(daemon, protocol, client_mode=setup.client_mode)
+    except Exception as error:  # hivemind raises anything
+        await daemon.stop()
+        raise StartError(f"the DHT node did not start: {error}") from error
+    return Session(daemon, node, Lookup(node))
+
+
+async def _build_node(daemon: Daemon, protocol: type[RowProtocol], *, client_mode: bool) -> DHTNode:
+    # hivemind takes the protocol's class from its module, before its first await: no other directory comes between
+    node_module.DHTProtocol = protocol
+    return await DHTNode.create(
+        p2p=daemon,
+        node_id=place_of_peer(daemon.peer_id),
+        num_replicas=REPLICAS,
+        wait_timeout=CALL_SECONDS,
+        parallel_rpc=64,
+        cache_locally=False,
+        cache_nearest=0,
+        cache_on_store=False,
+        cache_size=1,
+        cache_refresh_before_expiry=0,
+        client_mode=client_mode,
+        record_validator=protocol.validator,
+        ensure_bootstrap_success=False,
+        strict=False,
+    )
