@@ -90,7 +90,7 @@ def test_compute_loss__is_a_mean_over_tokens_not_over_completions() -> None:
 
 def test_compute_loss__microbatches_add_up() -> None:
     whole, _ = make_loss([[1.1, 0.9], [0.7, 1.3]], [1.0, -1.0])
-    halves = [make_loss([row], [a])[0] for row, a in ([[1.1, 0.9], 1.0], [[0.7, 1.3], -1.0])]
+    halves = [make_loss([[1.1, 0.9]], [1.0])[0], make_loss([[0.7, 1.3]], [-1.0])[0]]
     # each half was divided by its own 2 tokens, the whole by 4
     assert sum(half.loss.item() for half in halves) / 2 == pytest.approx(whole.loss.item())
 
