@@ -10,7 +10,6 @@ import asyncio
 import os
 import platform
 import shutil
-import sys
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from typing import Any
@@ -19,9 +18,8 @@ import structlog
 
 from dht.directory import HivemindDirectory
 from dht.envelope import Envelope
-from dht.errors import IdentityError
 from dht.identity import NodeKey
-from dht.records import Publisher, unix_ms
+from dht.records import Publisher
 from ledger.wallet import load_key
 from node import __version__
 from node.actors import Actor, Parts, build_relay, build_trainer, build_validator, build_worker
@@ -41,7 +39,6 @@ from roles.messages import DHT_KINDS, ROW_RULES, NodeRecord
 from roles.observer import Observer
 from roles.shardcast.client import RelayClient
 from roles.shardcast.link import make_http
-from roles.spec import RunSpec
 from roles.trusted import TrustedState
 
 log = structlog.get_logger()
@@ -203,9 +200,7 @@ class Node:
 
     async def _register(self, parts: Parts) -> None:
         wallet = read_wallet(parts.config)
-        await Registrar(
-            spec=parts.spec, key=parts.key, wallet=wallet, ledger=parts.ledger, relays=parts.relays
-        ).run()
+        await Registrar(spec=parts.spec, key=parts.key, wallet=wallet, ledger=parts.ledger, relays=parts.relays).run()
 
     async def _heartbeat(self, parts: Parts, *, http: str) -> None:
         while True:

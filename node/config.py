@@ -24,31 +24,52 @@ class NodeConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     role: Literal["trainer", "worker", "validator", "relay"] = Field(description="What this node does in the run.")
-    join: str | None = Field(None, description="Join string of the run, or a file that holds it.")
-    spec: Path | None = Field(None, description="File with the run's spec, where no relay serves it yet (operators).")
-    data: Path = Field(Path("~/.intellect-node"), description="Folder for the key, checkpoints, state and logs.")
-    key: Path | None = Field(None, description="The node's ed25519 key file; made in the data folder when not given.")
-    wallet: str | None = Field(
-        None, description="Wallet address to credit, or the file of its key (then registration is signed by both)."
+    join: str | None = Field(default=None, description="Join string of the run, or a file that holds it.")
+    spec: Path | None = Field(
+        default=None, description="File with the run's spec, where no relay serves it yet (operators)."
     )
-    wallet_password_file: Path | None = Field(None, description="File with the password of an encrypted wallet file.")
-    operator_key: Path | None = Field(None, description="Key file of the operator account that pays gas.")
-    model: Path | None = Field(None, description="Folder of the base model (trainer); the built-in one when not given.")
-    host: str = Field("127.0.0.1", description="Address to listen on; 0.0.0.0 for every interface.")
-    port: Port = Field(0, description="TCP port of the DHT; 0 takes a free one.")
-    http_port: Port = Field(0, description="TCP port of a relay's HTTP service; 0 takes a free one.")
-    http_url: str | None = Field(None, description="URL under which others reach a relay, when not host and port.")
-    announce: tuple[str, ...] = Field((), description="Multiaddresses under which others reach this node's DHT.")
-    status_port: Port = Field(0, description="Loopback port of the status endpoint; 0 takes a free one.")
-    rpc: tuple[str, ...] = Field((), description="URLs of the ledger's end-points, besides those of the join string.")
-    peer: tuple[str, ...] = Field((), description="Multiaddresses of DHT peers, besides those of the join string.")
-    relay: tuple[str, ...] = Field((), description="Base URLs of relays, besides those of the join string.")
-    sponsor: bool = Field(False, description="A relay pays the gas of others' registrations from its operator key.")
-    sponsor_hourly: int = Field(120, ge=0, description="Registrations a sponsor pays for in an hour.")
-    max_disk: int = Field(20 * 2**30, ge=2**20, description="Bytes the node may use in its data folder.")
-    threads: int = Field(0, ge=0, le=1024, description="Threads of model work; 0 leaves it to PyTorch.")
-    device: str = Field("cpu", pattern=r"^(cpu|cuda(:\d+)?)$", description="Where the model runs: cpu or cuda.")
-    log_level: Literal["debug", "info", "warning"] = Field("info", description="What the terminal shows.")
+    data: Path = Field(
+        default=Path("~/.intellect-node"), description="Folder for the key, checkpoints, state and logs."
+    )
+    key: Path | None = Field(
+        default=None, description="The node's ed25519 key file; made in the data folder when not given."
+    )
+    wallet: str | None = Field(
+        default=None,
+        description="Wallet address to credit, or the file of its key (then registration is signed by both).",
+    )
+    wallet_password_file: Path | None = Field(
+        default=None, description="File with the password of an encrypted wallet file."
+    )
+    operator_key: Path | None = Field(default=None, description="Key file of the operator account that pays gas.")
+    model: Path | None = Field(
+        default=None, description="Folder of the base model (trainer); the built-in one when not given."
+    )
+    host: str = Field(default="127.0.0.1", description="Address to listen on; 0.0.0.0 for every interface.")
+    port: Port = Field(default=0, description="TCP port of the DHT; 0 takes a free one.")
+    http_port: Port = Field(default=0, description="TCP port of a relay's HTTP service; 0 takes a free one.")
+    http_url: str | None = Field(
+        default=None, description="URL under which others reach a relay, when not host and port."
+    )
+    announce: tuple[str, ...] = Field(
+        default=(), description="Multiaddresses under which others reach this node's DHT."
+    )
+    status_port: Port = Field(default=0, description="Loopback port of the status endpoint; 0 takes a free one.")
+    rpc: tuple[str, ...] = Field(
+        default=(), description="URLs of the ledger's end-points, besides those of the join string."
+    )
+    peer: tuple[str, ...] = Field(
+        default=(), description="Multiaddresses of DHT peers, besides those of the join string."
+    )
+    relay: tuple[str, ...] = Field(default=(), description="Base URLs of relays, besides those of the join string.")
+    sponsor: bool = Field(
+        default=False, description="A relay pays the gas of others' registrations from its operator key."
+    )
+    sponsor_hourly: int = Field(default=120, ge=0, description="Registrations a sponsor pays for in an hour.")
+    max_disk: int = Field(default=20 * 2**30, ge=2**20, description="Bytes the node may use in its data folder.")
+    threads: int = Field(default=0, ge=0, le=1024, description="Threads of model work; 0 leaves it to PyTorch.")
+    device: str = Field(default="cpu", pattern=r"^(cpu|cuda(:\d+)?)$", description="Where the model runs: cpu or cuda.")
+    log_level: Literal["debug", "info", "warning"] = Field(default="info", description="What the terminal shows.")
 
     @property
     def home(self) -> Path:
@@ -61,9 +82,7 @@ class NodeConfig(BaseModel):
         return self.key.expanduser() if self.key else self.home / "node.key"
 
 
-def load_config(
-    *, file: Path | None, environment: Mapping[str, str], flags: Mapping[str, Any]
-) -> NodeConfig:
+def load_config(*, file: Path | None, environment: Mapping[str, str], flags: Mapping[str, Any]) -> NodeConfig:
     """Merge the sources and check the result. Raises ConfigError for a file, UsageError naming source and field."""
     merged: dict[str, Any] = {}
     if file is not None:

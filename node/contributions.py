@@ -61,7 +61,9 @@ async def read_final(ledger: LedgerClient, get: Get) -> tuple[FinalRoot | None, 
     body = open_final_tally(await get(roots[-1].blob), roots[-1])
     leaves = leaves_of(body)
     if merkle_root(leaves) != roots[-1].root or sum(leaf.units for leaf in leaves) != roots[-1].total:
-        raise ConfigError("the tally's leaves are not what the root on the ledger binds: the validators signed nonsense")
+        raise ConfigError(
+            "the tally's leaves are not what the root on the ledger binds: the validators signed nonsense"
+        )
     return roots[-1], body
 
 
@@ -90,7 +92,12 @@ async def _pending_rows(spec: RunSpec, ledger: LedgerClient, directory: Director
     newest = commits[-1].step if commits else 0
     steps = range(max(1, newest - STEPS_PENDING), newest + spec.training.async_level + 2)
     buckets = range(spec.buckets)
-    keys = [key(spec.run_id, step, bucket) for step in steps for bucket in buckets for key in (submissions_key, verdicts_key)]
+    keys = [
+        key(spec.run_id, step, bucket)
+        for step in steps
+        for bucket in buckets
+        for key in (submissions_key, verdicts_key)
+    ]
     found = await directory.read(keys)
     return [row for rows in found.values() for row in rows]
 
@@ -115,5 +122,3 @@ def tokens_by_wallet(tokens: Mapping[str, int], registrations: Mapping[str, Regi
         held = registrations.get(node)
         totals[held.wallet if held and held.wallet else node] += count
     return totals
-
-

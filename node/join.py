@@ -57,7 +57,9 @@ def parse_join(text: str) -> JoinString:
 def _checked(join: JoinString) -> JoinString:
     for peer in join.peers:
         if not peer.startswith("/") or "/p2p/" not in peer:
-            raise ConfigError(f"join string: {peer[:80]!r} is not a peer address like /ip4/1.2.3.4/tcp/31330/p2p/12D3KooW..")
+            raise ConfigError(
+                f"join string: {peer[:80]!r} is not a peer address like /ip4/1.2.3.4/tcp/31330/p2p/12D3KooW.."
+            )
     for url in (*join.rpc, *join.relays):
         if not url.startswith(("http://", "https://")):
             raise ConfigError(f"join string: {url[:80]!r} is not an http:// or https:// address")

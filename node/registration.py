@@ -112,7 +112,7 @@ class Registrar:
         """A sponsor's word is not enough: wait until the ledger shows it."""
         try:
             async with asyncio.timeout(CHECK_SECONDS):
-                while (held := await self._ledger.registration(self._key.node)) is None or held.nonce < nonce:
+                while (held := await self._ledger.registration(self._key.node)) is None or held.nonce < nonce:  # noqa: ASYNC110 - nobody tells us
                     await asyncio.sleep(0.2)
         except TimeoutError as error:
             raise TransportError("the sponsor said yes but the ledger does not show the registration") from error

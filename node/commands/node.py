@@ -28,7 +28,9 @@ def main(words: Sequence[str]) -> int:
         home.mkdir(parents=True, exist_ok=True)
         events = EventStream(home / "events.jsonl")
     except OSError as error:
-        raise ConfigError(f"cannot write to the data folder {home}: {error.strerror}; choose another by --data") from error
+        raise ConfigError(
+            f"cannot write to the data folder {home}: {error.strerror}; choose another by --data"
+        ) from error
     os.environ["INTELLECT_NODE_DATA"] = str(home)  # where an error of the program itself is written
     configure_logging(
         events=events,

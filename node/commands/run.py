@@ -21,7 +21,9 @@ def main(words: Sequence[str]) -> int:
     parser = Parser("intellect-node run", "Create a training run on a ledger, or show one.")
     parser.add_argument("action", choices=("create", "show"))
     parser.add_argument("draft", nargs="?", type=Path, help="create: the run as TOML (see node/testnet/run.toml)")
-    parser.add_argument("--spec", type=Path, default=Path("spec.json"), help="create: where to write; show: what to read")
+    parser.add_argument(
+        "--spec", type=Path, default=Path("spec.json"), help="create: where to write; show: what to read"
+    )
     parser.add_argument("--rpc", action="append", help="URL of the ledger")
     parser.add_argument("--peer", action="append", help="DHT peers for the join string, like /ip4/../tcp/../p2p/12D3..")
     parser.add_argument("--key", type=Path, help="create: key file of the account that pays and owns the run")
@@ -43,7 +45,9 @@ async def _create(options: argparse.Namespace) -> int:
     from node.run_creation import build_spec, default_model, operators_of, read_draft
 
     if not (options.draft and options.key and options.rpc):
-        raise UsageError("run create needs a draft, --rpc and --key: intellect-node run create run.toml --rpc URL --key FILE")
+        raise UsageError(
+            "run create needs a draft, --rpc and --key: intellect-node run create run.toml --rpc URL --key FILE"
+        )
     key, url = load_key(options.key.expanduser()), options.rpc[0]
     draft = read_draft(options.draft)
     if draft.get("validators") is None or draft.get("trainers") is None:

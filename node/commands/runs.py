@@ -38,7 +38,9 @@ async def _list(options: argparse.Namespace) -> int:
             async with await LedgerClient.connect(urls, contract=contract, run=run, patience=10.0) as one:
                 commits = await one.commits()
                 workers = len(await one.registrations())
-            state = "not started" if not commits else f"step {commits[-1].step}{' (ended)' if commits[-1].final else ''}"
+            state = (
+                "not started" if not commits else f"step {commits[-1].step}{' (ended)' if commits[-1].final else ''}"
+            )
             print_line(f"{run}  {state:16} {operators}, {workers} registered nodes, owner {terms.owner}")
     if not found:
         print_line("this contract has no runs yet")

@@ -26,8 +26,8 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--keep", action="store_true", help="keep a temporary folder at the end")
     parser.add_argument("--plain", action="store_true", help="lines instead of a live view")
     options = parser.parse_args(words)
-    from node.testnet.plan import TestnetOptions
     from node.testnet.network import run_testnet
+    from node.testnet.plan import TestnetOptions
 
     temporary = options.dir is None
     directory = Path(tempfile.mkdtemp(prefix="intellect-testnet-")) if temporary else options.dir.expanduser().resolve()

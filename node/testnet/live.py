@@ -118,7 +118,9 @@ def render(frame: Frame) -> Group:
     )
     reward = f"{curve[-1]:.3f}" if curve else "-"
     lines = Table.grid(padding=(0, 2))
-    lines.add_row("step", f"{picture.trained} of {frame.steps} trained, collecting {picture.step}, committed {picture.committed}")
+    lines.add_row(
+        "step", f"{picture.trained} of {frame.steps} trained, collecting {picture.step}, committed {picture.committed}"
+    )
     lines.add_row("reward", Text.assemble((sparkline(curve), "green"), f" {reward}"))
     lines.add_row("accepted", f"{len(picture.accepted)} submissions, {sum(picture.tokens.values())} tokens")
     lines.add_row("refused", _reasons(picture))

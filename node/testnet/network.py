@@ -13,7 +13,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dht.errors import NodeError, TransportError
@@ -41,6 +41,7 @@ LEDGER_SECONDS = 1.5
 TALLY_SECONDS = 180.0
 """After the end of training: what verdicts and the final tally may take."""
 GONE_SECONDS = 5.0
+RELAY_SECONDS = 15.0
 
 
 @dataclass(slots=True)
@@ -64,6 +65,7 @@ class Testnet:
         self._children: dict[str, Child] = {}
         self._chain: Child | None = None
         self._reported: set[str] = set()
+        self._listening: set[str] = set()
         self._block = 0
         self._contributions: Contributions | None = None
         self._begun = float(os.environ.get("INTELLECT_NODE_TESTNET_STARTED") or time.time())
@@ -79,19 +81,40 @@ class Testnet:
         self._view.say(f"testnet in {options.directory}")
         self._chain, rpc = await start_chain(self._plan, port)
         prepared = await prepare_run(self._plan, options, rpc)
-        self._view.say(f"add a worker from another terminal:\n  {join_command(prepared, options.directory / 'my-worker')}")
-        async with await LedgerClient.connect([rpc], contract=prepared.spec.ledger.contract, run=prepared.spec.run_id) as ledger:
+        self._view.say(
+            f"add a worker from another terminal:\n  {join_command(prepared, options.directory / 'my-worker')}"
+        )
+        async with await LedgerClient.connect(
+            [rpc], contract=prepared.spec.ledger.contract, run=prepared.spec.run_id
+        ) as ledger:
             async with make_http() as http:
                 relays = [RelayInfo(r.key.node, f"http://127.0.0.1:{r.http_port}") for r in self._plan.relays]
-                client = RelayClient(NodeKey.generate(), run=prepared.spec.run_id, trainers=(), relays=lambda: relays, http=http)
+                client = RelayClient(
+                    NodeKey.generate(), run=prepared.spec.run_id, trainers=(), relays=lambda: relays, http=http
+                )
                 await self._start_nodes()
                 return await self._until_end(prepared, ledger, client, stop)
 
     async def _start_nodes(self) -> None:
-        for node in self._plan.nodes:  # relays first: everybody else looks for them
+        """Relays first, until their DHT listens: whoever dials too early waits out a back-off."""
+        await self._start(self._plan.relays)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(RELAY_SECONDS):
+                while not all(self._is_listening(relay) for relay in self._plan.relays):  # noqa: ASYNC110 - nobody tells us
+                    await asyncio.sleep(0.05)
+        await self._start(node for node in self._plan.nodes if node.role != "relay")
+
+    async def _start(self, nodes: Iterable[NodePlan]) -> None:
+        for node in nodes:
             child = node_child(node)
             self._children[node.name] = child
             await child.start()
+
+    def _is_listening(self, relay: NodePlan) -> bool:
+        for event in self._tails[relay.name].read():
+            self._picture.take(relay.name, event)
+            self._listening |= {relay.name} if event["event"] == "directory.state_changed" else set()
+        return relay.name in self._listening or not self._children[relay.name].is_running
 
     async def _until_end(self, prepared: Prepared, ledger: LedgerClient, client: RelayClient, stop: StopSignal) -> int:
         watching = asyncio.create_task(self._watch_ledger(ledger, client))
@@ -256,7 +279,9 @@ class Testnet:
 def _prepare_folder(options: TestnetOptions) -> None:
     options.directory.mkdir(parents=True, exist_ok=True)
     if any(options.directory.iterdir()):
-        raise ConfigError(f"{options.directory} is not empty: a testnet begins anew; name another folder or remove that one")
+        raise ConfigError(
+            f"{options.directory} is not empty: a testnet begins anew; name another folder or remove that one"
+        )
 
 
 def _reap() -> None:

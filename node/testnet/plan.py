@@ -109,7 +109,7 @@ class TestnetPlan:
     @property
     def nodes(self) -> tuple[NodePlan, ...]:
         """Every node, in the order to start them."""
-        return (*self.relays, self.trainer, *self.validators, *self.workers)
+        return (*self.relays, self.trainer, *self.workers, *self.validators)
 
 
 def make_plan(options: TestnetOptions) -> TestnetPlan:
