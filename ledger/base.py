@@ -66,8 +66,8 @@ class BaseLedger(ABC):
         """Block by number; None when it is not there yet."""
 
     @abstractmethod
-    async def registrations(self) -> Mapping[str, Registration]:
-        """Registrations in force, by node. Not to be changed by the caller."""
+    async def registrations(self, until: int | None = None) -> Mapping[str, Registration]:
+        """Registrations in force, by node, now or as of block `until`. Not to be changed by the caller."""
 
     @abstractmethod
     async def commits(self, from_step: int = 0) -> Sequence[Commit]:

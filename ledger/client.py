@@ -145,9 +145,9 @@ class LedgerClient(BaseLedger):
         """Block by number; None when it is not there yet."""
         return await (await self._read()).block(number)
 
-    async def registrations(self) -> Mapping[str, Registration]:
-        """Registrations in force, by node. Not to be changed by the caller."""
-        return await (await self._read()).registrations()
+    async def registrations(self, until: int | None = None) -> Mapping[str, Registration]:
+        """Registrations in force, by node, now or as of block `until`. Not to be changed by the caller."""
+        return await (await self._read()).registrations(until)
 
     async def commits(self, from_step: int = 0) -> Sequence[Commit]:
         """Committed checkpoints from `from_step` on, in order."""

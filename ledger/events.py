@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from eth_utils.address import to_checksum_address
 
@@ -32,12 +32,20 @@ class EventLog:
         self.commits = [each for each in self.commits if each.block < block]
         self.roots = [each for each in self.roots if each.block < block]
 
+    def is_complete(self) -> bool:
+        """Whether no commit or root is missing in between: both are numbered without gaps."""
+        steps, epochs = [each.step for each in self.commits], [each.epoch for each in self.roots]
+        return steps == list(range(len(steps))) and epochs == list(range(len(epochs)))
+
     def add(self, logs: Sequence[Mapping[str, Any]]) -> None:
-        """Take in logs as JSON-RPC gives them. Raises LedgerError, with nothing taken in, when one is malformed."""
+        """Take in logs as JSON-RPC gives them, those known already once.
+
+        Raises LedgerError, with nothing taken in, when one is malformed.
+        """
         parsed = [_parse(log) for log in logs]
-        self.registrations += [each for each in parsed if isinstance(each, RegistrationEvent)]
-        self.commits += [each for each in parsed if isinstance(each, Commit)]
-        self.roots += [each for each in parsed if isinstance(each, FinalRoot)]
+        _merge(self.registrations, [each for each in parsed if isinstance(each, RegistrationEvent)])
+        _merge(self.commits, [each for each in parsed if isinstance(each, Commit)])
+        _merge(self.roots, [each for each in parsed if isinstance(each, FinalRoot)])
 
 
 def parse_block(answer: Mapping[str, Any]) -> Block:
@@ -70,6 +78,18 @@ def parse_terms(run: str, held: Sequence[Any], operators: Sequence[Any]) -> RunT
 def operator_tuples(operators: Sequence[Operator]) -> list[tuple[bytes, str, str]]:
     """Operators as the contract takes them."""
     return [(public_key_from_node(each.node), each.operator, each.payout) for each in operators]
+
+
+Event = TypeVar("Event", RegistrationEvent, Commit, FinalRoot)
+
+
+def _merge(held: list[Event], read: Sequence[Event]) -> None:
+    """Add what is not held yet, in the order of blocks."""
+    if not read:
+        return
+    known = {each for each in held if each.block >= read[0].block}
+    held += [each for each in dict.fromkeys(read) if each not in known]
+    held.sort(key=lambda each: each.block)
 
 
 def _parse(log: Mapping[str, Any]) -> RegistrationEvent | Commit | FinalRoot:

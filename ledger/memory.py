@@ -116,9 +116,10 @@ class MemoryLedger(BaseLedger):
         newest = (await self.head()).number
         return self._chain.blocks[number] if 0 <= number <= newest else None
 
-    async def registrations(self) -> Mapping[str, Registration]:
-        """Registrations in force, by node."""
+    async def registrations(self, until: int | None = None) -> Mapping[str, Registration]:
+        """Registrations in force, by node, now or as of block `until`."""
         newest, run = (await self.head()).number, (await self.terms()).run
+        newest = newest if until is None else min(until, newest)
         events = self._chain.model.runs[run].events.registrations
         return fold_registrations(each for each in events if each.block <= newest and self._is_valid(each))
 

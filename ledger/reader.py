@@ -21,6 +21,7 @@ POLL_SECONDS = 0.05
 """A burst of reads shares one request."""
 LOG_RANGE = 2000
 """Blocks per log request: hosted end-points refuse more."""
+OVERLAP = 8
 MAX_BLOCKS = 8192
 ANCHORS = 256
 
@@ -39,8 +40,9 @@ class RunReader:
         self._blocks: dict[int, Block] = {}
         self._judged: dict[RegistrationEvent, bool] = {}
         self._registrations: dict[str, Registration] = {}
-        self._folded = -1
+        self._folded: list[RegistrationEvent] = []
         self._polled = 0.0
+        self._failed = 0.0
         self._lock = asyncio.Lock()
 
     async def head(self) -> Block:
@@ -53,12 +55,14 @@ class RunReader:
         await self.refresh()
         return self._events
 
-    async def registrations(self) -> Mapping[str, Registration]:
-        """Registrations in force, by node. Not to be changed by the caller."""
+    async def registrations(self, until: int | None = None) -> Mapping[str, Registration]:
+        """Registrations in force, by node, now or as of block `until`. Not to be changed by the caller."""
         events = (await self.events()).registrations
-        if self._folded != len(events):
+        if until is not None:
+            return fold_registrations(each for each in events if each.block <= until and self._is_valid(each))
+        if self._folded != events:
             valid = [event for event in events if self._is_valid(event)]
-            self._registrations, self._folded = fold_registrations(valid), len(events)
+            self._registrations, self._folded = fold_registrations(valid), list(events)
         return self._registrations
 
     async def block(self, number: int) -> Block | None:
@@ -74,26 +78,45 @@ class RunReader:
         return self._blocks[number]
 
     async def refresh(self, *, now: bool = False) -> None:
-        """Catch up with the chain; at most one request in `POLL_SECONDS` unless `now`."""
+        """Catch up with the chain; at most one request in `POLL_SECONDS` unless `now`.
+
+        Raises LedgerUnavailable. Who waited for a try that failed shares its failure: ten readers wait no longer
+        than one.
+        """
+        loop = asyncio.get_running_loop()
+        asked = loop.time()
         async with self._lock:
-            clock = asyncio.get_running_loop().time()
-            if self._head is not None and not now and clock - self._polled < POLL_SECONDS:
+            if self._failed > asked:
+                raise LedgerUnavailable("no RPC end-point answers")
+            if self._head is not None and not now and loop.time() - self._polled < POLL_SECONDS:
                 return
-            answer = await self._fetch("latest")
-            if answer is None:
-                raise LedgerUnavailable("the RPC end-point has no newest block")
-            head = parse_block(answer)
-            if head != self._head and not self._is_behind(head):
-                await self._catch_up(head, parent=str(answer.get("parentHash", ""))[2:])
-            self._polled = asyncio.get_running_loop().time()
+            try:
+                await self._poll()
+            except LedgerError:
+                self._failed = loop.time()
+                raise
+            self._polled = loop.time()
+
+    async def _poll(self) -> None:
+        answer = await self._fetch("latest")
+        if answer is None:
+            raise LedgerUnavailable("the RPC end-point has no newest block")
+        head = parse_block(answer)
+        if head != self._head and not self._is_behind(head):
+            await self._catch_up(head, parent=str(answer.get("parentHash", ""))[2:])
 
     async def _catch_up(self, head: Block, *, parent: str) -> None:
-        start = await self._first_unread(parent)
+        # Some blocks again: behind a load balancer the index of logs may trail the head.
+        unread = await self._first_unread(parent)
+        start = max(self._first_block, unread - OVERLAP)
         logs: list[Mapping[str, Any]] = []
         for first in range(start, head.number + 1, LOG_RANGE):
             logs += await self._fetch_logs(first, min(first + LOG_RANGE - 1, head.number))
-        self._events.forget_from(start)
+        self._events.forget_from(unread)
         self._events.add(logs)
+        if not self._events.is_complete():
+            self._head, self._events = None, EventLog()  # read anew at the next poll
+            raise LedgerUnavailable("the RPC end-point left out logs")
         self._head = head
         self._anchors.append(head)
         self._remember(head)
@@ -120,7 +143,6 @@ class RunReader:
         self._blocks = {each: block for each, block in self._blocks.items() if each <= number}
         while self._anchors and self._anchors[-1].number > number:
             self._anchors.pop()
-        self._folded = -1
 
     def _is_behind(self, head: Block) -> bool:
         """Whether an end-point merely lags: its head is a block known already."""

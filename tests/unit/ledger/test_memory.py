@@ -80,6 +80,8 @@ async def test_registrations__highest_nonce_the_node_signed(chain: MemoryChain) 
     held = await view(chain).registration(NODES[5])
     assert held is not None
     assert (held.wallet, held.nonce, held.first_block) == (address_of(WALLET), 5, first)
+    assert (await view(chain).registrations(until=first))[NODES[5]].wallet is None
+    assert await view(chain).registrations(until=first - 1) == {}
 
 
 async def test_closing_block__by_checkpoints(chain: MemoryChain) -> None:

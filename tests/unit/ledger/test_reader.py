@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from ledger.errors import LedgerUnavailable
 from ledger.evm import DevChain, Genesis
 from ledger.reader import RunReader
 from tests.contract.harness import ADDRESSES, RUN, START, Registry, digest, make_registration
@@ -18,8 +20,17 @@ class Branches:
 
     def __init__(self, registry: Registry) -> None:
         self.rpc = ScriptedRpc(registry)
+        self.drop_logs = False
+        self.is_down = False
+        self.refused = 0
 
     async def call(self, method: str, *parameters: object) -> Any:
+        await asyncio.sleep(0)
+        if self.is_down:
+            self.refused += 1
+            raise LedgerUnavailable("no RPC end-point answers")
+        if self.drop_logs and method == "eth_getLogs":
+            return []
         return await self.rpc.call(method, *parameters)
 
 
@@ -113,3 +124,47 @@ async def test_refresh__a_chain_begun_anew_is_read_anew() -> None:
     branches.rpc = ScriptedRpc(other)
     assert await manifests(reader) == []
     assert (await reader.head()).number == 0
+
+
+async def test_refresh__logs_that_trail_the_head_are_read_again() -> None:
+    branches = Branches(make_registry(commit(0)))
+    reader = make_reader(branches)
+    await reader.refresh(now=True)
+    branches.drop_logs = True
+    branches.rpc.registry.commit(1)
+    assert await manifests(reader) == [digest(0)]
+    branches.drop_logs = False
+    branches.rpc.registry.skip(1)
+    assert await manifests(reader) == [digest(0), digest(1)]
+
+
+async def test_refresh__a_gap_is_unavailable_then_healed() -> None:
+    branches = Branches(make_registry(commit(0), *[lambda registry: registry.skip(1)] * 20))
+    branches.drop_logs = True
+    reader = make_reader(branches)
+    assert await manifests(reader) == []
+    branches.drop_logs = False
+    branches.rpc.registry.commit(1)
+    with pytest.raises(LedgerUnavailable, match="left out logs"):
+        await reader.refresh(now=True)
+    assert await manifests(reader) == [digest(0), digest(1)]
+
+
+async def test_refresh__an_outage_is_waited_for_once() -> None:
+    branches = Branches(make_registry())
+    reader = make_reader(branches)
+    await reader.refresh(now=True)
+    branches.is_down = True
+    outcomes = await asyncio.gather(*(reader.refresh(now=True) for _ in range(5)), return_exceptions=True)
+    assert [type(each) for each in outcomes] == [LedgerUnavailable] * 5
+    assert branches.refused == 1
+    branches.is_down = False
+    await reader.refresh(now=True)
+
+
+async def test_registrations__as_of_a_block() -> None:
+    request = make_registration(Registry().domain)
+    branches = Branches(make_registry(lambda registry: registry.register(request)))
+    reader = make_reader(branches)
+    assert list(await reader.registrations(until=3)) == [request.node]
+    assert await reader.registrations(until=2) == {}
