@@ -61,6 +61,8 @@ class ValidatorNetwork:
         )
         self.ledger = MemoryLedger(self.chain, run=spec.run_id, operator_key=TRAINER_OPERATOR)
         self.validators: dict[str, Validator] = {}
+        self.runs: list[asyncio.Task[None]] = []
+        self.tasks: list[asyncio.Task[None]] = []
         self.eye = self._observer(MemoryLedger(self.chain, run=spec.run_id))  # what an onlooker sees
 
     @property
@@ -90,9 +92,10 @@ class ValidatorNetwork:
         await self.ledger.commit_checkpoint(term=1, step=step, manifest=manifest_of(step), parent=parent, final=final)
         return step
 
-    async def collect(self, step: int, *, limit: int = 4) -> None:
-        """The trainer says that it collects a step."""
-        opened = tuple(OpenStep(step=s, limit=limit, share=SHARE_ALL) for s in range(max(1, step - 2), step + 1))
+    async def collect(self, step: int, *, limit: int = 4, first: int = 0) -> None:
+        """The trainer says that it collects a step; the last three (or those from `first` on) are open."""
+        steps = range(first or max(1, step - 2), step + 1)
+        opened = tuple(OpenStep(step=s, limit=limit, share=SHARE_ALL) for s in steps)
         head = Head(
             term=1,
             step=step,
@@ -138,6 +141,29 @@ class ValidatorNetwork:
         self.validators[key.node] = validator
         return validator, observer
 
+    def start(self, number: int, **changes: Any) -> Validator:
+        """Build one of the validators and let it run."""
+        validator, observer = self.build(number, **changes)
+        self.runs.append(asyncio.create_task(validator.run()))
+        self.tasks.append(asyncio.create_task(observer.run()))
+        return validator
+
+    async def stop(self) -> None:
+        """Cut everything off, as a kill would, and raise what went wrong."""
+        for task in (*self.tasks, *self.runs):
+            task.cancel()
+        ended = await asyncio.gather(*self.tasks, *self.runs, return_exceptions=True)
+        self.tasks, self.runs = [], []
+        for error in ended:
+            if isinstance(error, Exception):
+                raise error
+
+    async def until_epochs(self, count: int) -> None:
+        """Wait until that many tallies are final. Raises TimeoutError."""
+        async with asyncio.timeout(PATIENCE):
+            while len(await self.ledger.final_roots()) < count:  # noqa: ASYNC110 - the ledger has no events
+                await asyncio.sleep(0.05)
+
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait for something the onlooker can see. Raises TimeoutError."""
         async with asyncio.timeout(PATIENCE):
@@ -170,14 +196,12 @@ async def running(
     await register_workers(network.chain, network.spec)
     await network.commit()
     await network.collect(1)
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(network.keep_mining())]
-        for number in validators:
-            validator, observer = network.build(number, **changes)
-            tasks += [group.create_task(observer.run()), group.create_task(validator.run())]
-        try:
-            yield network
-        finally:
-            for task in tasks:
-                task.cancel()
-    network.compute.close()
+    mining = asyncio.create_task(network.keep_mining())
+    for number in validators:
+        network.start(number, **changes)
+    try:
+        yield network
+    finally:
+        mining.cancel()
+        await network.stop()
+        network.compute.close()
