@@ -201,7 +201,14 @@ class Relay:
             missing = self.shelf.missing(kept)
             if missing and self._link is not None:
                 hints = self._hints.get(kept.digest, ())
-                await ShardGatherer(self._link, kept.layout, self._opener(kept), hints=hints).gather(missing)
+                gatherer = ShardGatherer(
+                    self._link,
+                    kept.layout,
+                    self._opener(kept),
+                    hints=hints,
+                    arrived=lambda index: self._count(kept.layout.size(index)),
+                )
+                await gatherer.gather(missing)
                 log.info("checkpoint.pulled", step=kept.manifest.step, manifest=kept.digest, shards=len(missing))
         except (NodeError, OSError) as error:
             log.warning("checkpoint.unpulled", step=kept.manifest.step, manifest=kept.digest, reason=str(error))
@@ -215,6 +222,9 @@ class Relay:
         while (left := self._last_push + PUSH_QUIET - time.monotonic()) > 0:  # noqa: ASYNC110 - a moving deadline
             await asyncio.sleep(left)
 
+    def _count(self, size: int) -> None:
+        self.counters.bytes_pulled += size
+
     def _opener(self, kept: KeptCheckpoint) -> Callable[[int], Sink | None]:
         def open_sink(index: int) -> Sink | None:
             digest = kept.manifest.shards[index]
@@ -222,7 +232,6 @@ class Relay:
                 return None
             if kept.digest not in self.shelf.catalogue:
                 raise TransportError("the checkpoint is no longer kept")
-            self.counters.bytes_pulled += kept.layout.size(index)
             return self.shelf.begin(digest, kept.layout.size(index), is_shard=True)
 
         return open_sink

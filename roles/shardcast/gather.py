@@ -19,12 +19,20 @@ LONGEST_PAUSE = 1.0
 
 
 class ShardGatherer:
-    """One checkpoint's missing shards. `open_sink` gives None for a shard that arrived by another way meanwhile."""
+    """One checkpoint's missing shards. `open_sink` gives None for a shard that came by another way meanwhile; `arrived` is
+    told of each one fetched."""
 
     def __init__(
-        self, link: RelayLink, layout: Layout, open_sink: Callable[[int], Sink | None], *, hints: Sequence[str] = ()
+        self,
+        link: RelayLink,
+        layout: Layout,
+        open_sink: Callable[[int], Sink | None],
+        *,
+        hints: Sequence[str] = (),
+        arrived: Callable[[int], None] = lambda index: None,
     ) -> None:
         self._link, self._layout, self._open_sink, self._hints = link, layout, open_sink, tuple(hints)
+        self._arrived = arrived
         self._moved = time.monotonic()
 
     async def gather(self, missing: Iterable[int]) -> None:
@@ -71,6 +79,7 @@ class ShardGatherer:
             return False
         except (WrongBytes, TransportError):
             return False
+        self._arrived(index)
         return True
 
 

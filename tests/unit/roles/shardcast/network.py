@@ -74,6 +74,10 @@ class Network:
         self.infos.append(RelayInfo(relay.node, url))
         return relay
 
+    def start(self, group: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
+        """Let every relay pull; cancel what comes back to stop it."""
+        return [group.create_task(relay.run()) for relay in self.relays]
+
     def client(
         self, key: NodeKey = WORKER, *, relays: Callable[[], tuple[RelayInfo, ...]] | None = None
     ) -> RelayClient:

@@ -1,0 +1,152 @@
+"""Grants of every wrong sort: each is refused by name, and the store and the quota stay as they were."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import httpx
+import pytest
+
+from dht.encoding import encode, sha256
+from dht.envelope import seal, to_bytes
+from dht.identity import NodeKey
+from roles.messages import UploadGrant, place_of, subkey_for
+from roles.relay import RelaySettings
+from tests.unit.roles.shardcast.network import RUN, WORKER, Network, running_network
+
+DATA = b"rollouts" * 100
+STRANGER = NodeKey(b"s" * 32)
+
+
+def now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+def make_grant(network: Network, *, key: NodeKey = WORKER, run: str = RUN, **changes: object) -> str:
+    """A right grant for DATA at the first relay, but for the changes."""
+    row = {"sequence": now_ms(), "expiration": now_ms() + 300_000} | {
+        name: changes.pop(name) for name in ("sequence", "expiration", "record_key") if name in changes
+    }
+    fields = {"relay": network.infos[0].node, "blob": sha256(DATA), "size": len(DATA), "nonce": "0" * 32} | changes
+    grant = UploadGrant(**fields)  # type: ignore[arg-type]
+    place = place_of(grant, run=run, buckets=1)[0]
+    sealed = seal(
+        key,
+        run=run,
+        kind="grant/1",
+        record_key=str(row.pop("record_key", place)),
+        subkey=subkey_for(grant, run=run, signer=key.node, buckets=1),
+        payload=encode(grant),
+        **row,  # type: ignore[arg-type]
+    )
+    return base64.b64encode(to_bytes(sealed)).decode()
+
+
+async def upload(network: Network, grant: str, *, data: bytes = DATA, digest: str | None = None) -> httpx.Response:
+    url = f"{network.infos[0].url}/blobs/{digest or sha256(DATA)}"
+    return await network.http.put(url, content=data, headers={"X-Grant": grant})
+
+
+ABUSES: dict[str, tuple[Callable[[Network], str], int, str]] = {
+    "expired": (lambda n: make_grant(n, expiration=now_ms() - 1), 403, "grant_expired"),
+    "too long": (lambda n: make_grant(n, expiration=now_ms() + 700_000), 403, "grant_too_long"),
+    "older than the relay": (lambda n: make_grant(n, sequence=now_ms() - 3_600_000), 403, "grant_stale"),
+    "for another relay": (lambda n: make_grant(n, relay=STRANGER.node), 403, "grant_other_relay"),
+    "for another blob": (lambda n: make_grant(n, blob="0" * 64), 403, "grant_other_blob"),
+    "for another length": (lambda n: make_grant(n, size=5), 400, "grant_wrong_length"),
+    "of a non-member": (lambda n: make_grant(n, key=STRANGER), 403, "not_member"),
+    "of another run": (lambda n: make_grant(n, run="cd" * 32), 400, "malformed"),
+    "under another key": (lambda n: make_grant(n, record_key="elsewhere"), 400, "malformed"),
+    "not base64": (lambda n: "%%%", 400, "malformed"),
+    "not an envelope": (lambda n: base64.b64encode(b"x" * 100).decode(), 400, "malformed"),
+    "too long a header": (lambda n: "A" * 8000, 400, "malformed"),
+    "forged": (lambda n: forge(make_grant(n)), 400, "malformed"),
+}
+
+
+def forge(header: str) -> str:
+    raw = bytearray(base64.b64decode(header))
+    raw[-1] ^= 1
+    return base64.b64encode(bytes(raw)).decode()
+
+
+@pytest.mark.parametrize("name", ABUSES)
+async def test_grant__refused(name: str, tmp_path: Path) -> None:
+    make, status, code = ABUSES[name]
+    async with running_network(tmp_path, relays=1) as network:
+        reply = await upload(network, make(network))
+        assert (reply.status_code, reply.json()["error"]) == (status, code)
+        store = network.relays[0].shelf.store
+        assert (len(store), store.used, store._reserved) == (0, 0, 0)
+        assert (await upload(network, make_grant(network))).status_code == 201  # the honest one still goes through
+
+
+async def test_grant__replayed(tmp_path: Path) -> None:
+    async with running_network(tmp_path, relays=1) as network:
+        grant = make_grant(network)
+        assert (await upload(network, grant)).status_code == 201
+        network.relays[0].shelf.store.discard(sha256(DATA))
+        reply = await upload(network, grant)
+        assert (reply.status_code, reply.json()["error"]) == (409, "grant_used")
+        assert len(network.relays[0].shelf.store) == 0
+
+
+async def test_grant__spent_by_wrong_bytes_too(tmp_path: Path) -> None:
+    async with running_network(tmp_path, relays=1) as network:
+        grant = make_grant(network)
+        reply = await upload(network, grant, data=b"x" * len(DATA))
+        assert (reply.status_code, reply.json()["error"]) == (400, "wrong_bytes")
+        assert (await upload(network, grant)).json()["error"] == "grant_used"
+        assert network.relays[0].shelf.store.used == 0
+
+
+async def test_quota__of_one_node_only(tmp_path: Path) -> None:
+    other = NodeKey(b"o" * 32)
+    async with running_network(tmp_path, relays=0) as network:
+        members = {WORKER.node, other.node}
+        await network.add_relay(settings=RelaySettings(quota_bytes=8192), is_member=lambda node: node in members)
+        codes = []
+        for data in (b"1" * 4000, b"2" * 4000, b"3" * 4000):
+            grant = make_grant(network, blob=sha256(data), size=len(data), nonce=sha256(data)[:32])
+            codes.append((await upload(network, grant, data=data, digest=sha256(data))).status_code)
+        assert codes == [201, 201, 429]
+        grant = make_grant(network, key=other)
+        assert (await upload(network, grant)).status_code == 201
+
+
+async def test_upload__too_large_for_a_member(tmp_path: Path) -> None:
+    async with running_network(tmp_path, relays=0) as network:
+        await network.add_relay(settings=RelaySettings(max_blob=100))
+        reply = await upload(network, make_grant(network))
+        assert (reply.status_code, reply.json()["error"]) == (413, "too_large")
+
+
+@pytest.mark.parametrize("sent", [b"short", DATA + b"more"])
+async def test_upload__body_of_another_length_than_declared(sent: bytes, tmp_path: Path) -> None:
+    """The client's library refuses to lie about lengths; a raw connection does not."""
+    async with running_network(tmp_path, relays=1) as network:
+        url = httpx.URL(network.infos[0].url)
+        reader, writer = await asyncio.open_connection(url.host, url.port)
+        head = f"PUT /blobs/{sha256(DATA)} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(DATA)}\r\n"
+        writer.write(f"{head}X-Grant: {make_grant(network)}\r\n\r\n".encode() + sent)
+        writer.write_eof()
+        async with asyncio.timeout(5):
+            await reader.read()
+        writer.close()
+        store = network.relays[0].shelf.store
+        assert store.used == (len(DATA) if len(sent) > len(DATA) else 0)
+        assert store._reserved == 0
+
+
+async def test_upload__without_a_length(tmp_path: Path) -> None:
+    async def chunks() -> AsyncIterator[bytes]:
+        yield DATA
+
+    async with running_network(tmp_path, relays=1) as network:
+        url = f"{network.infos[0].url}/blobs/{sha256(DATA)}"
+        reply = await network.http.put(url, content=chunks(), headers={"X-Grant": make_grant(network)})
+        assert (reply.status_code, reply.json()["error"]) == (411, "length_required")

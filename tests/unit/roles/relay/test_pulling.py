@@ -1,0 +1,181 @@
+"""A relay that pulls what it learns of."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+from dht.encoding import encode
+from dht.envelope import Envelope, seal
+from dht.errors import TransportError
+from dht.identity import NodeKey
+from roles.messages import CheckpointRow, checkpoints_key, place_of, subkey_for
+from roles.shardcast.grants import hint_of
+from roles.shardcast.link import RelayInfo
+from roles.shardcast.manifest import manifest_digest
+from tests.unit.roles.shardcast.network import (
+    RUN,
+    TRAINER,
+    WORKER,
+    Network,
+    make_checkpoint,
+    make_envelope,
+    running_network,
+    spoiled,
+    wait_until,
+)
+
+
+def make_row(manifest: str, *, step: int = 1, key: NodeKey = TRAINER, relays: Sequence[str] = ()) -> Envelope:
+    """A checkpoint row as the directory gives it."""
+    message = CheckpointRow(term=1, step=step, manifest=manifest)
+    return seal(
+        key,
+        run=RUN,
+        kind="checkpoint/1",
+        record_key=place_of(message, run=RUN, buckets=1)[0],
+        subkey=subkey_for(message, run=RUN, signer=key.node, buckets=1),
+        sequence=1,
+        expiration=2**50,
+        payload=encode(message),
+        hint=hint_of(relays),
+    )
+
+
+class Rows:
+    """A directory's reader over a list."""
+
+    def __init__(self, *rows: Envelope) -> None:
+        self.rows = list(rows)
+        self.reads = 0
+        self.is_down = False
+
+    async def __call__(self, keys: Sequence[str]) -> Mapping[str, Sequence[Envelope]]:
+        self.reads += 1
+        if self.is_down:
+            raise TransportError("no peer answers")
+        return {checkpoints_key(RUN): self.rows} if checkpoints_key(RUN) in keys else {}
+
+
+@asynccontextmanager
+async def pulling(network: Network) -> AsyncIterator[None]:
+    """Let every relay pull within the block."""
+    async with asyncio.TaskGroup() as group:
+        tasks = network.start(group)
+        yield
+        for task in tasks:
+            task.cancel()
+
+
+def held(network: Network, relay: int, digest: str) -> int:
+    shelf = network.relays[relay].shelf
+    kept = shelf.catalogue.find(digest)
+    return shelf.held(kept) if kept else 0
+
+
+async def test_run__pulls_what_a_row_names(tmp_path: Path) -> None:
+    folder = make_checkpoint(tmp_path / "c")
+    digest = manifest_digest(make_envelope(folder))
+    async with running_network(tmp_path, relays=1) as network:
+        holders = await network.client(TRAINER).put_checkpoint(make_envelope(folder), folder)
+        await network.add_relay(read=Rows(make_row(digest, relays=holders)))
+        async with pulling(network):
+            await wait_until(lambda: held(network, 1, digest) == 5)
+        network.infos.pop(0)
+        await network.client().fetch_checkpoint(digest, tmp_path / "into")
+
+
+async def test_run__relay_that_only_got_the_manifest_pulls_the_shards(tmp_path: Path) -> None:
+    folder = make_checkpoint(tmp_path / "c")
+    digest = manifest_digest(make_envelope(folder))
+    async with running_network(tmp_path, relays=3) as network, pulling(network):
+        await network.client(TRAINER).put_checkpoint(make_envelope(folder), folder)
+        await wait_until(lambda: [held(network, relay, digest) for relay in range(3)] == [5, 5, 5])
+
+
+async def test_run__serves_shards_while_it_pulls_wgt_02(tmp_path: Path) -> None:
+    folder = make_checkpoint(tmp_path / "c")
+    envelope = make_envelope(folder)
+    async with running_network(tmp_path, relays=2) as network, pulling(network):
+        trainer = network.client(TRAINER).link
+        for info in network.infos:
+            await trainer.send_manifest(info, envelope)
+        manifest = next(iter(network.relays[0].shelf.catalogue)).manifest
+        first = (folder / "config.json").read_bytes()[:65_536]
+
+        async def content() -> AsyncIterator[bytes]:
+            yield first
+
+        await trainer.send(network.infos[0], manifest.shards[0], len(first), content)
+        await wait_until(lambda: held(network, 1, manifest_digest(envelope)) == 1)
+        second = network.client(relays=lambda: (network.infos[1],))
+        assert await second.get(manifest.shards[0], limit=65_536) == first
+        await wait_until(lambda: network.relays[0].counters.bytes_served > 0)
+
+
+async def test_run__source_that_lies_never_served_on_wgt_01(tmp_path: Path) -> None:
+    folder = make_checkpoint(tmp_path / "c")
+    digest = manifest_digest(make_envelope(folder))
+
+    def flip_shards(block: bytes) -> bytes:
+        return block if len(block) < 10_000 else bytes([block[0] ^ 1]) + block[1:]
+
+    async with running_network(tmp_path, relays=0) as network:
+        await network.add_relay(partial(spoiled, spoil=flip_shards))
+        holders = await network.client(TRAINER).put_checkpoint(make_envelope(folder), folder)
+        await network.add_relay(read=Rows(make_row(digest, relays=holders)))
+        async with pulling(network):
+            liar_link = network.relays[1]._link
+            assert liar_link is not None
+            await wait_until(lambda: liar_link.choice.is_banned(holders[0]))
+        assert held(network, 1, digest) == 0
+
+
+async def test_run__keeps_and_serves_its_own_when_sources_fail_wgt_11(tmp_path: Path) -> None:
+    old, new = make_checkpoint(tmp_path / "1", seed=1), make_checkpoint(tmp_path / "2", seed=2)
+    rows = Rows()
+    async with running_network(tmp_path, relays=0) as network:
+        await network.add_relay(read=rows)
+        await network.client(TRAINER).put_checkpoint(make_envelope(old), old)
+        ghost = RelayInfo(WORKER.node, "http://127.0.0.1:9")
+        network.infos.append(ghost)
+        rows.rows = [make_row(manifest_digest(make_envelope(new, step=2)), step=2, relays=[ghost.node])]
+        async with pulling(network):
+            await wait_until(lambda: rows.reads > 2)
+            rows.is_down = True
+            before = rows.reads
+            await wait_until(lambda: rows.reads > before + 2)
+        network.infos.pop()
+        await network.client().fetch_checkpoint(manifest_digest(make_envelope(old)), tmp_path / "into")
+
+
+async def test_run__row_of_a_stranger_is_not_followed(tmp_path: Path) -> None:
+    folder = make_checkpoint(tmp_path / "c")
+    digest = manifest_digest(make_envelope(folder))
+    rows = Rows(make_row(digest, key=WORKER))
+    async with running_network(tmp_path, relays=1) as network:
+        await network.client(TRAINER).put_checkpoint(make_envelope(folder), folder)
+        await network.add_relay(read=rows)
+        async with pulling(network):
+            await wait_until(lambda: rows.reads > 3)
+        assert digest not in network.relays[1].shelf.catalogue
+
+
+async def test_run__resumes_after_a_restart_with_the_missing_shards_only(tmp_path: Path) -> None:
+    folder = make_checkpoint(tmp_path / "c")
+    envelope = make_envelope(folder)
+    digest = manifest_digest(envelope)
+    async with running_network(tmp_path, relays=1) as network:
+        await network.client(TRAINER).put_checkpoint(envelope, folder)
+        half = await network.add_relay(root=tmp_path / "half")
+        await half.shelf.add(half.shelf.catalogue.check(envelope))
+        await half.shelf.store.put((folder / "config.json").read_bytes()[:65_536])
+        await network.add_relay(root=tmp_path / "half")  # as after a kill: the same folder
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(network.relays[2].run())
+            await wait_until(lambda: held(network, 2, digest) == 5)
+            task.cancel()
+        assert network.relays[2].counters.bytes_pulled == 300_000 - 65_536
