@@ -74,7 +74,8 @@ class Ledger(Protocol):
 
     async def registration(self, node: str) -> Registration | None: ...
 
-    async def registrations(self) -> Mapping[str, Registration]: ...
+    async def registrations(self, until: int | None = None) -> Mapping[str, Registration]:
+        """Registrations in force, by node, now or as of block `until`."""
 
     async def commits(self, from_step: int = 0) -> Sequence[Commit]: ...
 

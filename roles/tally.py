@@ -42,7 +42,7 @@ class TallyFault(StrEnum):
     WRONG_PARENT = "does not build on the last final root"
     INVALID_ITEM = "an item is not a submission that a quorum accepted"
     NOT_CREDITABLE = "an item's step is not committed by the closing block, or too long ago"
-    UNREGISTERED = "an item's node is not registered"
+    UNREGISTERED = "an item's node was not registered at the closing block"
     DISPUTED = "an item has an unanswered fault verdict"
     REPEATED_ITEM = "a node's index appears twice"
     CREDITED_BEFORE = "an item was credited before"
@@ -101,7 +101,7 @@ class Contribution:
 @dataclass(frozen=True, slots=True)
 class TallyContext:
     """The ledger's facts a tally is built and checked by: the last final root with its body, where this epoch closes,
-    what is committed, who is registered."""
+    what is committed, who was registered at the closing block."""
 
     spec: RunSpec
     run: str
@@ -305,15 +305,9 @@ def _leaves(context: TallyContext, submissions: Iterable[Submission]) -> tuple[T
     for leaf in context.parent.leaves if context.parent else ():
         units[(leaf.node, leaf.wallet)] += leaf.units
     for submission in submissions:
-        units[(submission.node, _wallet_at(context, submission.node))] += submission.tokens
+        units[(submission.node, context.registrations[submission.node].wallet)] += submission.tokens
     leaves = sorted_leaves(Leaf(node, wallet, count) for (node, wallet), count in units.items())
     return tuple(TallyLeaf(node=leaf.node, wallet=leaf.wallet, units=leaf.units) for leaf in leaves)
-
-
-def _wallet_at(context: TallyContext, node: str) -> str | None:
-    """A registration made after the closing block counts from the next epoch on."""
-    registration = context.registrations.get(node)
-    return registration.wallet if registration and registration.block <= context.closing_block else None
 
 
 def _plain(leaves: Iterable[TallyLeaf]) -> tuple[Leaf, ...]:

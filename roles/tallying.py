@@ -194,7 +194,7 @@ class Tallying:
             closing_block=closing.number,
             validators=tuple(item.node for item in view.terms.validators),
             commits={commit.step: commit for commit in await self._ledger.commits()},
-            registrations=await self._ledger.registrations(),
+            registrations=await self._ledger.registrations(closing.number),
         )
 
     # -- proposing -----------------------------------------------------------------------------------------------

@@ -15,7 +15,8 @@ from roles.rollouts.schema import RolloutRow, write_rollouts
 from roles.rules import Reason
 from roles.toploc.proof import build_proofs
 from roles.verification import CHECKS, DuplicateIndex, Finding, Verifier
-from tests.builders import WORKERS, Made, World, open_rollouts, repack, sampling_of
+from roles.worker.generation import Made
+from tests.builders import WORKERS, World, open_rollouts, repack, sampling_of
 
 
 def judge(world: World, made: Made, *, key: NodeKey = WORKERS[0], without: str = "", **means: Any) -> Finding:

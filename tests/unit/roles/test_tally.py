@@ -136,14 +136,6 @@ def test_build_tally__second_epoch_adds_to_the_first() -> None:
     assert len(open_tally(second).items) == 1  # what was credited before is left out
 
 
-def test_build_tally__wallet_linked_after_the_closing_block_moves_no_leaf() -> None:
-    late = replace(make_view(WORLD.spec).registrations[WORKERS[0].node], block=31)
-    registrations = {**make_view(WORLD.spec).registrations, WORKERS[0].node: late}
-    blob, proposal = build_tally(make_context(registrations=registrations), two_contributions(), round_number=0)
-    assert {leaf.wallet for leaf in open_tally(blob).leaves if leaf.node == WORKERS[0].node} == {None}
-    assert proposal.total == 150
-
-
 def test_check_tally__omission_is_no_fault() -> None:
     blob, proposal = build_tally(make_context(), two_contributions()[:1], round_number=0)
     check_tally(blob, proposal, make_context())

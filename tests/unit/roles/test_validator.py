@@ -16,10 +16,12 @@ from roles.rules import Reason
 from roles.tally import open_tally
 from roles.worker.generation import Made, submission_digest
 from tests.builders import (
+    VALIDATOR_OPERATORS,
     VALIDATORS,
     WALLETS,
     WORKERS,
     World,
+    make_registration,
     make_verdict,
     manifest_of,
     shared_engine,
@@ -27,6 +29,8 @@ from tests.builders import (
     spoil,
 )
 from tests.unit.roles.validator_network import ValidatorNetwork, running
+
+VALIDATOR_OPERATOR_ADDRESSES = [address_of(key) for key in VALIDATOR_OPERATORS]
 
 
 def world_of(network: ValidatorNetwork) -> World:
@@ -232,6 +236,34 @@ async def test_run__validator_that_lies_alone_stops_nobody(tmp_path: Path) -> No
         await network.commit(final=True)
         await network.until_epochs(1)
         assert (await network.ledger.final_roots())[0].total == made.submission.tokens
+
+
+async def test_run__wallet_linked_after_the_close_moves_nothing(tmp_path: Path) -> None:
+    async with running(tmp_path) as network:
+        made = await network.make()
+        await network.hand_in(made)
+        await network.until(lambda: len(network.accepted()) == 1)
+        await network.commit(final=True)
+        other = make_registration(network.ledger, network.spec, WORKERS[0], WALLETS[2], nonce=2)
+        await network.ledger.register(other)
+        await network.until_epochs(1)
+        root = (await network.ledger.final_roots())[0]
+        assert root.root == merkle_root([Leaf(WORKERS[0].node, address_of(WALLETS[0]), made.submission.tokens)])
+
+
+async def test_run__lying_proposer_is_refused_and_the_next_round_counts(tmp_path: Path) -> None:
+    """The proposer of round 0 credits a stranger's wallet; nobody else attests that, and round 1 is honest."""
+    async with running(tmp_path, validators=(1, 2)) as network:
+        made = await network.make()
+        await network.hand_in(made)
+        await network.until(lambda: len(network.accepted()) == 1)
+        await network.commit(final=True)
+        await network.lie_in_tally(0)
+        await network.until_epochs(1)
+        root = (await network.ledger.final_roots())[0]
+        assert root.round != 0
+        assert root.total == made.submission.tokens
+        assert VALIDATOR_OPERATOR_ADDRESSES[0] not in root.attesters
 
 
 async def test_run__verdict_follows_within_a_third_of_a_second(tmp_path: Path) -> None:

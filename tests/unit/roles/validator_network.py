@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import zlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from dht.encoding import ZERO_DIGEST
+from dht.encoding import ZERO_DIGEST, encode
 from dht.envelope import Envelope
 from dht.identity import NodeKey
 from dht.memory import MemoryDirectory, MemoryNetwork
 from dht.records import Publisher, unix_ms
 from ledger.memory import MemoryLedger
+from ledger.rules import find_closing_block
 from roles.announce import Voice
 from roles.compute import ComputeThread
 from roles.inference.transformers_engine import TransformersEngine
 from roles.messages import ROW_RULES, SHARE_ALL, Head, OpenStep, Verdict
 from roles.observer import Observer
 from roles.spec import EpochSpec, RunSpec
+from roles.tally import TallyBody, TallyLeaf, proposal_of
+from roles.tallying import row_from
 from roles.trusted import AdmittedSubmission, TrustedState
 from roles.validator import Validator
-from roles.worker.generation import Made
+from roles.worker.generation import HeldPolicy, Made
 from tests.builders import (
     POLICY,
     TRAINER,
@@ -30,7 +34,6 @@ from tests.builders import (
     VALIDATOR_OPERATORS,
     VALIDATORS,
     WORKERS,
-    HeldPolicy,
     MemoryRelays,
     World,
     make_chain,
@@ -157,6 +160,28 @@ class ValidatorNetwork:
         for error in ended:
             if isinstance(error, Exception):
                 raise error
+
+    async def lie_in_tally(self, number: int) -> None:
+        """A validator proposes, in round 0, an honest tally but for one leaf: its own."""
+        closing = await find_closing_block(self.ledger)
+        assert closing is not None
+        body = TallyBody(
+            run=self.spec.run_id,
+            epoch=0,
+            round=0,
+            closing_block=closing.number,
+            parent_root=ZERO_DIGEST,
+            parent_blob=ZERO_DIGEST,
+            items=(),
+            credited=((),),
+            leaves=(TallyLeaf(node=VALIDATORS[number].node, wallet=None, units=1_000_000),),
+        )
+        blob = zlib.compress(encode(body))
+        relays = await self.relays.put(blob)
+        ledger = MemoryLedger(self.chain, run=self.spec.run_id, operator_key=VALIDATOR_OPERATORS[number])
+        proposal = proposal_of(body, blob)
+        row = row_from(proposal, await ledger.attest(proposal), size=len(blob))
+        await self.voice(VALIDATORS[number]).announce(row, relays=relays)
 
     async def until_epochs(self, count: int) -> None:
         """Wait until that many tallies are final. Raises TimeoutError."""
