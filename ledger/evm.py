@@ -10,6 +10,7 @@ from __future__ import annotations
 import bisect
 import json
 import os
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,10 @@ from eth_utils.exceptions import ValidationError
 from rlp.exceptions import RLPException  # type: ignore[import-untyped]
 
 from ledger.errors import LedgerError
+
+# Importing py-evm raised the limit tenfold: deep enough for a parser written in C to crash instead of raising
+# RecursionError. Python's own default is plenty for a contract that calls no other.
+sys.setrecursionlimit(1000)
 
 CHAIN_ID = 31337
 GAS_LIMIT = 30_000_000

@@ -52,7 +52,14 @@ class Rpc:
     With one end-point its word is all there is; with several, one that disagrees is refused by LedgerMismatch.
     """
 
-    def __init__(self, urls: Sequence[str], *, contract: str | None = None, patience: float = PATIENCE_SECONDS) -> None:
+    def __init__(
+        self,
+        urls: Sequence[str],
+        *,
+        contract: str | None = None,
+        patience: float = PATIENCE_SECONDS,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
         if not 0 < len(urls) <= MAX_URLS:
             raise LedgerError(f"give 1 to {MAX_URLS} RPC addresses")
         self._urls = [_checked_url(url) for url in urls]
@@ -63,7 +70,7 @@ class Rpc:
         self._identities: dict[str, tuple[int, str]] = {}
         # Loading certificates takes 100 ms, and plain http has no use for them.
         is_secure = any(url.startswith("https") for url in self._urls)
-        self._http = httpx.AsyncClient(timeout=REQUEST_SECONDS, trust_env=False, verify=is_secure)
+        self._http = httpx.AsyncClient(timeout=REQUEST_SECONDS, trust_env=False, verify=is_secure, transport=transport)
 
     async def connect(self) -> tuple[int, str]:
         """Ask every end-point that answers for chain id and contract code hash (`keccak256`, hex; "" without one).
