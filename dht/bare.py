@@ -57,8 +57,8 @@ from hivemind.dht.protocol import DHTProtocol  # noqa: E402
 from hivemind.dht.routing import DHTID  # noqa: E402
 from hivemind.dht.storage import DHTLocalStorage, DictionaryDHTValue  # noqa: E402
 from hivemind.p2p import P2P, P2PContext, PeerID  # noqa: E402
-from hivemind.p2p.p2p_daemon_bindings.utils import ControlFailure, P2PDaemonError, P2PHandlerError  # noqa: E402
-from hivemind.proto import dht_pb2  # noqa: E402
+from hivemind.p2p.p2p_daemon_bindings.utils import raise_if_failed, read_pbmsg_safe, write_pbmsg  # noqa: E402
+from hivemind.proto import dht_pb2, p2pd_pb2  # noqa: E402
 from hivemind.utils.logging import use_hivemind_log_handler  # noqa: E402
 from hivemind.utils.multiaddr import Multiaddr  # noqa: E402
 from hivemind.utils.serializer import MSGPackSerializer  # noqa: E402
@@ -67,7 +67,6 @@ from hivemind.utils.timed_storage import ValueWithExpiration  # noqa: E402
 __all__ = [
     "DHTID",
     "P2P",
-    "ControlFailure",
     "DHTLocalStorage",
     "DHTNode",
     "DHTProtocol",
@@ -76,12 +75,14 @@ __all__ = [
     "MSGPackSerializer",
     "Multiaddr",
     "P2PContext",
-    "P2PDaemonError",
-    "P2PHandlerError",
     "PeerID",
     "RecordValidatorBase",
     "ValueWithExpiration",
     "dht_pb2",
     "node_module",
+    "p2pd_pb2",
+    "raise_if_failed",
+    "read_pbmsg_safe",
     "use_hivemind_log_handler",
+    "write_pbmsg",
 ]

@@ -22,7 +22,16 @@ from typing import Any, TextIO
 
 import structlog
 
-from dht.bare import P2P, use_hivemind_log_handler
+from dht.bare import (
+    P2P,
+    Multiaddr,
+    PeerID,
+    p2pd_pb2,
+    raise_if_failed,
+    read_pbmsg_safe,
+    use_hivemind_log_handler,
+    write_pbmsg,
+)
 from dht.errors import Malformed, NodeError
 from dht.peers import check_transport
 
@@ -51,6 +60,34 @@ class Daemon(P2P):  # type: ignore[misc]  # hivemind is untyped
     def _log_p2pd_message(self, line: str) -> None:  # a static method there; it is called on the instance
         self.last_lines.append(line[:500])
         P2P._log_p2pd_message(line)
+
+    async def connect(self, peer: PeerID, addresses: Sequence[Multiaddr]) -> None:
+        """Dial a peer."""
+        ways = [address.to_bytes() for address in addresses]
+        connect = p2pd_pb2.ConnectRequest(peer=peer.to_bytes(), addrs=ways)
+        await self._ask(p2pd_pb2.Request(type=p2pd_pb2.Request.CONNECT, connect=connect))
+
+    async def connected_peers(self) -> list[PeerID]:
+        """Peers with an open connection."""
+        response = await self._ask(p2pd_pb2.Request(type=p2pd_pb2.Request.LIST_PEERS))
+        return [PeerID(peer.id) for peer in response.peers]
+
+    async def own_addresses(self) -> list[Multiaddr]:
+        """Where the daemon thinks it can be reached."""
+        response = await self._ask(p2pd_pb2.Request(type=p2pd_pb2.Request.IDENTIFY))
+        return [Multiaddr(address) for address in response.identify.addrs]
+
+    async def _ask(self, request: Any) -> Any:
+        """One question to the daemon. hivemind's own leave the connection open when they are cancelled."""
+        reader, writer = await self._client.control.daemon_connector.open_connection()
+        try:
+            await write_pbmsg(writer, request)
+            response = p2pd_pb2.Response()
+            await read_pbmsg_safe(reader, response)
+        finally:
+            writer.close()
+        raise_if_failed(response)
+        return response
 
     async def wait_dead(self) -> int:
         """Returns the exit code once the daemon has ended."""
@@ -82,6 +119,7 @@ class Daemon(P2P):  # type: ignore[misc]  # hivemind is untyped
             log.warning("p2pd.killed", pid=self.pid)
             self.kill()
             await self._child.wait()
+        self._child._transport.close()  # else the pipe to its output stays open until it is collected
         for address in (self._daemon_listen_maddr, self._client_listen_maddr):
             with contextlib.suppress(OSError):
                 os.unlink(address["unix"])

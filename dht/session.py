@@ -54,7 +54,7 @@ class Session:
         """Dial a peer. Raises TransportError with p2pd's words."""
         try:
             async with asyncio.timeout(DIAL_SECONDS):
-                await self.daemon._client.connect(PeerID.from_base58(node), [Multiaddr(way) for way in ways])
+                await self.daemon.connect(PeerID.from_base58(node), [Multiaddr(way) for way in ways])
         except Exception as error:  # hivemind raises anything
             raise TransportError(f"{type(error).__name__}: {error}") from error
 
@@ -72,7 +72,7 @@ class Session:
         """Nodes the daemon has a connection to. Raises TransportError when the daemon does not answer."""
         try:
             async with asyncio.timeout(DIAL_SECONDS):
-                return {info.peer_id.to_base58() for info in await self.daemon.list_peers()}
+                return {peer.to_base58() for peer in await self.daemon.connected_peers()}
         except Exception as error:  # hivemind raises anything
             raise TransportError(f"p2pd does not answer: {error}") from error
 
@@ -80,7 +80,7 @@ class Session:
         """Our own full addresses. Raises TransportError when the daemon does not answer."""
         try:
             async with asyncio.timeout(DIAL_SECONDS):
-                return [str(address) for address in await self.daemon.get_visible_maddrs(latest=True)]
+                return [f"{address}/p2p/{self.daemon.peer_id}" for address in await self.daemon.own_addresses()]
         except Exception as error:  # hivemind raises anything
             raise TransportError(f"p2pd does not answer: {error}") from error
 
@@ -102,12 +102,15 @@ async def build_session(setup: Setup, protocol: type[RowProtocol]) -> Session:
         announce_maddrs=setup.announce_maddrs,
         client_mode=setup.client_mode,
     )
+    node = None
     try:
         async with asyncio.timeout(_BUILD_SECONDS):
             node = await _build_node(daemon, protocol, client_mode=setup.client_mode)
     except Exception as error:  # hivemind raises anything
-        await daemon.stop()
         raise StartError(f"the DHT node did not start: {error}") from error
+    finally:
+        if node is None:  # also when cancelled
+            await daemon.stop()
     return Session(daemon, node, Lookup(node))
 
 

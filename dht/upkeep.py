@@ -90,27 +90,33 @@ class Upkeep:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Start; stop in order at the end. Raises StartError."""
-        session = await self._build()
-        supervisor = asyncio.create_task(self._supervise(session))
+        supervisor = None
         try:
+            supervisor = asyncio.create_task(self._supervise(await self._build()))
             yield
         finally:
-            supervisor.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await supervisor
+            if supervisor is not None:
+                supervisor.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await supervisor
+            await self._close()  # a task cancelled before its first step closes nothing
             self._cache.save()
             self._set_state("stopped")
 
     async def _build(self) -> Session:
-        session = await build_session(self._setup, self._protocol)
+        self.session = session = await build_session(self._setup, self._protocol)
         try:
             self.addresses = await self._list_addresses(session)
         except TransportError as error:
-            await session.close()
+            await self._close()
             raise StartError(str(error)) from error
-        self.session = session
         self._set_state("waiting for seeds")
         return session
+
+    async def _close(self) -> None:
+        session, self.session = self.session, None
+        if session is not None:
+            await session.close()
 
     async def _list_addresses(self, session: Session) -> list[str]:
         return [] if self._setup.client_mode else await session.list_addresses()
@@ -122,8 +128,7 @@ class Upkeep:
             try:
                 await self._serve(session)
             finally:
-                self.session = None
-                await session.close()
+                await self._close()
             self._set_state("rebuilding")
             log.warning("p2pd.died", code=session.daemon.exit_code, last=list(session.daemon.last_lines)[-3:])
             session = await self._build_again(deaths, loop.time)

@@ -34,6 +34,10 @@ ROOT = Path(__file__).resolve().parents[3]
 Until = Callable[..., Awaitable[None]]
 
 
+def sockets_of(pid: int) -> list[Path]:
+    return list(Path(p2p._TEMPORARY).glob(f"intellect-node-{pid}-*.sock"))
+
+
 async def test_publish__read_by_every_node__dht_17_dht_18(swarm: Swarm, until: Until) -> None:
     first, second, client = await swarm.start(), await swarm.start(), await swarm.start(client_mode=True)
     await until(lambda: client.stats()["table"] == 2 and first.stats()["table"] == 1)
@@ -209,4 +213,55 @@ def test_sigkill__leaves_no_daemon_and_no_socket__dht_05(tmp_path: Path) -> None
         os.close(watch)
     assert ended, "p2pd outlived its node"
     remove_stale_sockets()
-    assert not list(Path(p2p._TEMPORARY).glob(f"intellect-node-{node.pid}-*.sock"))
+    assert not sockets_of(node.pid)
+
+
+async def test_read_and_publish__a_silent_peer_is_not_waited_for__dht_26(swarm: Swarm, until: Until) -> None:
+    silent, second, client = await swarm.start(), await swarm.start(), await swarm.start(client_mode=True)
+    await until(lambda: client.stats()["table"] == 2 and second.stats()["table"] == 1)
+    row = swarm.row(1)
+    await second.publish(row)
+    pid = silent.daemon_pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        async with asyncio.timeout(4):
+            assert await client.read([KEY]) == {KEY: [row]}
+        async with asyncio.timeout(4):
+            await client.publish(swarm.row(2))
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+async def test_hand_over__a_late_node_gets_the_rows_it_should_keep__dht_27(swarm: Swarm, until: Until) -> None:
+    first, second = await swarm.start(), await swarm.start()
+    await until(lambda: second.stats()["table"] == 1)
+    await first.publish(swarm.row(0))
+    await second.publish(swarm.row(1))
+    late = await swarm.start()
+    await until(lambda: late.stats()["rows"] == 2)
+
+
+async def test_close__nothing_is_left(swarm: Swarm) -> None:
+    node = await swarm.start()
+    pid = node.daemon_pid
+    assert pid is not None
+    await swarm.stack.aclose()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    assert node.state == "stopped"
+    assert not sockets_of(os.getpid())
+    assert not (swarm.base / "0" / "node.lock").exists()
+    with pytest.raises(TransportError, match="stopped"):
+        await node.read([KEY])
+
+
+async def test_rpc_find__more_keys_than_one_request_holds(swarm: Swarm, until: Until) -> None:
+    await swarm.start()
+    client = await swarm.start(client_mode=True)
+    await until(lambda: client.stats()["table"] == 1)
+    keys = [f"{RUN}/{number}" for number in range(150)]
+    for number in (0, 149):
+        await client.publish(swarm.row(1, record_key=keys[number]))
+    found = await client.read(keys)
+    assert [number for number, key in enumerate(keys) if found[key]] == [0, 149]
