@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
@@ -173,3 +174,28 @@ async def test_raise_sequence__above_a_row_of_ours_found_outside(publisher: Publ
 
 def test_make_row__is_valid(make_row: Callable[..., Envelope], network: MemoryNetwork) -> None:
     assert network.store.put(make_row(), network.clock()).kept
+
+
+async def test_run__brings_rows_back_by_itself(
+    publisher: Publisher, directory: MemoryDirectory, clock: FakeClock, faults: Faults
+) -> None:
+    faults.is_down = True
+    await publish(publisher)
+    loop = asyncio.create_task(publisher.run())
+    faults.is_down = False
+    publisher.publish_all_again()
+    async with asyncio.timeout(5):
+        while publisher.unconfirmed:  # noqa: ASYNC110 - the loop under test gets its turns this way
+            await asyncio.sleep(0)
+    loop.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await loop
+    await only_row(directory)
+
+
+async def test_publish__a_short_life_still_expires_after_the_row_before(publisher: Publisher) -> None:
+    first = await publish(publisher)
+    offline = await publisher.publish(
+        kind="node/1", record_key=KEY, subkey=publisher.node, payload=b"bye", lifetime=5, keep_seconds=0
+    )
+    assert offline.expiration == first.expiration + 1
