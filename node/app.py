@@ -10,7 +10,7 @@ import asyncio
 import os
 import platform
 import shutil
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -47,13 +47,18 @@ LIMITS = {kind: ROW_RULES[kind].max_bytes for kind in DHT_KINDS}
 LIFETIMES = {kind: ROW_RULES[kind].lifetime for kind in DHT_KINDS}
 TRAINER_KINDS = ("head/1", "checkpoint/1")
 VALIDATOR_KINDS = ("verdict/1", "tally/1")
+Build = Callable[[Parts], Awaitable[Actor]]
 
 
 class Node:
-    """One participant, from its settings. `run` returns when the run has ended; cancel it to stop in order."""
+    """One participant, from its settings. `run` returns when the run has ended; cancel it to stop in order.
 
-    def __init__(self, config: NodeConfig, events: EventStream) -> None:
+    `build` makes the actor out of the node's parts (not that of a relay); the default is the role's own.
+    """
+
+    def __init__(self, config: NodeConfig, events: EventStream, *, build: Build | None = None) -> None:
         self._config, self._events = config, events
+        self._build = build or build_actor
         self._lag, self._uptime = LoopLag(), Uptime()
         self._boot = os.urandom(8).hex()
         self._phase = "starting"
@@ -180,7 +185,7 @@ class Node:
             await self._serve_relay(parts, group, beside)
             return
         beside.append(group.create_task(self._heartbeat(parts, http="")))
-        actor = await _build(parts)
+        actor = await self._build(parts)
         quiet_libraries()  # torch and transformers came only now
         self._phase = "running"
         log.info("node.ready", seconds=round(self._uptime.seconds, 2))
@@ -267,7 +272,8 @@ def _status_of_run(parts: Parts) -> dict[str, Any]:
     }
 
 
-async def _build(parts: Parts) -> Actor:
+async def build_actor(parts: Parts) -> Actor:
+    """The actor of the node's role; relays are served, not built here."""
     match parts.config.role:
         case "worker":
             return await build_worker(parts)

@@ -8,10 +8,15 @@ import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from node.cli import Parser
 from node.defaults import SHUTDOWN_SECONDS
+
+if TYPE_CHECKING:
+    from node.app import Build
+    from node.config import NodeConfig
+    from node.log import EventStream
 
 REPEATED = ("rpc", "peer", "relay", "announce")
 SWITCHES = ("sponsor",)
@@ -19,7 +24,11 @@ SWITCHES = ("sponsor",)
 
 def main(words: Sequence[str]) -> int:
     """Run the node."""
-    config = _read_config(words)
+    return run_configured(_read_config(words))
+
+
+def run_configured(config: NodeConfig, *, build: Build | None = None) -> int:
+    """Run a node from its settings, with its log; `build` may make another actor than the role's own."""
     from node.errors import ConfigError
     from node.log import EventStream, configure_logging, terminal_stream
 
@@ -40,7 +49,7 @@ def main(words: Sequence[str]) -> int:
         bound={"role": config.role},
     )
     try:
-        code = asyncio.run(_run(config, events))
+        code = asyncio.run(_run(config, events, build))
     finally:
         events.close()
     if any(thread.name.startswith("compute") and thread.is_alive() for thread in threading.enumerate()):
@@ -51,16 +60,16 @@ def main(words: Sequence[str]) -> int:
     return code
 
 
-async def _run(config: Any, events: Any) -> int:
+async def _run(config: NodeConfig, events: EventStream, build: Build | None) -> int:
     from node.app import Node
     from node.running import stop_on_signals, until_stopped
 
     async with stop_on_signals() as stop:
-        has_ended = await until_stopped(Node(config, events).run(), stop, seconds=SHUTDOWN_SECONDS)
+        has_ended = await until_stopped(Node(config, events, build=build).run(), stop, seconds=SHUTDOWN_SECONDS)
         return 130 if stop.was_interrupt and not has_ended else 0
 
 
-def _read_config(words: Sequence[str]) -> Any:
+def _read_config(words: Sequence[str]) -> NodeConfig:
     from node.config import NodeConfig, load_config
 
     parser = Parser("intellect-node", "Run one node of a training run.")

@@ -1,0 +1,86 @@
+"""An adversary: a worker that submits random tokens with forged proofs. A whole node otherwise, run as its own process."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from node.actors import Actor, Parts
+from node.commands.node import run_configured
+from node.config import NodeConfig
+from node.lifetime import die_with_parent
+from roles.inference.engine import Completion, Prefill, Request, SamplingSettings
+from roles.inference.transformers_engine import TransformersEngine
+from roles.tasks import load_task
+from roles.worker import Worker
+
+LENGTH = 30
+FIRST_CHARACTER = 2  # after <pad> and <eos>
+
+
+class ForgingEngine:
+    """Never runs the model: tokens and hidden states are noise, log-probabilities are made up."""
+
+    def __init__(self, real: TransformersEngine) -> None:
+        self._real = real
+        self._noise = torch.Generator().manual_seed(1)
+        self._hidden = 0
+
+    @property
+    def eos(self) -> int:
+        return self._real.eos
+
+    @property
+    def vocabulary(self) -> int:
+        return self._real.vocabulary
+
+    def load(self, checkpoint: Path) -> None:
+        self._real.load(checkpoint)
+        self._hidden = int(self._real.prefill([((FIRST_CHARACTER,), (FIRST_CHARACTER,))])[0].states.shape[1])
+
+    def generate(self, requests: Sequence[Request], settings: SamplingSettings) -> list[Completion]:
+        return [self._forge() for _ in requests]
+
+    def _forge(self) -> Completion:
+        tokens = torch.randint(FIRST_CHARACTER, self.vocabulary, (LENGTH,), generator=self._noise).tolist()
+        states = torch.randn(LENGTH + 1, self._hidden, generator=self._noise).to(torch.bfloat16)
+        return Completion((*tokens, self.eos), "eos", (-0.1,) * (LENGTH + 1), states)
+
+    def prefill(self, pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> list[Prefill]:
+        return self._real.prefill(pairs)
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        return self._real.encode(text)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return self._real.decode(tokens)
+
+
+async def build_cheat(parts: Parts) -> Actor:
+    """The real worker on the forging engine."""
+    return Worker(
+        spec=parts.spec,
+        trusted=parts.trusted,
+        observer=parts.observer,
+        voice=parts.voice,
+        relays=parts.relays,
+        engine=ForgingEngine(TransformersEngine()),
+        task=load_task(parts.spec.task.name, parts.spec.task.parameters),
+        node=parts.key.node,
+        state=parts.state,
+        compute=parts.compute,
+    )
+
+
+def main(join: str, data: str, wallet: str) -> int:
+    """Run the cheating node."""
+    die_with_parent()
+    torch.set_num_threads(1)
+    return run_configured(NodeConfig(role="worker", join=join, data=Path(data), wallet=wallet), build=build_cheat)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,118 @@
+"""Networks of real processes on loopback, and waiting for what they say in their event files."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from node.testnet.events import EventTail
+from node.testnet.plan import NodePlan, TestnetOptions, TestnetPlan, free_ports, make_plan
+from node.testnet.processes import Child, processes_with, stop_all
+from node.testnet.setup import Prepared, node_child, prepare_run, start_chain
+
+Event = dict[str, Any]
+
+
+class Network:
+    """The processes of one network. Everything said so far by a node is kept in order."""
+
+    def __init__(self, plan: TestnetPlan, prepared: Prepared) -> None:
+        self.plan, self.prepared = plan, prepared
+        self.children: dict[str, Child] = {}
+        self._said: dict[str, list[Event]] = {}
+        self._tails: dict[str, EventTail] = {}
+
+    def node(self, name: str) -> NodePlan:
+        """The plan of a node."""
+        return next(node for node in self.plan.nodes if node.name == name)
+
+    async def start(self, name: str) -> None:
+        """Start a node, or start it again."""
+        child = node_child(self.node(name))
+        self.children[name] = child
+        await child.start()
+
+    async def start_all(self) -> None:
+        """Start every node of the plan."""
+        for node in self.plan.nodes:
+            await self.start(node.name)
+
+    async def start_cheat(self, name: str, *, wallet: str) -> None:
+        """Start the cheating worker."""
+        home = self.plan.directory / name
+        command = [
+            sys.executable,
+            "-m",
+            "tests.testnet.cheating_worker",
+            str(self.prepared.join_file),
+            str(home),
+            wallet,
+        ]
+        child = Child(name, command, output=home / "output.log")
+        self.children[name] = child
+        await child.start()
+
+    async def kill(self, name: str) -> None:
+        """Kill -9, with no chance to say goodbye."""
+        child = self.children[name]
+        child.kill()
+        await child.wait()
+
+    def said(self, name: str) -> list[Event]:
+        """Everything a node has said."""
+        tail = self._tails.setdefault(name, EventTail(self.plan.directory / name / "events.jsonl"))
+        events = self._said.setdefault(name, [])
+        events += [dict(event) for event in tail.read()]
+        return events
+
+    async def wait_for(
+        self, name: str, event: str, *, where: Callable[[Event], bool] = lambda event: True, seconds: float = 120
+    ) -> Event:
+        """The first such event of a node, waited for."""
+        try:
+            async with asyncio.timeout(seconds):
+                while True:
+                    for found in self.said(name):
+                        if found["event"] == event and where(found):
+                            return found
+                    self._check_alive(name)
+                    await asyncio.sleep(0.1)
+        except TimeoutError:
+            last = "\n".join(self.children[name].last_lines(12))
+            raise AssertionError(f"{name} did not say {event} in {seconds} s; its last lines:\n{last}") from None
+
+    def _check_alive(self, name: str) -> None:
+        child = self.children[name]
+        if child.code is not None and child.code != 0:
+            raise AssertionError(f"{name} ended with {child.code}:\n" + "\n".join(child.last_lines(12)))
+
+
+@asynccontextmanager
+async def running_network(options: TestnetOptions) -> AsyncIterator[Network]:
+    """A chain with a run on it, and no node yet. On leaving, everything is stopped and nothing may be left."""
+    plan = make_plan(options)
+    (port,) = free_ports(1)
+    async with AsyncExitStack() as stack:
+        chain, rpc = await start_chain(plan, port)
+        stack.push_async_callback(chain.stop)
+        network = Network(plan, await prepare_run(plan, options, rpc))
+        try:
+            yield network
+        finally:
+            await stop_all(network.children.values())
+    left = processes_with(options.directory, apart_from=os.getpid())
+    assert not left, f"processes were left over: {left}"
+
+
+@pytest.fixture
+async def network(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Network]:
+    """A network with the numbers given as the fixture's parameter."""
+    async with running_network(TestnetOptions(directory=tmp_path / "net", **request.param)) as running:
+        yield running

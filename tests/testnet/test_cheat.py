@@ -1,0 +1,37 @@
+"""A network of real processes in which one worker cheats: it gets no credit, and the run goes on to a clean end."""
+
+from __future__ import annotations
+
+import pytest
+
+from ledger.client import LedgerClient
+from tests.testnet.conftest import Network
+
+pytestmark = [pytest.mark.testnet, pytest.mark.slow, pytest.mark.timeout(300)]
+
+CLAIMED = "0x000000000000000000000000000000000000dEaD"
+SIZES = {"workers": 1, "validators": 2, "relays": 1, "steps": 6}
+
+
+@pytest.mark.parametrize("network", [SIZES], indirect=True)
+async def test_cheating_worker__no_credit_and_the_run_goes_on(network: Network) -> None:
+    await network.start_all()
+    await network.start_cheat("cheat", wallet=CLAIMED)
+    sent = await network.wait_for("cheat", "submission.sent", seconds=180)
+    cheat = next(event["node"] for event in network.said("cheat") if event["event"] == "node.started")
+    verdict = await network.wait_for("validator-1", "verdict.signed", where=lambda event: event["node"] == cheat)
+    assert (verdict["outcome"], verdict["submission"][:8]) != ("accept", sent["submission"][:8])
+    await network.wait_for("trainer", "run.ended", seconds=180)
+    for name in ("trainer", "worker-1", "validator-1", "validator-2", "cheat"):
+        assert await network.children[name].wait() == 0, network.children[name].last_lines(12)
+    judged = [event for event in network.said("validator-1") if event["event"] == "verdict.signed"]
+    of_cheat = [event for event in judged if event["node"] == cheat]
+    assert {event["outcome"] for event in of_cheat} == {"fault"}
+    honest = sum(event["tokens"] for event in judged if event["outcome"] == "accept")
+    spec = network.prepared.spec
+    async with await LedgerClient.connect(
+        [network.prepared.rpc], contract=spec.ledger.contract, run=spec.run_id
+    ) as ledger:
+        roots = await ledger.final_roots()
+        assert roots[-1].total == honest > 0  # every credited token is the honest worker's
+        assert (await ledger.commits())[-1].final
