@@ -10,22 +10,25 @@ from __future__ import annotations
 import asyncio
 import shutil
 import threading
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import httpx
 import structlog
 import torch
 
 from dht.encoding import sha256
+from dht.envelope import Envelope
+from dht.errors import NodeError
 from dht.identity import NodeKey
 from dht.memory import Faults, MemoryDirectory, MemoryNetwork
 from dht.records import Publisher
+from dht.rows import Outcome
 from ledger.memory import MemoryChain, MemoryLedger
-from ledger.records import Operator
+from ledger.records import Commit, Operator
 from ledger.wallet import address_of, new_key, sign_registration
 from roles.announce import Voice
 from roles.compute import ComputeThread
@@ -50,6 +53,8 @@ from roles.spec import (
     TrainingSpec,
 )
 from roles.trainer import Trainer
+from roles.trainer.closing import ClosedBatch
+from roles.trainer.journal import Journal
 from roles.trusted import TrustedState
 from roles.validator import Validator
 from roles.worker import Worker
@@ -57,6 +62,8 @@ from tests.swarm.auto_validator import AutoValidator
 from tests.swarm.even_task import EvenTask
 from tests.swarm.events import EventLog
 from tests.unit.roles.inference.tiny_policy import write_tiny_policy
+
+log = structlog.get_logger()
 
 LOOK_SECONDS = 0.03
 BLOCK_SECONDS = 0.1
@@ -117,6 +124,18 @@ class FaultyTransport(httpx.AsyncBaseTransport):
         return reply
 
 
+class RecordingNetwork(MemoryNetwork):
+    """Remembers every row that was ever said."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.said: list[Envelope] = []
+
+    def take(self, data: bytes) -> Outcome:
+        self.said.append(self.gate.open(data))
+        return super().take(data)
+
+
 @dataclass(slots=True)
 class SimNode:
     """One node: what outlives a kill (key, folder, faults), and its running task."""
@@ -126,6 +145,7 @@ class SimNode:
     key: NodeKey
     folder: Path
     operator_key: bytes | None = None
+    lag: int = 0  # blocks its view of the ledger trails
     faults: Faults = field(default_factory=Faults)
     engine: Callable[[Engine], Engine] = lambda engine: engine
     task: asyncio.Task[None] | None = None
@@ -148,9 +168,12 @@ class SimulatedSwarm:
         task: EvenTask | None = None,
         seed: int = 0,
         auto: bool = False,
+        learner: Callable[[Learner], Any] = lambda learner: learner,
+        prepare: Callable[[SimulatedSwarm], None] = lambda swarm: None,
     ) -> None:
         torch.set_num_threads(1)
         self.folder, self.task, self.auto = folder, task or EvenTask(), auto
+        self._wrap_learner = learner
         self.events = EventLog()
         self.base = write_tiny_policy(folder / "base", seed=seed, hidden=32, scale=1.0)
         self.chain = MemoryChain()
@@ -160,7 +183,7 @@ class SimulatedSwarm:
         self.relays = [self._plain_node(f"relay{i}", "relay") for i in range(relays)]
         self.relay_faults = {node.name: RelayFaults() for node in self.relays}
         self.spec = self._make_spec(training)
-        self.network = MemoryNetwork(
+        self.network = RecordingNetwork(
             run=self.spec.run_id,
             limits={kind: rule.max_bytes for kind, rule in ROW_RULES.items()},
             lifetimes={kind: rule.lifetime for kind, rule in ROW_RULES.items()},
@@ -168,6 +191,7 @@ class SimulatedSwarm:
         self.blocks_mined = True
         self._http = httpx.AsyncClient()
         self._group: asyncio.TaskGroup | None = None
+        prepare(self)
 
     @classmethod
     @asynccontextmanager
@@ -189,6 +213,14 @@ class SimulatedSwarm:
                         await swarm.kill(node)
                     beside.cancel()
             await swarm._http.aclose()
+
+    def commits(self) -> Sequence[Commit]:
+        """Checkpoints committed so far."""
+        return self.chain.model.runs[self.spec.run_id].events.commits
+
+    def batches(self) -> list[ClosedBatch]:
+        """The trainer's closed batches that are on its disk."""
+        return Journal(self.trainer.folder / "state").batches()
 
     # -- setting up ----------------------------------------------------------------------------------------------
 
@@ -290,7 +322,7 @@ class SimulatedSwarm:
 
     async def _run(self, node: SimNode) -> None:
         with structlog.contextvars.bound_contextvars(node_name=node.name, role=node.role):
-            ledger = MemoryLedger(self.chain, run=self.spec.run_id, operator_key=node.operator_key)
+            ledger = MemoryLedger(self.chain, run=self.spec.run_id, operator_key=node.operator_key, lag=node.lag)
             directory = MemoryDirectory(self.network, faults=node.faults)
             publisher = Publisher(node.key, directory, run=self.spec.run_id, state=node.folder / "sequence.json")
             node.trusted = TrustedState(self.spec, self.spec.run_id)
@@ -304,14 +336,20 @@ class SimulatedSwarm:
                     beside = [group.create_task(node.observer.run()), group.create_task(publisher.run())]
                     if node.role == "worker":
                         await self._register(node)
-                    await node.actor.run()
-                    log_end = structlog.get_logger()
-                    log_end.info("node.ended")
+                    await self._act(node.actor)
                     await asyncio.sleep(0.2)  # rows still due are published
                     for task in beside:
                         task.cancel()
             finally:
                 compute.close()
+
+    async def _act(self, actor: Actor) -> None:
+        try:
+            await actor.run()
+        except NodeError as error:
+            log.error("node.stopped", why=str(error))
+        else:
+            log.info("node.ended")
 
     def _actor(self, node: SimNode, ledger: MemoryLedger, publisher: Publisher, compute: ComputeThread) -> Actor:
         assert node.trusted is not None
@@ -375,7 +413,7 @@ class SimulatedSwarm:
             voice=voice,
             ledger=ledger,
             relays=client,
-            learner=learner,
+            learner=self._wrap_learner(learner),
             key=node.key,
             base=self.base,
             state=node.folder / "state",
@@ -395,16 +433,10 @@ class SimulatedSwarm:
 
     async def _register(self, node: SimNode) -> None:
         payer = MemoryLedger(self.chain, run=self.spec.run_id, operator_key=self.trainer.operator_key)
-        with suppress(Exception):
-            await payer.register(
-                sign_registration(
-                    self.chain.domain,
-                    run=self.spec.run_id,
-                    node=node.key.node,
-                    nonce=1,
-                    sign_node=node.key.sign,
-                )
-            )
+        request = sign_registration(
+            self.chain.domain, run=self.spec.run_id, node=node.key.node, nonce=1, sign_node=node.key.sign
+        )
+        await payer.register(request)
 
 
 def _operator(node: SimNode) -> Operator:

@@ -1,14 +1,95 @@
-"""Worker and trainer over memory parts."""
+"""The loop of design section 3 over memory parts: it trains, it learns, it overlaps, it ends."""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from tests.swarm.simulation import SimulatedSwarm
+from roles.rl.batch import TrainingGroup
+from roles.rl.metrics import StepMetrics
+from tests.swarm.even_task import EvenTask
+from tests.swarm.simulation import FAST_TRAINING, SimulatedSwarm
 
 
-async def test_swarm__trains_to_the_end(tmp_path: Path) -> None:
-    async with SimulatedSwarm.open(tmp_path, auto=True) as swarm:
-        await swarm.events.wait("run.ended", timeout=60)
-        steps = [row["step"] for row in swarm.events.find("checkpoint.committed")]
-        assert steps == [0, 1, 2, 3, 4]
+async def test_swarm__trains_to_the_end_and_is_tallied(tmp_path: Path) -> None:
+    async with SimulatedSwarm.open(tmp_path) as swarm:
+        await swarm.events.wait("run.ended")
+        await swarm.events.wait("node.ended", node_name="trainer")
+        commits = swarm.commits()
+        assert [commit.step for commit in commits] == [0, 1, 2, 3, 4]
+        assert [commit.final for commit in commits] == [False, False, False, False, True]
+        assert swarm.chain.model.runs[swarm.spec.run_id].events.roots[0].total > 0
+        assert not swarm.events.find("submission.refused")
+
+
+async def test_swarm__reward_rises(tmp_path: Path) -> None:
+    training = FAST_TRAINING.model_copy(update={"steps": 12, "learning_rate": "0.01", "batch_groups": 6})
+    async with SimulatedSwarm.open(tmp_path, training=training, auto=True, validators=1) as swarm:
+        await swarm.events.wait("run.ended")
+        rewards = [row["reward"] for row in swarm.events.find("batch.closed")]
+        assert len(rewards) == 12
+        assert sum(rewards[-3:]) / 3 > sum(rewards[:3]) / 3 + 0.15
+
+
+class HeldLearner:
+    """A learner whose first update does not return before it is let go."""
+
+    def __init__(self, learner: Any, let_go: threading.Event) -> None:
+        self._learner, self._let_go = learner, let_go
+
+    def step(self, groups: Sequence[TrainingGroup], step: int) -> StepMetrics:
+        assert self._let_go.wait(60)
+        metrics: StepMetrics = self._learner.step(groups, step)
+        return metrics
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._learner, name)
+
+
+async def test_async_level__rollouts_of_the_next_step_before_the_update_is_done(tmp_path: Path) -> None:
+    let_go = threading.Event()
+    async with SimulatedSwarm.open(tmp_path, auto=True, learner=lambda inner: HeldLearner(inner, let_go)) as swarm:
+        try:
+            sent = await swarm.events.wait("submission.sent", step=2)
+            assert sent["policy_step"] == 0
+            assert not swarm.events.find("step.trained")
+        finally:
+            let_go.set()
+        await swarm.events.wait("run.ended")
+        assert [commit.step for commit in swarm.commits()] == [0, 1, 2, 3, 4]
+
+
+async def test_worker__uploads_while_it_samples_the_next_index(tmp_path: Path) -> None:
+    async with SimulatedSwarm.open(tmp_path, auto=True, workers=1) as swarm:
+        await swarm.events.wait("weights.loaded")
+        for faults in swarm.relay_faults.values():
+            faults.is_down = True
+        await swarm.events.wait("submission.made", count=2)  # the first has no relay to go to
+        unsent = len(swarm.events.find("submission.sent"))
+        assert unsent < len(swarm.events.find("submission.made"))
+        for faults in swarm.relay_faults.values():
+            faults.is_down = False
+        await swarm.events.wait("run.ended")
+
+
+async def test_saturation__ends_the_run_well(tmp_path: Path) -> None:
+    training = FAST_TRAINING.model_copy(update={"max_groups": 6, "saturated_rounds": 2})
+    async with SimulatedSwarm.open(tmp_path, task=EvenTask(never=True), training=training, auto=True) as swarm:
+        await swarm.events.wait("run.ended")
+        commits = swarm.commits()
+        assert [(commit.step, commit.final) for commit in commits] == [(0, False), (1, False), (2, True)]
+        weights = {(tmp_path / "trainer/state/checkpoints" / str(s) / "model.safetensors").read_bytes() for s in (1, 2)}
+        assert len(weights) == 1
+        assert [row["rounds"] for row in swarm.events.find("run.saturated")] == [1, 2]
+        assert [row["dropped"] for row in swarm.events.find("batch.closed")] == [6, 6]
+
+
+async def test_async_level_0__every_step_uses_the_checkpoint_before_it(tmp_path: Path) -> None:
+    training = FAST_TRAINING.model_copy(update={"async_level": 0, "steps": 3})
+    async with SimulatedSwarm.open(tmp_path, training=training, auto=True) as swarm:
+        await swarm.events.wait("run.ended")
+        sent = swarm.events.find("submission.sent")
+        assert {row["step"] for row in sent} == {1, 2, 3}
+        assert all(row["policy_step"] == row["step"] - 1 for row in sent)
