@@ -78,7 +78,7 @@ class TrainingSpec(Message):
     weight_decay: Decimal = "0"
     eps: Decimal = "0.2"
     delta: Decimal = "4"
-    kl_coef: Decimal = "0"
+    kl_coef: Decimal = "0.05"
     entropy_coef: Decimal = "0"
     max_grad_norm: Decimal = "0.5"
     optimizer_steps: Annotated[int, Field(ge=1, le=64)] = 2
