@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -103,25 +103,25 @@ class JudgedRows:
             db.execute("DELETE FROM attestations WHERE epoch < ?", (epoch,))
 
     def _all(self, query: str) -> list[Any]:
-        with closing(self._db.execute(query)) as cursor:
-            return cursor.fetchall()
+        try:
+            with closing(self._db.execute(query)) as cursor:
+                return cursor.fetchall()
+        except sqlite3.Error as error:
+            raise StateError(f"cannot read the validator's records: {error}") from error
 
-    def _transaction(self) -> _Transaction:
-        return _Transaction(self._db)
-
-
-class _Transaction:
-    """BEGIN IMMEDIATE .. COMMIT, or ROLLBACK on an error."""
-
-    def __init__(self, db: sqlite3.Connection) -> None:
-        self._db = db
-
-    def __enter__(self) -> sqlite3.Connection:
-        self._db.execute("BEGIN IMMEDIATE")
-        return self._db
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._db.execute("ROLLBACK" if kind else "COMMIT")
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """BEGIN IMMEDIATE .. COMMIT, or ROLLBACK on an error. Raises StateError when the disk does not take it."""
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._db
+            except BaseException:
+                self._db.execute("ROLLBACK")
+                raise
+            self._db.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise StateError(f"cannot write the validator's records: {error}") from error
 
 
 def place_of_verdict(verdict: Verdict) -> Place:

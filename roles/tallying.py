@@ -26,6 +26,7 @@ from roles.observer import Observer
 from roles.ports import Clock, Ledger, Relays
 from roles.rules import Refusal
 from roles.shardcast.disk import write_durably
+from roles.shardcast.grants import relays_in
 from roles.spec import RunSpec
 from roles.tally import (
     MAX_BLOB,
@@ -151,12 +152,11 @@ class Tallying:
 
     async def _adopt(self, roots: Sequence[FinalRoot]) -> None:
         """Build on what the ledger says is final; the newest blob is kept, so that it is never lost."""
-        if len(roots) == len(self.roots):
+        if tuple(roots) == tuple(self.roots):
             return
-        newest = roots[-1]
-        blob = await self._fetch(newest.blob, ())
-        self._parent = open_final_tally(blob, newest)
-        self._credited = frozenset(place for places in self._parent.credited for place in places)
+        parent = open_final_tally(await self._fetch(roots[-1].blob, ()), roots[-1]) if roots else None
+        self._parent = parent
+        self._credited = frozenset(place for places in (parent.credited if parent else ()) for place in places)
         for root in roots[len(self.roots) :]:
             log.info("tally.finalised", epoch=root.epoch, round=root.round, root=root.root, total=root.total)
         self.roots = tuple(roots)
@@ -277,7 +277,7 @@ class Tallying:
 
     async def _judge_proposal(self, row: TallyRow, envelope: Envelope, context: TallyContext) -> None:
         proposal = proposal_from(row)
-        relays = tuple(envelope.hint.decode("ascii", "replace").split(",")) if envelope.hint else ()
+        relays = relays_in(envelope.hint)
         blob = await self._fetch(row.blob, relays)
         disputed = self._trusted.disputed()
         try:

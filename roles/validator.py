@@ -47,7 +47,8 @@ FETCHES = 8
 FETCH_SECONDS = 30
 TRIES_BEFORE_MISSING = 3
 LONGEST_RETRY_MS = 30_000
-EXTRA_STEPS = 64
+EXTRA_STEPS = 8
+"""Older steps whose rows are still read, because others' verdicts on them are missing."""
 END_QUIET_MS, END_SETTLE_MS, END_PATIENCE_MS = 3_000, 20_000, 600_000
 """After the final commit: for stragglers, for the verdicts of others, for a quorum to tally."""
 
@@ -110,7 +111,7 @@ class Validator:
             records=self._records,
             clock=clock,
         )
-        self._places = asyncio.Semaphore(FETCHES)
+        self._places, self._lips = asyncio.Semaphore(FETCHES), asyncio.Semaphore(FETCHES)
         self._gate_faults: dict[str, tuple[Submission, Reason]] = {}
         self._gate_signed: dict[str, Verdict] = {}
         self._gate_counts: Counter[tuple[str, int]] = Counter()
@@ -339,7 +340,8 @@ class Validator:
 
     async def _announce(self, verdict: Verdict) -> None:
         try:
-            row = await self._voice.announce(verdict)
+            async with self._lips:
+                row = await self._voice.announce(verdict)
             self.trusted.admit_verdict(row)
         except (TransportError, Ignore) as error:
             log.info("verdict.delayed", submission=verdict.submission, why=str(error))
@@ -440,11 +442,8 @@ class Validator:
     async def _forget_final(self) -> None:
         """Drop what is final and past dispute; ask for the rows of what is not."""
         oldest = self.tallying.oldest_creditable_step()
-        self._observer.extra_steps = set(
-            sorted({i.admitted.submission.step for i in self.items.values() if i.admitted.submission.step >= oldest})[
-                -EXTRA_STEPS:
-            ]
-        )
+        open_steps = {item.admitted.submission.step for item in self._undecided()}
+        self._observer.extra_steps = set(sorted(open_steps)[-EXTRA_STEPS:])
         if oldest <= self._forgotten:
             return
         self._forgotten = oldest

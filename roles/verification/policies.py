@@ -31,6 +31,7 @@ class PolicyShelf:
         self._paths: dict[str, Path] = {}
         self._fetching: set[str] = set()
         self._loaded = ""
+        self._kept: frozenset[str] = frozenset()
 
     def has(self, manifest: str) -> bool:
         """Whether the checkpoint is on disk, every byte verified."""
@@ -66,7 +67,15 @@ class PolicyShelf:
         log.info("checkpoint.loaded", manifest=manifest)
 
     async def keep_only(self, manifests: Collection[str]) -> None:
-        """Remove the others from disk."""
-        for manifest in [name for name in self._paths if name not in manifests]:
-            path = self._paths.pop(manifest)
-            await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)
+        """Remove the others from disk, those of an earlier life included."""
+        wanted = frozenset(manifests)
+        if wanted != self._kept:
+            self._kept = wanted
+            self._paths = {name: path for name, path in self._paths.items() if name in wanted}
+            await asyncio.to_thread(_remove_others, self._folder, wanted | self._fetching)
+
+
+def _remove_others(folder: Path, wanted: frozenset[str]) -> None:
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if path.name.removeprefix(".partial-") not in wanted:
+            shutil.rmtree(path, ignore_errors=True)
