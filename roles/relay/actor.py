@@ -19,7 +19,8 @@ from dht.envelope import Envelope
 from dht.errors import NodeError, PeerError, TransportError
 from dht.identity import NodeId, NodeKey
 from roles.messages import CheckpointRow, checkpoints_key, open_row
-from roles.relay.app import Desk, RelayRoutes
+from roles.relay.app import RelayRoutes
+from roles.relay.desk import Desk
 from roles.relay.limits import AddressRate, GrantBook, Members, Quota
 from roles.relay.metrics import Counters
 from roles.relay.settings import RelaySettings

@@ -15,6 +15,11 @@ DRAINED = 2**20
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
+def address_of(request: Request) -> str:
+    """The peer's address, as the connection has it: headers that claim another are not believed."""
+    return request.client.host if request.client else ""
+
+
 def digest_in_path(request: Request) -> str:
     """The digest in the path. Raises Refusal."""
     digest = str(request.path_params["digest"])

@@ -28,6 +28,7 @@ from roles.shardcast.server_choice import ServerChoice
 log = structlog.get_logger("shardcast")
 
 MOST_TRIED = 16
+MAX_URL = 256
 MAX_REPLY = 64 * 1024
 """Bytes of a JSON reply."""
 
@@ -72,6 +73,15 @@ class Sink(Protocol):
     async def commit(self) -> None: ...
 
 
+_FAULTS = (
+    httpx.HTTPError,
+    httpx.InvalidURL,
+    httpx.StreamError,
+    TimeoutError,
+    OSError,
+    ValueError,
+    ExceptionGroup,  # what the HTTP library's own task groups leave
+)
 Content = Callable[[], AsyncIterator[bytes]]
 """Makes the blob's bytes, from the start, each time it is called."""
 
@@ -106,7 +116,7 @@ class RelayLink:
 
         At most `most`: a flood of dead records must not make one call last for hours.
         """
-        known = {info.node: info for info in self._relays() if info.node != self._key.node}
+        known = {info.node: info for info in self._relays() if info.node != self._key.node and _is_usable(info.url)}
         hinted = [node for node in dict.fromkeys(hints) if node in known]
         rest = [node for node in known if node not in hinted]
         return [known[node] for node in (*self.choice.order(hinted), *self.choice.order(rest))][:most]
@@ -241,10 +251,25 @@ class RelayLink:
         except TransportError:
             self.choice.failed(relay.node)
             raise
-        except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, TimeoutError, OSError, ValueError) as error:
+        except _FAULTS as error:
             self.choice.failed(relay.node)
             text = str(error) or type(error).__name__
             raise TransportError(f"relay {relay.node} at {relay.url}: {text}") from error
+
+
+def _is_usable(url: str) -> bool:
+    """Whether the address in a peer's record is one to connect to at all."""
+    try:
+        parsed = httpx.URL(url)
+        return (
+            len(url) <= MAX_URL
+            and parsed.scheme in ("http", "https")
+            and bool(parsed.host)
+            and not parsed.userinfo
+            and 0 < (parsed.port or 80) < 2**16
+        )
+    except (httpx.InvalidURL, ValueError):
+        return False
 
 
 async def _check_reply(reply: httpx.Response) -> None:

@@ -8,9 +8,10 @@ from pathlib import Path
 import structlog
 
 from dht.identity import NodeId
+from roles.shardcast.blobs import BlobWriter
 from roles.shardcast.catalogue import KEPT, Catalogue, KeptCheckpoint
 from roles.shardcast.errors import StoreFull
-from roles.shardcast.store import RETENTION, BlobStore, BlobWriter
+from roles.shardcast.store import RETENTION, BlobStore
 
 log = structlog.get_logger("shardcast")
 

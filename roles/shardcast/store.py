@@ -13,21 +13,19 @@ import os
 import re
 import shutil
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import BinaryIO, Self
+from typing import BinaryIO
 
 import structlog
 
-from roles.shardcast.disk import sync_directory
-from roles.shardcast.errors import StoreFull, WrongBytes
+from roles.shardcast.blobs import BLOCK, BlobReader, BlobWriter
+from roles.shardcast.errors import StoreFull
 
 log = structlog.get_logger("shardcast")
 
-BLOCK = 2**20
 RESERVE = 64 * 2**20
 """Bytes of the disk itself that are never used (CKPT-12)."""
 RETENTION = 3600.0
@@ -101,7 +99,14 @@ class BlobStore:
         self._reserved += size
         self._serial += 1
         self._receiving[digest] = self._receiving.get(digest, 0) + 1
-        return BlobWriter(self, digest, size, self._temporary / f"{self._serial}-{digest}")
+        return BlobWriter(
+            digest,
+            size,
+            temporary=self._temporary / f"{self._serial}-{digest}",
+            final=self._path(digest),
+            stored=lambda: self._admit(digest, size),
+            left=lambda: self._release(digest, size),
+        )
 
     async def put(self, data: bytes, *, pin: bool = False) -> str:
         """Store bytes we made ourselves; their digest. Raises StoreFull."""
@@ -212,73 +217,6 @@ class BlobStore:
             del self._receiving[digest]
 
 
-class BlobWriter:
-    """Takes one blob's bytes, exactly `size` of them. Leaving it without `commit` deletes them."""
-
-    def __init__(self, store: BlobStore, digest: str, size: int, path: Path) -> None:
-        self._store, self._digest, self._size, self._path = store, digest, size, path
-        self._hash, self._pending, self.received = hashlib.sha256(), bytearray(), 0
-        self._file: BinaryIO | None = None
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._store._release(self._digest, self._size)
-        if self._file is not None:
-            self._file.close()
-        self._path.unlink(missing_ok=True)
-
-    async def write(self, block: bytes) -> None:
-        """Take bytes. Raises WrongBytes once there are too many, StoreFull when the disk refuses."""
-        self.received += len(block)
-        if self.received > self._size:
-            raise WrongBytes(f"more than the {self._size} bytes declared")
-        self._pending += block
-        if len(self._pending) >= BLOCK:
-            await self._flush()
-
-    async def commit(self) -> None:
-        """Make the blob part of the store. Raises WrongBytes unless length and digest are right."""
-        await self._flush()
-        if self.received != self._size:
-            raise WrongBytes(f"{self.received} bytes instead of {self._size}")
-        if self._hash.hexdigest() != self._digest:
-            raise WrongBytes("the bytes do not have the digest they were sent under")
-        final = self._store._path(self._digest)
-        await self._in_thread(lambda: self._move(final))
-        self._store._admit(self._digest, self._size)
-
-    async def _flush(self) -> None:
-        data = bytes(self._pending)
-        self._pending.clear()
-        await self._in_thread(lambda: self._append(data))
-
-    async def _in_thread(self, work: Callable[[], None]) -> None:
-        try:
-            await asyncio.to_thread(work)
-        except OSError as error:
-            raise StoreFull(f"the disk took no more: {error.strerror}") from error
-
-    def _append(self, data: bytes) -> None:
-        if self._file is None:
-            self._file = self._path.open("wb")
-        self._file.write(data)
-        self._hash.update(data)
-
-    def _move(self, final: Path) -> None:
-        file = self._file
-        if file is None:
-            raise ValueError("nothing was written")
-        file.flush()
-        os.fsync(file.fileno())
-        final.parent.mkdir(exist_ok=True)
-        os.replace(self._path, final)
-        sync_directory(final.parent)
-
-
 def _free_space(path: Path) -> int:
     return shutil.disk_usage(path).free
 
@@ -288,28 +226,3 @@ def _digest_of(file: BinaryIO) -> str:
     while block := file.read(BLOCK):
         found.update(block)
     return found.hexdigest()
-
-
-class BlobReader:
-    """An open blob."""
-
-    BLOCK = 2**18  # a thousand readers at once must fit in memory
-
-    def __init__(self, file: BinaryIO, size: int) -> None:
-        self._file, self.size = file, size
-
-    async def blocks(self, start: int, length: int) -> AsyncIterator[bytes]:
-        """`length` bytes from `start`, in blocks of at most 256 KiB."""
-        while length > 0:
-            block = await asyncio.to_thread(self._read, start, min(length, self.BLOCK))
-            if not block:
-                return
-            yield block
-            start, length = start + len(block), length - len(block)
-
-    def _read(self, start: int, length: int) -> bytes:
-        return os.pread(self._file.fileno(), length, start)
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()

@@ -16,7 +16,7 @@ from dht.envelope import seal, to_bytes
 from dht.identity import NodeKey
 from roles.messages import UploadGrant, place_of, subkey_for
 from roles.relay import RelaySettings
-from tests.unit.roles.shardcast.network import RUN, WORKER, Network, running_network
+from tests.unit.roles.shardcast.network import RUN, WORKER, Network, running_network, wait_until
 
 DATA = b"rollouts" * 100
 STRANGER = NodeKey(b"s" * 32)
@@ -125,21 +125,32 @@ async def test_upload__too_large_for_a_member(tmp_path: Path) -> None:
         assert (reply.status_code, reply.json()["error"]) == (413, "too_large")
 
 
-@pytest.mark.parametrize("sent", [b"short", DATA + b"more"])
-async def test_upload__body_of_another_length_than_declared(sent: bytes, tmp_path: Path) -> None:
-    """The client's library refuses to lie about lengths; a raw connection does not."""
+async def raw_upload(network: Network, sent: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """An upload that declares DATA's length and sends what it likes; the client's library refuses to lie so."""
+    url = httpx.URL(network.infos[0].url)
+    reader, writer = await asyncio.open_connection(url.host, url.port)
+    head = f"PUT /blobs/{sha256(DATA)} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(DATA)}\r\n"
+    writer.write(f"{head}X-Grant: {make_grant(network)}\r\n\r\n".encode() + sent)
+    await writer.drain()
+    return reader, writer
+
+
+async def test_upload__cut_off_in_the_middle(tmp_path: Path) -> None:
     async with running_network(tmp_path, relays=1) as network:
-        url = httpx.URL(network.infos[0].url)
-        reader, writer = await asyncio.open_connection(url.host, url.port)
-        head = f"PUT /blobs/{sha256(DATA)} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(DATA)}\r\n"
-        writer.write(f"{head}X-Grant: {make_grant(network)}\r\n\r\n".encode() + sent)
-        writer.write_eof()
-        async with asyncio.timeout(5):
-            await reader.read()
-        writer.close()
         store = network.relays[0].shelf.store
-        assert store.used == (len(DATA) if len(sent) > len(DATA) else 0)
-        assert store._reserved == 0
+        _, writer = await raw_upload(network, DATA[:100])
+        await wait_until(lambda: store._reserved == len(DATA))
+        writer.close()
+        await wait_until(lambda: store._reserved == 0)
+        assert (store.used, len(store)) == (0, 0)
+
+
+async def test_upload__more_than_declared_is_no_part_of_the_blob(tmp_path: Path) -> None:
+    async with running_network(tmp_path, relays=1) as network:
+        reader, writer = await raw_upload(network, DATA + b"more")
+        assert b"201" in await reader.readline()
+        assert network.relays[0].shelf.store.used == len(DATA)
+        writer.close()
 
 
 async def test_upload__without_a_length(tmp_path: Path) -> None:

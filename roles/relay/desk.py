@@ -1,0 +1,30 @@
+"""What the routes work with: a relay's parts, made once by the actor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from roles.relay.limits import AddressRate, GrantBook, Members, Quota
+from roles.relay.metrics import Counters
+from roles.relay.settings import RelaySettings
+from roles.relay.sponsor import SponsorDesk
+from roles.shardcast.shelf import Shelf
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """Parts of one relay. `noticed` is told of each manifest and each pushed shard."""
+
+    run: str
+    node: str
+    settings: RelaySettings
+    shelf: Shelf
+    members: Members
+    grants: GrantBook
+    quota: Quota
+    rate: AddressRate
+    sponsor: SponsorDesk
+    counters: Counters
+    noticed: Callable[[], None]
+    started: float

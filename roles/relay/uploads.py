@@ -1,0 +1,129 @@
+"""What a relay takes: blobs and manifests under grants, judged before their bodies are read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from functools import partial
+
+import structlog
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from dht.envelope import Envelope, from_bytes
+from dht.identity import NodeId
+from roles.messages import UploadGrant
+from roles.relay.bodies import address_of, body_blocks, declared_length, digest_in_path, read_body
+from roles.relay.desk import Desk
+from roles.relay.refusal import Refusal
+from roles.shardcast.blobs import BlobWriter
+from roles.shardcast.catalogue import KeptCheckpoint
+from roles.shardcast.grants import open_grant
+from roles.shardcast.manifest import MAX_MANIFEST_BYTES
+
+log = structlog.get_logger("relay")
+
+MANIFESTS_AT_ONCE = 4
+
+
+class Uploads:
+    """The two PUT routes."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._settings, self._shelf, self._counters = desk.settings, desk.shelf, desk.counters
+        self._manifests = asyncio.Semaphore(MANIFESTS_AT_ONCE)
+        self._uploading: Counter[NodeId] = Counter()
+
+    async def put_blob(self, request: Request) -> Response:
+        """Store a blob under a grant: hashed and counted while it streams to disk."""
+        digest, size = digest_in_path(request), declared_length(request)
+        row, grant = self._open_grant(request, digest, size)
+        listed = self._shelf.catalogue.shard_size(digest)
+        is_shard = row.signer in self._desk.members.trainers and listed is not None
+        if is_shard and listed != size:
+            raise Refusal(400, "wrong_length", f"the manifest says that this shard has {listed} bytes")
+        if not is_shard:
+            self._check_member(row.signer, size)
+        if digest in self._shelf.store:
+            return JSONResponse({"stored": digest})
+        if not is_shard:
+            self._desk.quota.charge(row.signer, size)
+        self._desk.grants.use(row, grant)
+        self._desk.rate.give_back(address_of(request))
+        await (self._receive_shard if is_shard else partial(self._receive_blob, row.signer))(request, digest, size)
+        self._counters.uploads += 1
+        return JSONResponse({"stored": digest}, 201)
+
+    def _open_grant(self, request: Request, digest: str, size: int) -> tuple[Envelope, UploadGrant]:
+        header = request.headers.get("x-grant")
+        if header is None:
+            raise Refusal(401, "grant_missing", "an upload needs a grant in the X-Grant header")
+        row, grant = open_grant(header, run=self._desk.run)
+        self._desk.grants.check(row, grant, blob=digest, size=size)
+        return row, grant
+
+    def _check_member(self, node: NodeId, size: int) -> None:
+        self._desk.members.check(node)
+        if size > self._settings.max_blob:
+            raise Refusal(413, "too_large", f"a blob has at most {self._settings.max_blob} bytes here")
+        if self._uploading.total() >= self._settings.uploads_at_once:
+            raise Refusal(503, "busy", "too many uploads at once; try another relay")
+        if self._uploading[node] >= self._settings.uploads_of_one:
+            raise Refusal(429, "too_many_uploads", "this node has too many uploads under way")
+
+    async def _receive_shard(self, request: Request, digest: str, size: int) -> None:
+        self._desk.noticed()
+        await self._receive(request, self._shelf.begin(digest, size, is_shard=True), size)
+        self._desk.noticed()
+
+    async def _receive_blob(self, node: NodeId, request: Request, digest: str, size: int) -> None:
+        writer: BlobWriter | None = None
+        self._uploading[node] += 1
+        try:
+            writer = self._shelf.begin(digest, size, is_shard=False)
+            await self._receive(request, writer, size)
+        finally:
+            self._uploading[node] -= 1
+            if not self._uploading[node]:
+                del self._uploading[node]
+            self._desk.quota.refund(node, size - min(size, writer.received if writer else 0))
+
+    async def _receive(self, request: Request, writer: BlobWriter, size: int) -> None:
+        async with writer:
+            await self._fill(request, writer, size)
+            await writer.commit()
+
+    async def _fill(self, request: Request, writer: BlobWriter, size: int) -> None:
+        total = self._settings.total(size)
+        async for block in body_blocks(request, idle=self._settings.idle, total=total):
+            self._counters.bytes_received += len(block)
+            await writer.write(block)
+
+    async def put_manifest(self, request: Request) -> Response:
+        """Take a manifest signed by a trainer; its shards may come then, or are pulled.
+
+        The trainer's grant is looked at before a byte of the body: strangers cannot hold the few places here.
+        """
+        digest, size = digest_in_path(request), declared_length(request)
+        row, grant = self._open_grant(request, digest, size)
+        if row.signer not in self._desk.members.trainers:
+            raise Refusal(403, "not_allowed", "only a trainer of the run uploads manifests")
+        self._desk.grants.use(row, grant)
+        async with self._manifests:
+            data = await read_body(
+                request,
+                limit=MAX_MANIFEST_BYTES,
+                idle=self._settings.idle,
+                total=self._settings.total(MAX_MANIFEST_BYTES),
+            )
+            kept = await asyncio.to_thread(self._judge, data)
+            if kept.digest != digest:
+                raise Refusal(400, "wrong_digest", "the manifest has another digest than the path says")
+            await self._shelf.add(kept)
+        self._desk.noticed()
+        log.info("manifest.accepted", step=kept.manifest.step, manifest=digest)
+        return JSONResponse({"stored": digest}, 201)
+
+    def _judge(self, data: bytes) -> KeptCheckpoint:
+        return self._shelf.catalogue.check(from_bytes(data, limit=MAX_MANIFEST_BYTES))
