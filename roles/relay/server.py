@@ -145,6 +145,7 @@ async def serve(
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,
         limit_concurrency=limits.total,
         h11_max_incomplete_event_size=MAX_HEAD,
         timeout_keep_alive=10,

@@ -36,6 +36,8 @@ SEND_BLOCK = 2**18
 ROUNDS = 3
 """Times the whole list of relays is gone through for one small blob."""
 PAUSE = 0.3
+TIMES = 2
+"""A small blob may take so many times the longest transfer from one relay."""
 LOCK_PAUSE = 0.2
 PATIENCE = 3.0
 """Seconds a copy of a small blob may take before the next relay is tried beside it."""
@@ -81,24 +83,31 @@ class RelayClient:
         A relay that serves wrong bytes is dropped and reported, and the next one is tried. Raises TransportError when
         no relay has it.
         """
-        trouble = "no relay is known"
-        for turn in range(ROUNDS):
-            order = self.link.order(relays)
-            absent = 0
-            for relay in order:
-                sink = _MemorySink(digest)
-                try:
-                    await self.link.receive(relay, digest, limit=limit, sink=sink)
-                    return sink.data
-                except NotHeld as error:
-                    trouble, absent = str(error), absent + 1
-                except (PeerError, TransportError) as error:
-                    trouble = str(error)
-            if absent == len(order):
-                break
-            if turn + 1 < ROUNDS:
-                await asyncio.sleep(PAUSE)
-        raise TransportError(f"no relay has blob {digest[:12]}: {trouble}")
+        troubles = ["no relay is known"]
+        try:
+            async with asyncio.timeout(TIMES * self.link.limits.total(limit)):
+                for turn in range(ROUNDS):
+                    await asyncio.sleep(turn * PAUSE)
+                    data = await self._get_from_any(digest, limit, relays, troubles)
+                    if data is not None:
+                        return data
+                    if set(troubles[1:]) <= {str(NotHeld())}:
+                        break
+        except TimeoutError:
+            troubles.append("they are too slow")
+        raise TransportError(f"no relay has blob {digest[:12]}: {troubles[-1]}")
+
+    async def _get_from_any(
+        self, digest: str, limit: int, relays: Sequence[NodeId], troubles: list[str]
+    ) -> bytes | None:
+        for relay in self.link.order(relays):
+            sink = _MemorySink(digest)
+            try:
+                await self.link.receive(relay, digest, limit=limit, sink=sink)
+                return sink.data
+            except (PeerError, TransportError) as error:
+                troubles.append(str(error))
+        return None
 
     async def fetch_manifest(self, digest: str, relays: Sequence[NodeId] = ()) -> Envelope:
         """Fetch a manifest signed by a trainer of the run. Raises TransportError when no relay has it."""

@@ -8,6 +8,9 @@ from dht.errors import NodeError, PeerError, TransportError
 class NotHeld(TransportError):
     """The relay answers, but does not hold this blob (yet)."""
 
+    def __init__(self) -> None:
+        super().__init__("the relay does not hold it")
+
 
 class RelayRefused(TransportError):
     """The relay answered with a refusal; `code` is its short reason."""

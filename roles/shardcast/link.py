@@ -112,12 +112,12 @@ class RelayLink:
         self._key, self._relays, self._http, self._clock = key, relays, http, clock
 
     def order(self, hints: Sequence[str] = (), *, most: int = MOST_TRIED) -> list[RelayInfo]:
-        """Relays in the order to try them: the hinted first, drawn by score among equals; ourselves never.
+        """Relays in the order to try them: the hinted first while they do well, drawn by score; ourselves never.
 
         At most `most`: a flood of dead records must not make one call last for hours.
         """
         known = {info.node: info for info in self._relays() if info.node != self._key.node and _is_usable(info.url)}
-        hinted = [node for node in dict.fromkeys(hints) if node in known]
+        hinted = [node for node in dict.fromkeys(hints) if node in known and self.choice.is_well(node)]
         rest = [node for node in known if node not in hinted]
         return [known[node] for node in (*self.choice.order(hinted), *self.choice.order(rest))][:most]
 
@@ -276,7 +276,7 @@ async def _check_reply(reply: httpx.Response) -> None:
     if reply.status_code in (200, 201):
         return
     if reply.status_code == 404:
-        raise NotHeld("the relay does not hold it")
+        raise NotHeld
     if reply.status_code in (301, 302, 307, 308) or reply.status_code < 200:
         raise TransportError(f"the relay answered {reply.status_code}, which no relay should")
     code, detail = _refusal_of(await _read_all(reply, MAX_REPLY), reply.status_code)

@@ -23,6 +23,8 @@ SMALLEST_SAMPLE = 64 * 1024
 """Below this many bytes a transfer measures latency, not bandwidth."""
 BAN_SECONDS = 60.0
 MAX_RELAYS = 4096
+WELL = 0.5
+"""Success rate; two failures in a row bring 1.0 to 0.49."""
 
 
 @dataclass(slots=True)
@@ -78,6 +80,11 @@ class ServerChoice:
         """Whether the relay is out for having served wrong bytes."""
         score = self._scores.get(relay)
         return score is not None and score.banned_until > self._clock()
+
+    def is_well(self, relay: str) -> bool:
+        """Whether the relay did not just fail twice: only then is a hint that names it followed."""
+        score = self._scores.get(relay)
+        return score is None or score.success >= WELL
 
     def weights(self, relays: Iterable[str]) -> dict[str, float]:
         """Weight of each relay in the draw; banned ones are left out."""

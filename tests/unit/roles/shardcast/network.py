@@ -115,7 +115,7 @@ def spoiled(app: ASGIApp, spoil: Callable[[bytes], bytes]) -> ASGIApp:
     async def spoiling(scope: Scope, receive: Receive, send: Send) -> None:
         async def changed(message: Message) -> None:
             if message["type"] == "http.response.body" and message.get("body"):
-                message = message | {"body": spoil(message["body"])}
+                message = {**message, "body": spoil(message["body"])}
             await send(message)
 
         await app(scope, receive, changed)

@@ -17,6 +17,7 @@ from roles.shardcast.manifest import manifest_digest
 from roles.shardcast.shards import read_shard
 from tests.unit.roles.shardcast.network import (
     TRAINER,
+    Network,
     make_checkpoint,
     make_envelope,
     make_manifest,
@@ -169,10 +170,13 @@ async def test_fetch_checkpoint__begins_before_the_last_shard_is_published(tmp_p
             for index, shard in enumerate(manifest.shards):
                 data = b"".join(read_shard(source, layout, index))
                 await trainer.send(relay, shard, len(data), partial(once, data))
-                served = 65_536 * index
-                await wait_until(lambda served=served: network.relays[0].counters.bytes_served >= served)
+                await wait_until(partial(has_served, network, 65_536 * index))
                 assert task.done() is False or index == len(manifest.shards) - 1
         assert task.result().exists()
+
+
+def has_served(network: Network, count: int) -> bool:
+    return network.relays[0].counters.bytes_served >= count
 
 
 async def once(data: bytes) -> AsyncIterator[bytes]:

@@ -75,6 +75,15 @@ def test_cheated__out_for_a_minute_then_two() -> None:
     assert choice.is_banned("liar")
 
 
+def test_is_well__not_after_two_failures() -> None:
+    choice = make_choice()
+    choice.failed("a")
+    assert choice.is_well("a")
+    choice.failed("a")
+    assert not choice.is_well("a")
+    assert choice.is_well("unknown")
+
+
 def test_succeeded__small_transfer_says_nothing_of_bandwidth() -> None:
     choice = make_choice()
     before = choice.score("a").bandwidth
