@@ -307,7 +307,8 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
         ]
         if rows:
             keys, subkeys, values, times = (list(column) for column in zip(*rows, strict=True))
-            await self.call_store(peer, keys, values, times, subkeys)
+            if await self.call_store(peer, keys, values, times, subkeys) is None:
+                self._handed_over.pop(peer, None)  # when it answers again, this is done again
 
     def _is_ours_to_give(self, key: DHTID, place: DHTID) -> bool:
         others = [

@@ -90,6 +90,11 @@ class Swarm:
         self.nodes.append(node)
         return node
 
+    async def met(self) -> None:
+        """Returns once every node has every other that listens in its table."""
+        listening = {node.node_id for node in self.nodes if node.addresses()}
+        await _until(lambda: all(node.stats()["table"] == len(listening - {node.node_id}) for node in self.nodes))
+
     def row(self, number: int, **fields: Any) -> Envelope:
         """A row signed by node `number`, valid now."""
         key, now = self.keys[number], unix_ms()

@@ -38,9 +38,9 @@ def sockets_of(pid: int) -> list[Path]:
     return list(Path(p2p._TEMPORARY).glob(f"intellect-node-{pid}-*.sock"))
 
 
-async def test_publish__read_by_every_node__dht_17_dht_18(swarm: Swarm, until: Until) -> None:
+async def test_publish__read_by_every_node__dht_17_dht_18(swarm: Swarm) -> None:
     first, second, client = await swarm.start(), await swarm.start(), await swarm.start(client_mode=True)
-    await until(lambda: client.stats()["table"] == 2 and first.stats()["table"] == 1)
+    await swarm.met()
     for number, node in enumerate(swarm.nodes):
         await node.publish(swarm.row(number))
     for node in swarm.nodes:
@@ -63,19 +63,19 @@ async def test_open__alone_with_dead_seeds__boot_01_boot_02_boot_03(swarm: Swarm
     assert "dial" in node.peers()[0].last_error
 
 
-async def test_add_peers__a_late_seed_is_as_good__boot_21(swarm: Swarm, until: Until) -> None:
+async def test_add_peers__a_late_seed_is_as_good__boot_21(swarm: Swarm) -> None:
     first = await swarm.start()
     dead = f"/ip4/127.0.0.1/tcp/1/p2p/{NodeKey.generate().node}"
     second = await swarm.start(initial_peers=[dead])
     second.add_peers(["nonsense", *first.addresses()])
-    await until(lambda: second.state == "online" and first.stats()["table"] == 1)
+    await swarm.met()
     await second.publish(swarm.row(1))
 
 
-async def test_open__simultaneous_starts_end_in_one_table__boot_09(swarm: Swarm, until: Until) -> None:
+async def test_open__simultaneous_starts_end_in_one_table__boot_09(swarm: Swarm) -> None:
     first = await swarm.start()
     await asyncio.gather(*(swarm.start(initial_peers=first.addresses()) for _ in range(3)))
-    await until(lambda: all(node.stats()["table"] == 3 for node in swarm.nodes))
+    await swarm.met()
 
 
 async def test_open__seeds_from_the_cache_on_disk__boot_07(swarm: Swarm, until: Until) -> None:
@@ -95,10 +95,10 @@ async def test_open__node_of_another_run_is_not_met__boot_04(swarm: Swarm, until
     assert first.stats()["table"] == 0
 
 
-async def test_read__one_bad_row_costs_only_itself__dht_12_dht_13(swarm: Swarm, until: Until) -> None:
+async def test_read__one_bad_row_costs_only_itself__dht_12_dht_13(swarm: Swarm) -> None:
     lax = await swarm.start(limits={"node/1": 90_000})  # keeps and serves what others refuse
     reader = await swarm.start()
-    await until(lambda: reader.stats()["table"] == 1 and lax.stats()["table"] == 1)
+    await swarm.met()
     good = swarm.row(1)
     await reader.publish(good)
     with pytest.raises(TransportError, match="refused"):
@@ -108,15 +108,15 @@ async def test_read__one_bad_row_costs_only_itself__dht_12_dht_13(swarm: Swarm, 
     assert reader.stats()["table"] == 1  # the peer is kept
 
 
-async def test_publish__refused_by_peers_membership(swarm: Swarm, until: Until) -> None:
+async def test_publish__refused_by_peers_membership(swarm: Swarm) -> None:
     await swarm.start(membership=lambda row: False)
     second = await swarm.start()
-    await until(lambda: second.stats()["table"] == 1)
+    await swarm.met()
     with pytest.raises(TransportError, match="refused"):
         await second.publish(swarm.row(1))
 
 
-async def test_read__more_than_one_reply_holds__dht_09(swarm: Swarm, until: Until) -> None:
+async def test_read__more_than_one_reply_holds__dht_09(swarm: Swarm) -> None:
     full = await swarm.start()
     reader = await swarm.start(client_mode=True)
     keys = [f"{RUN}/big/{number}" for number in range(4)]
@@ -124,14 +124,14 @@ async def test_read__more_than_one_reply_holds__dht_09(swarm: Swarm, until: Unti
         for number in range(240):
             row = swarm.row(0, record_key=key, subkey=f"{full.node_id}:{number}", payload=b"x" * 3500)
             full.storage.store_subkey(DHTID.generate(key), row.subkey, wrap(to_bytes(row)), row.expiration / 1000)
-    await until(lambda: reader.stats()["table"] == 1)
+    await swarm.met()
     found = await reader.read(keys)
     assert [len(found[key]) for key in keys] == [240] * 4
 
 
 async def test_daemon_death__rebuilt_and_published_again__dht_02_dht_04_dht_24(swarm: Swarm, until: Until) -> None:
     first, second = await swarm.start(), await swarm.start()
-    await until(lambda: second.stats()["table"] == 1)
+    await swarm.met()
     publisher = Publisher(swarm.keys[1], second, run=RUN, state=None)
     second.on_rebuilt(publisher.publish_all_again)
     await publisher.publish(kind="node/1", record_key=KEY, subkey=publisher.node, payload=b"{}", lifetime=90)
@@ -216,9 +216,9 @@ def test_sigkill__leaves_no_daemon_and_no_socket__dht_05(tmp_path: Path) -> None
     assert not sockets_of(node.pid)
 
 
-async def test_read_and_publish__a_silent_peer_is_not_waited_for__dht_26(swarm: Swarm, until: Until) -> None:
+async def test_read_and_publish__a_silent_peer_is_not_waited_for__dht_26(swarm: Swarm) -> None:
     silent, second, client = await swarm.start(), await swarm.start(), await swarm.start(client_mode=True)
-    await until(lambda: client.stats()["table"] == 2 and second.stats()["table"] == 1)
+    await swarm.met()
     row = swarm.row(1)
     await second.publish(row)
     pid = silent.daemon_pid
@@ -235,7 +235,7 @@ async def test_read_and_publish__a_silent_peer_is_not_waited_for__dht_26(swarm: 
 
 async def test_hand_over__a_late_node_gets_the_rows_it_should_keep__dht_27(swarm: Swarm, until: Until) -> None:
     first, second = await swarm.start(), await swarm.start()
-    await until(lambda: second.stats()["table"] == 1)
+    await swarm.met()
     await first.publish(swarm.row(0))
     await second.publish(swarm.row(1))
     late = await swarm.start()
@@ -256,10 +256,10 @@ async def test_close__nothing_is_left(swarm: Swarm) -> None:
         await node.read([KEY])
 
 
-async def test_rpc_find__more_keys_than_one_request_holds(swarm: Swarm, until: Until) -> None:
+async def test_rpc_find__more_keys_than_one_request_holds(swarm: Swarm) -> None:
     await swarm.start()
     client = await swarm.start(client_mode=True)
-    await until(lambda: client.stats()["table"] == 1)
+    await swarm.met()
     keys = [f"{RUN}/{number}" for number in range(150)]
     for number in (0, 149):
         await client.publish(swarm.row(1, record_key=keys[number]))
