@@ -23,9 +23,9 @@ from roles.messages import ROW_RULES, SHARE_ALL, Head, OpenStep, Verdict
 from roles.observer import Observer
 from roles.spec import EpochSpec, RunSpec
 from roles.tally import TallyBody, TallyLeaf, proposal_of
-from roles.tallying import row_from
 from roles.trusted import AdmittedSubmission, TrustedState
 from roles.validator import Validator
+from roles.validator.tallying import row_from
 from roles.worker.generation import HeldPolicy, Made
 from tests.builders import (
     POLICY,

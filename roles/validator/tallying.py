@@ -20,7 +20,6 @@ from ledger.errors import LedgerError
 from ledger.records import Attestation, Block, FinalRoot, Proposal
 from ledger.rules import find_closing_block
 from roles.announce import Voice
-from roles.judged import JudgedRows
 from roles.messages import Submission, TallyRow, tally_key
 from roles.observer import Observer
 from roles.ports import Clock, Ledger, Relays
@@ -40,6 +39,7 @@ from roles.tally import (
     place_digest,
 )
 from roles.trusted import AdmittedSubmission, TrustedState, is_verdict_on
+from roles.validator.records import JudgedRows
 
 log = structlog.get_logger()
 

@@ -1,0 +1,58 @@
+"""Faults that the gate finds before anything is fetched: provable from the row and the ledger, so they are signed too."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from dht.envelope import Envelope
+from roles.messages import Submission, Verdict, open_row
+from roles.rules import Reason, Reject
+from roles.spec import RunSpec
+
+PROVABLE = frozenset(
+    {Reason.STALE_POLICY, Reason.WRONG_POLICY, Reason.NOT_ADMITTED, Reason.WRONG_COUNTS, Reason.BLOB_TOO_LARGE}
+)
+PER_STEP = 4
+"""Verdicts of this kind a node can cause in a step: it may be struck, but not make us write for ever."""
+
+
+class GateFaults:
+    """What the gate rejected and is not signed yet, and what is."""
+
+    def __init__(self, spec: RunSpec, run: str) -> None:
+        self._spec, self._run = spec, run
+        self._waiting: dict[str, tuple[Submission, Reason]] = {}
+        self._signed: dict[str, Verdict | None] = {}
+        self._counts: Counter[tuple[str, int]] = Counter()
+
+    def note(self, row: Envelope, refusal: Reject) -> None:
+        """Take note of a rejected row."""
+        if row.kind != "submission/1" or refusal.reason not in PROVABLE:
+            return
+        if row.digest in self._signed or row.digest in self._waiting:
+            return
+        submission = open_row(row, run=self._run, buckets=self._spec.buckets)
+        if isinstance(submission, Submission) and row.signer == submission.node:
+            self._counts[(submission.node, submission.step)] += 1
+            if self._counts[(submission.node, submission.step)] <= PER_STEP:
+                self._waiting[row.digest] = (submission, refusal.reason)
+
+    def take(self) -> list[tuple[str, Submission, Reason]]:
+        """Faults to be signed now; each is handed out once."""
+        taken = [(digest, *what) for digest, what in self._waiting.items()]
+        self._signed.update(dict.fromkeys(self._waiting))
+        self._waiting.clear()
+        return taken
+
+    def keep(self, verdict: Verdict) -> None:
+        """Remember a signed one."""
+        self._signed[verdict.submission] = verdict
+
+    def forget_before(self, step: int) -> list[Verdict]:
+        """Drop those of older steps; their verdicts."""
+        old = [verdict for verdict in self._signed.values() if verdict is not None and verdict.step < step]
+        for verdict in old:
+            del self._signed[verdict.submission]
+        for place in [place for place in self._counts if place[1] < step]:
+            del self._counts[place]
+        return old

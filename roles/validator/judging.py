@@ -1,0 +1,306 @@
+"""From a submission that passed the gate to a signed verdict, and again when what it waited for arrives."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from dht.envelope import Envelope
+from dht.errors import Malformed, NodeError
+from roles import rules
+from roles.compute import ComputeThread
+from roles.inference.engine import Engine
+from roles.messages import Submission, Verdict
+from roles.observer import Observer
+from roles.ports import Clock, Relays
+from roles.rules import Ignore, Reason, Refusal
+from roles.spec import RunSpec
+from roles.tasks import Task
+from roles.trusted import AdmittedSubmission, TrustedState
+from roles.validator.gate_faults import GateFaults
+from roles.validator.records import JudgedRows, place_of_verdict
+from roles.validator.signing import Signing
+from roles.verification import Check, Finding, Verifier
+from roles.verification.policies import PolicyShelf
+
+log = structlog.get_logger()
+
+PASSING = frozenset({Reason.BLOB_MISSING, Reason.SCORING_TIMEOUT})
+"""Soft refusals that become an acceptance once resolved."""
+EQUIVOCATIONS_FORGIVEN = 2
+FETCHES = 8
+FETCH_SECONDS = 30
+TRIES_BEFORE_MISSING = 3
+LONGEST_RETRY_MS = 30_000
+
+
+def audit_always(digest: str) -> bool:
+    """The coin of a small run: every submission is audited."""
+    return True
+
+
+@dataclass(slots=True)
+class Item:
+    """What this validator knows of one submission. `due` (of the next try) and `seen` are unix milliseconds."""
+
+    admitted: AdmittedSubmission
+    in_time: bool
+    seen: int
+    verdict: Verdict | None = None
+    busy: bool = False
+    failures: int = 0
+    due: int = 0
+
+    @property
+    def step(self) -> int:
+        """The submission's step."""
+        return self.admitted.submission.step
+
+
+class Judging:
+    """Everything this validator has to judge, and the loop's turn over it."""
+
+    def __init__(
+        self,
+        *,
+        spec: RunSpec,
+        trusted: TrustedState,
+        observer: Observer,
+        relays: Relays,
+        engine: Engine,
+        task: Task,
+        node: str,
+        folder: Path,
+        records: JudgedRows,
+        signing: Signing,
+        clock: Clock,
+        compute: ComputeThread,
+        audits: Callable[[str], bool],
+        checks: Sequence[Check],
+    ) -> None:
+        self.items: dict[str, Item] = {}
+        self._spec, self._trusted, self._observer, self._relays = spec, trusted, observer, relays
+        self._node, self._records, self._signing, self._clock = node, records, signing, clock
+        self._compute, self._audits = compute, audits
+        self._verifier = Verifier(spec=spec, run=trusted.run, engine=engine, task=task, checks=checks)
+        self._shelf = PolicyShelf(relays=relays, folder=folder, engine=engine, compute=compute)
+        self._places = asyncio.Semaphore(FETCHES)
+        self._fetches: set[asyncio.Task[None]] = set()
+        self._gate_faults = GateFaults(spec, trusted.run)
+        observer.listen(self._gate_faults.note)
+
+    def resume(self, group: asyncio.TaskGroup) -> None:
+        """Take back what was judged before a restart, and say it again."""
+        for opened in self._records.opened():
+            self._trusted.reopen_step(opened)
+        for row, in_time in self._records.rows():
+            self._readmit(row, in_time)
+        for verdict, sequences in self._records.verdicts():
+            self._verifier.duplicates.add(sequences, place_of_verdict(verdict))
+            if (item := self.items.get(verdict.submission)) is not None:
+                item.verdict = verdict
+            else:
+                self._gate_faults.keep(verdict)
+            group.create_task(self._signing.announce(verdict))
+
+    def _readmit(self, row: Envelope, in_time: bool) -> None:
+        try:
+            admitted = self._trusted.readmit_submission(row)
+        except (Malformed, Refusal) as error:
+            log.warning("row.unreadable", digest=row.digest, why=str(error))
+            return
+        self.items[row.digest] = Item(admitted, in_time, self._clock())
+
+    async def turn(self, group: asyncio.TaskGroup) -> None:
+        """Note what is new, and start whatever can be done now as tasks of the group."""
+        self._note_new()
+        self._fetch_policies(group)
+        for digest, submission, reason in self._gate_faults.take():
+            group.create_task(self._sign_gate_fault(digest, submission, reason))
+        for item in self._due():
+            item.busy = True
+            group.create_task(self._judge(item))
+        await self._shelf.keep_only(self._policies_wanted())
+
+    def stop(self) -> None:
+        """Give up fetches under way."""
+        for task in self._fetches:
+            task.cancel()
+
+    def forget_before(self, step: int) -> None:
+        """Drop items of older steps, and stop saying their verdicts."""
+        old = {digest: item for digest, item in self.items.items() if item.step < step and not item.busy}
+        for digest, item in old.items():
+            del self.items[digest]
+            if item.verdict is not None:
+                self._signing.withdraw(item.verdict)
+        for verdict in self._gate_faults.forget_before(step):
+            self._signing.withdraw(verdict)
+
+    # -- what is open --------------------------------------------------------------------------------------------
+
+    def is_pending(self, item: Item) -> bool:
+        """Whether this validator itself has not said anything yet, and will."""
+        return item.busy or (item.in_time and item.verdict is None and not self._waits_for_other(item))
+
+    def may_be_accepted(self, item: Item) -> bool:
+        """Whether this validator accepted it, or may yet."""
+        verdict = item.verdict
+        said = verdict is not None and (verdict.outcome == "accept" or Reason(verdict.reason) in PASSING)
+        return said or self.is_pending(item)
+
+    def _note_new(self) -> None:
+        """First sight of submissions: in time or late is decided once, and remembered."""
+        fresh = [item for digest, item in self._trusted.submissions.items() if digest not in self.items]
+        for admitted in fresh:
+            self.items[admitted.digest] = Item(admitted, self._is_in_time(admitted), self._clock())
+        if fresh:
+            self._keep_rows([self.items[admitted.digest] for admitted in fresh])
+
+    def _keep_rows(self, items: Iterable[Item]) -> None:
+        rows = [(item.admitted.submission, item.admitted.row, item.in_time) for item in items]
+        steps = {submission.step for submission, _, _ in rows}
+        self._records.keep_rows(rows, [self._trusted.opened[step] for step in steps if step in self._trusted.opened])
+
+    def _is_in_time(self, admitted: AdmittedSubmission) -> bool:
+        head = self._trusted.head
+        if head is None:
+            return False
+        standing = self._trusted.standings.get(admitted.digest)
+        others = standing.verdicts.items() if standing else ()
+        vouched = any(verdict.outcome == "accept" and name != self._node for name, verdict in others)
+        async_level = self._spec.training.async_level
+        try:
+            rules.check_timing(admitted.submission, head=head, async_level=async_level, vouched=vouched)
+        except Ignore:
+            return False
+        return True
+
+    def _due(self) -> list[Item]:
+        """Items to look at now, ordered so that the engine's weights change rarely."""
+        now = self._clock()
+        ready = [item for item in self.items.values() if not item.busy and item.due <= now and self._is_ready(item)]
+        return sorted(ready, key=lambda item: (item.admitted.submission.policy_step, item.step))
+
+    def _is_ready(self, item: Item) -> bool:
+        if not self._is_open(item):
+            return False
+        if self._refusal_by_rival(item) is not None:
+            return True
+        if not item.in_time:
+            item.in_time = self._is_in_time(item.admitted)  # another validator may vouch for it by now
+            if item.in_time:
+                self._keep_rows([item])
+        return item.in_time and not self._waits_for_other(item) and self._shelf.has(item.admitted.submission.policy)
+
+    def _is_open(self, item: Item) -> bool:
+        """Whether a verdict is still to be given, or to be given again."""
+        verdict, digest = item.verdict, item.admitted.digest
+        if verdict is None:
+            return True
+        if verdict.outcome == "soft":
+            return Reason(verdict.reason) in PASSING
+        if verdict.outcome == "fault":
+            return False
+        rival = self._trusted.rival(item.admitted.submission, digest) is not None
+        return rival or (not verdict.audited and digest in self._trusted.disputed())
+
+    def _waits_for_other(self, item: Item) -> bool:
+        """A validator accepts one submission of an index only; the first it saw comes first."""
+        submission, digest = item.admitted.submission, item.admitted.digest
+        before = True
+        for other in self._trusted.known_digests(submission.node, submission.step, submission.index):
+            if other == digest:
+                before = False
+                continue
+            verdict = self.items[other].verdict if other in self.items else None
+            if (verdict is None and before) or (verdict is not None and verdict.outcome == "accept"):
+                return True
+        return False
+
+    def _refusal_by_rival(self, item: Item) -> Finding | None:
+        """Another submission of the same index has a quorum: soft, unless the node does that again and again."""
+        submission = item.admitted.submission
+        if self._trusted.rival(submission, item.admitted.digest) is None:
+            return None
+        if self._trusted.equivocations(submission.node) > EQUIVOCATIONS_FORGIVEN:
+            return Finding("fault", Reason.REPEATED_EQUIVOCATION)
+        return Finding("soft", Reason.EQUIVOCATION)
+
+    # -- judging -------------------------------------------------------------------------------------------------
+
+    async def _judge(self, item: Item) -> None:
+        began = self._clock()
+        try:
+            finding = self._refusal_by_rival(item) or await self._audit(item)
+            if finding is not None and not _is_said(item.verdict, finding):
+                admitted = item.admitted
+                item.verdict = await self._signing.sign(admitted.submission, admitted.digest, finding, began=began)
+        finally:
+            item.busy = False
+            self._observer.wake()
+
+    async def _sign_gate_fault(self, digest: str, submission: Submission, reason: Reason) -> None:
+        finding = Finding("fault", reason)
+        self._gate_faults.keep(await self._signing.sign(submission, digest, finding, began=self._clock()))
+
+    async def _audit(self, item: Item) -> Finding | None:
+        """Fetch the blob and run the checks; None when nothing can be said yet."""
+        submission, digest = item.admitted.submission, item.admitted.digest
+        try:
+            async with self._places, asyncio.timeout(FETCH_SECONDS):
+                limit = self._spec.checks.max_blob
+                data = await self._relays.get(submission.blob, limit=limit, relays=item.admitted.relays)
+        except (NodeError, TimeoutError):
+            return self._note_failure(item, Finding("soft", Reason.BLOB_MISSING))
+        audit = digest in self._trusted.disputed() or self._audits(digest)
+        try:
+            finding = await self._compute.run(self._verify, item.admitted, data, audit)
+        except Exception as error:  # a fault of this node, whatever it is, condemns nobody and stops nothing  # VAL-05
+            log.error("submission.unjudged", submission=digest, why=f"{type(error).__name__}: {error}")
+            return self._note_failure(item, None)
+        if finding.reason in PASSING:
+            self._note_failure(item, None)
+        return finding
+
+    def _verify(self, admitted: AdmittedSubmission, data: bytes, audit: bool) -> Finding:
+        self._shelf.load(admitted.submission.policy)
+        return self._verifier.judge(admitted.submission, seed=admitted.seed, data=data, audit=audit)
+
+    def _note_failure(self, item: Item, finding: Finding | None) -> Finding | None:
+        """Try again later; after a few tries the finding stands meanwhile."""
+        item.failures += 1
+        item.due = self._clock() + min(250 * 2 ** min(item.failures, 10), LONGEST_RETRY_MS)
+        return finding if item.failures >= TRIES_BEFORE_MISSING else None
+
+    # -- policies ------------------------------------------------------------------------------------------------
+
+    def _policies_wanted(self) -> set[str]:
+        """The newest committed checkpoints, and those that unjudged items name."""
+        commits = self._trusted.view.commits if self._trusted.view else {}
+        newest = {commits[step].manifest for step in sorted(commits)[-(self._spec.training.async_level + 2) :]}
+        return newest | {item.admitted.submission.policy for item in self.items.values() if self._is_open(item)}
+
+    def _fetch_policies(self, group: asyncio.TaskGroup) -> None:
+        wanted = self._policies_wanted()
+        for commit in self._trusted.view.commits.values() if self._trusted.view else ():
+            if commit.manifest in wanted and self._shelf.wants(commit.manifest):
+                self._shelf.reserve(commit.manifest)
+                task = group.create_task(self._fetch_policy(commit.step))
+                self._fetches.add(task)
+                task.add_done_callback(self._fetches.discard)
+
+    async def _fetch_policy(self, step: int) -> None:
+        if self._trusted.view is not None:
+            await self._shelf.fetch(self._trusted.view.commits[step])
+        self._observer.wake()
+
+
+def _is_said(said: Verdict | None, finding: Finding) -> bool:
+    """Whether a verdict says this already."""
+    found = (finding.outcome, int(finding.reason), finding.audited)
+    return said is not None and (said.outcome, said.reason, said.audited) == found

@@ -1,0 +1,161 @@
+"""The validator's life: two loops of named steps over one trusted state, verdicts and tally, until nothing is left to do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from dht.identity import NodeKey
+from roles.announce import Voice
+from roles.compute import ComputeThread
+from roles.inference.engine import Engine
+from roles.observer import Observer
+from roles.ports import Clock, Ledger, Relays
+from roles.spec import RunSpec
+from roles.tasks import Task
+from roles.trusted import TrustedState
+from roles.validator.judging import Item, Judging, audit_always
+from roles.validator.records import JudgedRows
+from roles.validator.signing import Signing
+from roles.validator.tallying import Tallying
+from roles.verification import CHECKS, Check
+
+EXTRA_STEPS = 8
+"""Older steps whose rows are still read, because others' verdicts on them are missing."""
+END_QUIET_MS, END_SETTLE_MS, END_PATIENCE_MS = 3_000, 20_000, 600_000
+"""After the final commit: for stragglers, for the verdicts of others, for a quorum to tally."""
+
+
+class Validator:
+    """One validator of a run. `run` returns when the run has ended and nothing creditable is left."""
+
+    def __init__(
+        self,
+        *,
+        spec: RunSpec,
+        trusted: TrustedState,
+        observer: Observer,
+        voice: Voice,
+        ledger: Ledger,
+        relays: Relays,
+        engine: Engine,
+        task: Task,
+        key: NodeKey,
+        state: Path,
+        clock: Clock,
+        compute: ComputeThread,
+        audits: Callable[[str], bool] = audit_always,
+        checks: Sequence[Check] = CHECKS,
+    ) -> None:
+        self.spec, self.trusted, self.node = spec, trusted, key.node
+        self._observer, self._clock = observer, clock
+        self._records = JudgedRows(state / "judged.sqlite")
+        self.judging = Judging(
+            spec=spec,
+            trusted=trusted,
+            observer=observer,
+            relays=relays,
+            engine=engine,
+            task=task,
+            node=key.node,
+            folder=state / "checkpoints",
+            records=self._records,
+            signing=Signing(trusted=trusted, voice=voice, records=self._records, clock=clock),
+            clock=clock,
+            compute=compute,
+            audits=audits,
+            checks=checks,
+        )
+        self.tallying = Tallying(
+            spec=spec,
+            trusted=trusted,
+            observer=observer,
+            voice=voice,
+            ledger=ledger,
+            relays=relays,
+            node=key.node,
+            folder=state / "tallies",
+            records=self._records,
+            clock=clock,
+        )
+        self._ended_at: int | None = None
+        self._forgotten = 0
+
+    async def run(self) -> None:
+        """Judge and tally until the run is over."""
+        over = asyncio.Event()
+        try:
+            async with asyncio.TaskGroup() as group:
+                await self._resume(group)
+                group.create_task(self._tally_until(over))
+                await self._judge_until(over, group)
+        finally:
+            self._records.close()
+
+    async def _resume(self, group: asyncio.TaskGroup) -> None:
+        watch = self._observer.watch()
+        while self.trusted.view is None:
+            await watch.changed(timeout=1.0)
+        self.judging.resume(group)
+        await self.tallying.resume()
+
+    async def _judge_until(self, over: asyncio.Event, group: asyncio.TaskGroup) -> None:
+        watch = self._observer.watch()
+        while not over.is_set():
+            await watch.changed(timeout=1.0)
+            await self.judging.turn(group)
+            if self._is_over():
+                over.set()
+        self.judging.stop()
+
+    async def _tally_until(self, over: asyncio.Event) -> None:
+        while not over.is_set():
+            await self.tallying.turn(is_settled=self._is_settled)
+            self._forget_final()
+            try:
+                async with asyncio.timeout(0.5):
+                    await over.wait()
+            except TimeoutError:
+                continue
+
+    def _undecided(self) -> list[Item]:
+        """Creditable items whose fate is open: not accepted by a quorum, and not refused by this validator."""
+        return [
+            item
+            for digest, item in self.judging.items.items()
+            if not self.tallying.is_credited(item.admitted.submission)
+            and self.tallying.may_be_credited(item.admitted.submission)
+            and not self.trusted.is_accepted(digest)
+            and self.judging.may_be_accepted(item)
+        ]
+
+    def _is_settled(self) -> bool:
+        """Whether nothing creditable waits for a verdict."""
+        committed = self.trusted.view.commits if self.trusted.view else {}
+        return not any(item.step in committed for item in self._undecided())
+
+    def _is_over(self) -> bool:
+        """Whether the run has ended and nothing creditable is left, or can be waited for."""
+        newest = self.trusted.newest_commit()
+        if newest is None or not newest.final:
+            return False
+        now = self._clock()
+        if self._ended_at is None:
+            self._ended_at = now
+        quiet = now - max([self._ended_at, *(item.seen for item in self.judging.items.values())])
+        items = [item for item in self._undecided() if item.step <= newest.step]
+        if self.tallying.has_uncredited(newest.step) or any(self.judging.is_pending(item) for item in items):
+            return quiet > END_PATIENCE_MS
+        return quiet > (END_SETTLE_MS if items else END_QUIET_MS)
+
+    def _forget_final(self) -> None:
+        """Drop what is final and past dispute; ask for the rows of what is not."""
+        open_steps = {item.step for item in self._undecided()}
+        self._observer.extra_steps = set(sorted(open_steps)[-EXTRA_STEPS:])
+        oldest = self.tallying.oldest_creditable_step()
+        if oldest > self._forgotten:
+            self._forgotten = oldest
+            self.judging.forget_before(oldest)
+            self._records.forget_before(oldest, self.tallying.epoch)
+            self.trusted.forget_before(oldest)
