@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from dht.errors import NodeError, TransportError
@@ -12,7 +13,9 @@ from roles.shardcast.errors import Oversize, WrongBytes
 from roles.shardcast.link import RelayInfo, RelayLink, Sink
 from roles.shardcast.shards import Layout
 
-WAIT_FOR_SHARD = 2.0
+PATIENT_AFTER = 3
+"""Shards in a row that no relay has; until then another one is tried at once."""
+WAIT_FOR_SHARD = 0.5
 """Seconds a relay is asked to hold a request for a shard on its way to it."""
 FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 1.0
@@ -37,8 +40,9 @@ class ShardGatherer:
 
     async def gather(self, missing: Iterable[int]) -> None:
         """Fetch them all. Raises TransportError after `stall` seconds without one arriving, StoreFull at once."""
-        queue = list(missing)
-        random.shuffle(queue)  # neighbours fetch different shards first, and serve each other sooner
+        order = list(missing)
+        random.shuffle(order)  # neighbours fetch different shards first, and serve each other sooner
+        queue = deque(order)
         self._moved = time.monotonic()
         try:
             async with asyncio.TaskGroup() as group:
@@ -47,20 +51,20 @@ class ShardGatherer:
         except BaseExceptionGroup as errors:
             raise first_error(errors) from errors
 
-    async def _work(self, queue: list[int]) -> None:
+    async def _work(self, queue: deque[int]) -> None:
+        misses, pause = 0, FIRST_PAUSE
         while queue:
-            await self._fetch(queue.pop())
-
-    async def _fetch(self, index: int) -> None:
-        pause, wait = FIRST_PAUSE, 0.0
-        while True:
-            if await self._try_all(index, wait):
-                self._moved = time.monotonic()
-                return
+            index = queue.pop()
+            if await self._try_all(index, WAIT_FOR_SHARD if misses >= PATIENT_AFTER else 0.0):
+                self._moved, misses, pause = time.monotonic(), 0, FIRST_PAUSE
+                continue
+            queue.appendleft(index)  # one that is here already may be had meanwhile
+            misses += 1
             if time.monotonic() - self._moved > self._link.limits.stall:  # WGT-12
                 raise TransportError(f"no relay gave a shard for {self._link.limits.stall:g} seconds")
-            await asyncio.sleep(pause)
-            pause, wait = min(2 * pause, LONGEST_PAUSE), WAIT_FOR_SHARD
+            if misses >= PATIENT_AFTER:
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
 
     async def _try_all(self, index: int, wait: float) -> bool:
         for relay in self._link.order(self._hints):
