@@ -1,0 +1,139 @@
+"""The observer: brings rows to the gate in an order that lets them in, keeps what must wait, survives every source."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from dht.envelope import Envelope
+from dht.memory import MemoryDirectory, MemoryNetwork
+from dht.records import unix_ms
+from ledger.memory import MemoryChain, MemoryLedger
+from roles.messages import ROW_RULES, Submission
+from roles.observer import Observer
+from roles.rules import Reason, Reject
+from roles.trusted import TrustedState
+from roles.worker.generation import submission_digest
+from tests.builders import (
+    STRANGER,
+    TRAINER,
+    TRAINER_OPERATOR,
+    VALIDATORS,
+    WORKERS,
+    World,
+    make_chain,
+    make_head,
+    make_row,
+    make_spec,
+    make_submission,
+    make_verdict,
+    make_world,
+    manifest_of,
+    register_workers,
+)
+
+
+@dataclass
+class Scene:
+    """An observer over a directory and a chain."""
+
+    world: World
+    chain: MemoryChain
+    directory: MemoryDirectory
+    observer: Observer
+    rejected: list[tuple[Envelope, Reject]]
+
+    @property
+    def trusted(self) -> TrustedState:
+        return self.observer.trusted
+
+    async def put(self, *rows: Envelope) -> None:
+        """Into the directory."""
+        for row in rows:
+            await self.directory.publish(row)
+
+    def submission_row(self, submission: Submission, **changes: object) -> Envelope:
+        """Signed by the first worker, now."""
+        return make_row(submission, WORKERS[0], spec=self.world.spec, now=unix_ms(), **changes)
+
+
+@pytest.fixture
+async def scene() -> Scene:
+    spec = make_spec()
+    chain = make_chain(spec)
+    await register_workers(chain, spec)
+    ledger = MemoryLedger(chain, run=spec.run_id, operator_key=TRAINER_OPERATOR)
+    await ledger.commit_checkpoint(term=1, step=0, manifest=manifest_of(0), parent="00" * 32, final=False)
+    limits = {kind: rule.max_bytes for kind, rule in ROW_RULES.items()}
+    lifetimes = {kind: rule.lifetime for kind, rule in ROW_RULES.items()}
+    directory = MemoryDirectory(MemoryNetwork(run=spec.run_id, limits=limits, lifetimes=lifetimes))
+    rejected: list[tuple[Envelope, Reject]] = []
+    observer = Observer(spec=spec, trusted=TrustedState(spec, spec.run_id), directory=directory, ledger=ledger)
+    observer.listen(lambda row, error: rejected.append((row, error)))
+    scene = Scene(make_world(spec), chain, directory, observer, rejected)
+    await scene.put(make_row(make_head(), TRAINER, spec=spec, now=unix_ms()))
+    await observer.look()
+    return scene
+
+
+async def test_look__takes_over_ledger_and_head(scene: Scene) -> None:
+    assert scene.trusted.head == make_head()
+    assert scene.trusted.committed(0) == manifest_of(0)
+    assert set(scene.trusted.view.beacons if scene.trusted.view else ()) == {key.node for key in WORKERS}
+
+
+async def test_look__successor_and_verdict_found_before_their_predecessor(scene: Scene) -> None:
+    first = make_submission(scene.world)
+    second = make_submission(scene.world, index=1, predecessor=submission_digest(first))
+    verdict = make_row(make_verdict(second), VALIDATORS[0], spec=scene.world.spec, now=unix_ms())
+    await scene.put(scene.submission_row(second), verdict)
+    await scene.observer.look()
+    assert not scene.trusted.submissions
+    assert scene.observer.ignored[Reason.GAP] == 1
+    await scene.put(scene.submission_row(first))
+    await scene.observer.look()
+    assert set(scene.trusted.submissions) == {submission_digest(first), submission_digest(second)}
+
+
+async def test_look__gate_fault_is_told_once_and_changes_nothing(scene: Scene) -> None:
+    await scene.put(scene.submission_row(make_submission(scene.world, policy=manifest_of(5))))
+    await scene.observer.look()
+    await scene.observer.look()
+    assert [error.reason for _, error in scene.rejected] == [Reason.WRONG_POLICY]
+    assert not scene.trusted.submissions
+
+
+async def test_look__verdict_of_a_stranger_counts_for_nothing(scene: Scene) -> None:
+    submission = make_submission(scene.world)
+    forged = make_row(make_verdict(submission), STRANGER, spec=scene.world.spec, now=unix_ms())
+    await scene.put(scene.submission_row(submission), forged)
+    await scene.observer.look()
+    assert not scene.trusted.standings
+
+
+async def test_look__outages_are_remembered_and_end(scene: Scene) -> None:
+    scene.chain.is_down = scene.directory.faults.is_down = True
+    await scene.observer.look()
+    assert scene.observer.ledger_down
+    assert scene.observer.directory_down
+    assert scene.trusted.head == make_head()
+    scene.chain.is_down = scene.directory.faults.is_down = False
+    await scene.observer.look()
+    assert scene.observer.ledger_down is None
+    assert scene.observer.directory_down is None
+
+
+async def test_read_rows__nothing_while_the_directory_is_down(scene: Scene) -> None:
+    scene.directory.faults.is_down = True
+    assert await scene.observer.read_rows([f"{scene.world.run}/tally/0"]) == []
+
+
+async def test_watch__two_waiters_each_see_every_change(scene: Scene) -> None:
+    first, second = scene.observer.watch(), scene.observer.watch()
+    await first.changed()
+    await second.changed()
+    scene.observer.wake()
+    await first.changed(timeout=0.5)
+    await second.changed(timeout=0.5)
+    assert scene.observer.version > 0
