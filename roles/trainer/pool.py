@@ -142,9 +142,10 @@ class Pool:
         """Of the groups fetched lately: how many teach something, how many there were."""
         return sum(self._recent), len(self._recent)
 
-    def is_judged(self, digest: str) -> bool:
-        """Whether the submission is lined up here."""
-        return digest in self._entries
+    def is_here(self, digest: str) -> bool:
+        """Whether the submission's blob was fetched, or refused."""
+        entry = self._entries.get(digest)
+        return entry is not None and entry.is_done
 
     def _oldest_policy(self) -> int:
         head = self._trusted.head

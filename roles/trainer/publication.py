@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 
 import structlog
 
@@ -24,6 +25,17 @@ log = structlog.get_logger()
 PUT_TIMEOUT = 3600.0
 RETRY_SECONDS = 1.0
 LEDGER_TIMEOUT = 120.0
+FOUND_SECONDS = 0.25
+SEEN_MS = 30_000
+"""How long a commit that was sent, or refused, is looked for: the view of the ledger may lag behind what it took."""
+
+
+@dataclass(slots=True)
+class Sending:
+    """What became of a commit so far. `until` is unix milliseconds."""
+
+    until: int = 0
+    refusal: str = ""
 
 
 class Publication:
@@ -98,20 +110,22 @@ class Publication:
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _commit(self, step: int, digest: str, final: bool) -> Commit:
-        """The commit as it stands on the ledger: sent once, found again after a restart or a lost answer."""
-        said = ""
+        """The commit as it stands on the ledger: sent once, and found again after a restart, a lost answer, or by a
+        view of the ledger that lags behind."""
+        outcome, said = Sending(), ""
         while True:
             try:
                 async with asyncio.timeout(LEDGER_TIMEOUT):
                     found = await self._found(step, digest)
                     if found is not None:
                         return found
-                    await self._send_commit(step, digest, final)
+                    if await self._send_commit(step, digest, final, outcome):
+                        continue
             except (LedgerError, TimeoutError) as error:
                 if str(error) != said:
                     log.warning("checkpoint.uncommitted", step=step, why=str(error) or "the ledger does not answer")
                 said = str(error)
-                await asyncio.sleep(RETRY_SECONDS)
+            await asyncio.sleep(RETRY_SECONDS if said else FOUND_SECONDS)
 
     async def _found(self, step: int, digest: str) -> Commit | None:
         for commit in await self._ledger.commits(step):
@@ -121,13 +135,23 @@ class Publication:
                 return commit
         return None
 
-    async def _send_commit(self, step: int, digest: str, final: bool) -> None:
+    async def _send_commit(self, step: int, digest: str, final: bool, outcome: Sending) -> bool:
+        """Send, unless only seeing it is awaited; whether it was sent. Raises CommitRefused for a refusal that stands."""
+        now = self._clock()
+        if outcome.refusal and now > outcome.until:
+            raise CommitRefused(f"the contract refuses checkpoint {step}: {outcome.refusal}")
+        if now <= outcome.until:
+            return False
         parent = ZERO_DIGEST if step == 0 else self._digest_of(step - 1)
+        outcome.until = now + SEEN_MS
         try:
             await self._ledger.commit_checkpoint(term=TERM, step=step, manifest=digest, parent=parent, final=final)
         except LedgerRejected as error:
-            if await self._found(step, digest) is None:
-                raise CommitRefused(f"the contract refuses checkpoint {step}: {error.reason}") from error
+            outcome.refusal = error.reason
+        except LedgerError:
+            outcome.until = 0
+            raise
+        return True
 
     def _digest_of(self, step: int) -> str:
         row = self._journal.manifest(step)

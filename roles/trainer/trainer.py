@@ -17,6 +17,7 @@ from dht.errors import NodeError
 from dht.identity import NodeKey
 from ledger.errors import LedgerError
 from roles.announce import Voice
+from roles.assignment import policy_window
 from roles.compute import ComputeThread
 from roles.messages import OpenStep
 from roles.observer import Observer
@@ -83,6 +84,7 @@ class Trainer:
         self._lifecycle = Lifecycle()
         self._seen_at: dict[str, int] = {}  # submission -> unix ms of the first sight
         self._said = ""
+        self._heard, self._heard_at = (0, 0, 0), 0  # what was handed in when last looked at, and when that changed
 
     @property
     def state(self) -> TrainerState:
@@ -256,13 +258,13 @@ class Trainer:
 
     def _first_demand(self, step: int) -> Demand:
         fraction = self._usable_fraction()
-        in_hand = self._usable(step) + self._pending() * fraction
+        in_hand = self._usable(step) + self._pending(step) * fraction
         return open_demand(self._spec, workers=self._workers(), usable_fraction=fraction, in_hand=in_hand)
 
     async def _ask_for_more(self, step: int) -> None:
         """Raise the limit while the batch is short and somebody has used up the old one."""
         opened = self._trusted.opened.get(step)
-        if opened is None or not self._is_limit_reached(opened):
+        if opened is None or not (self._is_limit_reached(opened) or self._has_stalled(opened)):
             return
         usable = self._usable(step)
         limit = raised_limit(
@@ -270,27 +272,36 @@ class Trainer:
             Demand(opened.limit, opened.share),
             workers=self._workers(),
             usable=usable,
-            pending=self._pending(),
+            pending=self._pending(step),
             usable_fraction=self._usable_fraction(),
         )
         if limit > opened.limit:
             log.info("limit.raised", step=step, limit=limit, usable=usable)
             await self._heads.raise_limit(limit)
 
-    def _is_limit_reached(self, opened: OpenStep) -> bool:
-        """Whether some worker has handed in the last index that the limit and its share allow."""
-        nodes = {item.submission.node for item in self._trusted.submissions.values()}
-        for node in nodes:
-            last = self._trusted.previous_index(node, opened.step, opened.limit)
-            if last is not None and self._trusted.known_digests(node, opened.step, last):
-                return True
-        return False
+    def _has_stalled(self, opened: OpenStep) -> bool:
+        """Whether nothing was handed in for a while: the only workers that this limit admits may have died."""
+        now, heard = self._clock(), (opened.step, opened.limit, len(self._trusted.submissions))
+        if heard != self._heard:
+            self._heard, self._heard_at = heard, now
+        return now - self._heard_at > PENDING_SECONDS * 1000
 
-    def _pending(self) -> int:
-        """Groups handed in lately and not judged yet."""
+    def _is_limit_reached(self, opened: OpenStep) -> bool:
+        """Whether some worker has handed in the last index that the limit and its share allow, or none was allowed any."""
+        nodes = {item.submission.node for item in self._trusted.submissions.values()}
+        lasts = {node: self._trusted.previous_index(node, opened.step, opened.limit) for node in nodes}
+        if nodes and all(last is None for last in lasts.values()):
+            return True  # a share below one may admit no index of anybody: then nobody would ever hand one in
+        return any(
+            last is not None and self._trusted.known_digests(node, opened.step, last) for node, last in lasts.items()
+        )
+
+    def _pending(self, step: int) -> int:
+        """Groups handed in lately that the step may use and whose blob is not here yet: not judged, or on its way."""
         now, counted = self._clock(), 0
+        window = policy_window(step, self._spec.training.async_level)
         for digest, item in self._trusted.submissions.items():
-            if self._pool.is_judged(digest) or self._is_refused(item):
+            if item.submission.policy_step not in window or self._pool.is_here(digest) or self._is_refused(item):
                 continue
             if now - self._seen_at.setdefault(digest, now) < PENDING_SECONDS * 1000:
                 counted += item.submission.groups

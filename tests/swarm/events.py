@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from typing import Any
@@ -17,6 +18,7 @@ class EventLog:
 
     def __init__(self) -> None:
         self.rows: list[Event] = []
+        self._began = time.monotonic()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._changed = asyncio.Event()
 
@@ -35,7 +37,7 @@ class EventLog:
             structlog.configure(**before)
 
     def _take(self, logger: object, level: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-        self.rows.append({"level": level, **event})
+        self.rows.append({"level": level, "at": round(time.monotonic() - self._began, 3), **event})
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._wake)
         raise structlog.DropEvent

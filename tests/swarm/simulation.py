@@ -341,6 +341,7 @@ class SimulatedSwarm:
                     for task in beside:
                         task.cancel()
             finally:
+                await compute.run(lambda: None)  # a kill ends threads too: nothing may write after it
                 compute.close()
 
     async def _act(self, actor: Actor) -> None:
