@@ -14,6 +14,7 @@ from ledger.wallet import address_of
 from roles.messages import Verdict
 from roles.rules import Reason
 from roles.tally import open_tally
+from roles.verification import CHECKS, Case, Check
 from roles.worker.generation import Made, submission_digest
 from tests.builders import (
     VALIDATOR_OPERATORS,
@@ -264,6 +265,45 @@ async def test_run__lying_proposer_is_refused_and_the_next_round_counts(tmp_path
         assert root.round != 0
         assert root.total == made.submission.tokens
         assert VALIDATOR_OPERATOR_ADDRESSES[0] not in root.attesters
+
+
+async def test_run__proposal_without_a_blob_holds_nobody_up(tmp_path: Path) -> None:
+    """Nor does a hint of rubbish, as long as a hint may be."""
+    async with running(tmp_path, validators=(1, 2)) as network:
+        made = await network.make()
+        await network.hand_in(made)
+        await network.until(lambda: len(network.accepted()) == 1)
+        await network.commit(final=True)
+        await network.promise_tally(0, hint=("\u20ac" * 341,))
+        await network.until_epochs(1)
+        assert (await network.ledger.final_roots())[0].total == made.submission.tokens
+
+
+async def test_run__fault_of_this_node_condemns_nobody__val_05(tmp_path: Path) -> None:
+    """The checker breaks twice; then it does its work."""
+    broken = iter([True, True])
+
+    def breaks(case: Case) -> None:
+        if next(broken, False):
+            raise RuntimeError("out of memory")
+
+    checks = (Check("breaks", breaks), *CHECKS)
+    async with running(tmp_path, validators=(0,), checks=checks) as network:
+        made = await network.make()
+        await network.hand_in(made)
+        assert reasons(await verdicts_on(network, made.digest, 1)) == {("accept", Reason.ACCEPTED)}
+
+
+async def test_run__fault_by_another_obliges_to_audit(tmp_path: Path) -> None:
+    async with running(tmp_path, validators=(0,), audits=lambda digest: False) as network:
+        made = await network.make()
+        await network.hand_in(made)
+        (said,) = await verdicts_on(network, made.digest, 1)
+        assert (said.outcome, said.audited) == ("accept", False)
+        fault = make_verdict(made.submission, outcome="fault", reason=int(Reason.PROOF_MISMATCH))
+        await network.voice(VALIDATORS[1]).announce(fault)
+        await network.until(lambda: getattr(network.verdict_of(0, made.digest), "audited", False))
+        assert reasons([v for v in [network.verdict_of(0, made.digest)] if v]) == {("accept", Reason.ACCEPTED)}
 
 
 async def test_run__verdict_follows_within_a_third_of_a_second(tmp_path: Path) -> None:
