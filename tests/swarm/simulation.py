@@ -98,6 +98,16 @@ class RelayFaults:
     serves_wrong_bytes: bool = False
 
 
+class _OneBlock(httpx.AsyncByteStream):
+    """A body not read yet."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield self._data
+
+
 class FaultyTransport(httpx.AsyncBaseTransport):
     """One relay's application in this process, behind its faults. A client that goes away does not stop the server."""
 
@@ -120,7 +130,7 @@ class FaultyTransport(httpx.AsyncBaseTransport):
         if self._faults.serves_wrong_bytes and request.method == "GET" and request.url.path.startswith("/blobs/"):
             data = bytearray(await reply.aread())
             data[len(data) // 2] ^= 1
-            return httpx.Response(reply.status_code, headers=reply.headers, content=bytes(data))
+            return httpx.Response(reply.status_code, headers=reply.headers, stream=_OneBlock(bytes(data)))
         return reply
 
 
