@@ -1,0 +1,75 @@
+"""The event stream: bounded, counted, readable, and free of secrets."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+
+from node.log import EventStream, configure_logging, format_line
+from node.testnet.events import EventTail
+
+
+@pytest.fixture(autouse=True)
+def _restored_logging() -> Iterator[None]:
+    handlers, level = logging.getLogger().handlers[:], logging.getLogger().level
+    yield
+    structlog.reset_defaults()
+    logging.captureWarnings(False)
+    for handler in logging.getLogger().handlers:
+        if handler not in handlers:
+            handler.close()
+    logging.getLogger().handlers[:] = handlers
+    logging.getLogger().setLevel(level)
+
+
+def configured(tmp_path: Path) -> tuple[EventStream, io.StringIO]:
+    events, terminal = EventStream(tmp_path / "events.jsonl"), io.StringIO()
+    configure_logging(
+        events=events, terminal=terminal, level="info", library_log=tmp_path / "node.log", bound={"role": "worker"}
+    )
+    return events, terminal
+
+
+def test_configure_logging__event_to_file_and_terminal(tmp_path: Path) -> None:
+    events, terminal = configured(tmp_path)
+    structlog.get_logger().info("submission.sent", step=7, submission="a" * 64, wallet_password="hunter2")
+    events.close()
+    (line,) = (tmp_path / "events.jsonl").read_text().splitlines()
+    found = json.loads(line)
+    assert (found["event"], found["role"], found["step"]) == ("submission.sent", "worker", 7)
+    assert "hunter2" not in line + terminal.getvalue()
+    assert "submission.sent step=7 submission=aaaaaa..aaaa" in terminal.getvalue()
+    assert events.counts["submission.sent"] == 1
+
+
+def test_event_stream__begins_anew_past_its_limit(tmp_path: Path) -> None:
+    events = EventStream(tmp_path / "events.jsonl", limit=200)
+    for number in range(20):
+        events.write({"event": "row.read", "number": number})
+    events.close()
+    assert (tmp_path / "events.jsonl").stat().st_size <= 240
+    assert (tmp_path / "events.1.jsonl").exists()
+
+
+def test_event_tail__gives_whole_lines_once(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    tail = EventTail(path)
+    assert list(tail.read()) == []  # not there yet
+    path.write_text('{"event":"a"}\nnot json\n{"event":"b"')
+    assert [event["event"] for event in tail.read()] == ["a"]
+    with path.open("a") as file:
+        file.write("}\n")
+    assert [event["event"] for event in tail.read()] == ["b"]
+    path.write_text('{"event":"c"}\n')  # begun anew
+    assert [event["event"] for event in tail.read()] == ["c"]
+
+
+def test_format_line__warning_is_marked_and_exceptions_stay_in_the_file() -> None:
+    event = {"ts": 0.0, "level": "warning", "role": "relay", "event": "rows.unread", "exception": "Traceback .."}
+    assert format_line(event).endswith("relay     WARNING rows.unread")

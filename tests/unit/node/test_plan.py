@@ -1,0 +1,81 @@
+"""What a testnet is made of: the same seed gives the same keys, every port is its own."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from node.config import load_config
+from node.errors import ConfigError
+from node.run_creation import ChainPlace, build_spec, default_model, read_draft
+from node.testnet.plan import TestnetOptions, make_plan, write_node
+
+PLACE = ChainPlace(31337, "0x" + "11" * 20, "ab" * 32, "cd" * 32)
+
+
+def test_make_plan__same_seed_same_keys(tmp_path: Path) -> None:
+    one, two = (make_plan(TestnetOptions(tmp_path)) for _ in range(2))
+    other = make_plan(TestnetOptions(tmp_path, seed=2))
+    assert [node.key.node for node in one.nodes] == [node.key.node for node in two.nodes]
+    assert not {node.key.node for node in one.nodes} & {node.key.node for node in other.nodes}
+
+
+def test_make_plan__ports_and_operators_are_distinct(tmp_path: Path) -> None:
+    plan = make_plan(TestnetOptions(tmp_path, workers=3, validators=4, relays=3))
+    ports = [port for node in plan.nodes for port in (node.port, node.http_port) if port]
+    operators = [node.operator_key for node in plan.nodes if node.operator_key]
+    assert len(set(ports)) == len(ports) == 1 + 4 + 2 * 3
+    assert len(set(operators)) == len(operators) == 1 + 4 + 3
+    assert plan.quorum == 3
+
+
+@pytest.mark.parametrize("wrong", [{"validators": 0}, {"relays": 0}, {"steps": 0}, {"workers": -1}, {"workers": 100}])
+def test_make_plan__numbers_that_make_no_network(tmp_path: Path, wrong: dict[str, int]) -> None:
+    with pytest.raises(ConfigError):
+        make_plan(TestnetOptions(tmp_path, **wrong))
+
+
+def test_write_node__is_a_configuration_a_node_takes(tmp_path: Path) -> None:
+    plan = make_plan(TestnetOptions(tmp_path / 'with "quotes"'))
+    for node in plan.nodes:
+        write_node(node, join="join", spec=tmp_path / "spec.json", model=default_model())
+        tomllib.loads(node.config_file.read_text())
+        config = load_config(file=node.config_file, environment={}, flags={})
+        assert (config.role, config.home) == (node.role, node.home)
+        assert (config.spec is None) == (node.role == "worker")
+
+
+def test_build_spec__completes_the_built_in_draft(tmp_path: Path) -> None:
+    plan = make_plan(TestnetOptions(tmp_path))
+    spec = build_spec(
+        {**read_draft(None), "quorum": plan.quorum},
+        model=default_model(),
+        place=PLACE,
+        validators=[node.as_operator() for node in plan.validators],
+        trainers=[plan.trainer.as_operator()],
+    )
+    assert spec.task.size > 0
+    assert any(file.name.endswith(".safetensors") for file in spec.model.files)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"trainnig": {}}, "trainnig"),
+        ({"training": {"stesp": 3}}, "stesp"),
+        ({"tasks": [{"name": "arithmetik"}]}, "did you mean 'arithmetic'"),
+        ({"quorum": 1}, "quorum"),
+    ],
+)
+def test_build_spec__wrong_draft_is_named(tmp_path: Path, change: dict[str, object], said: str) -> None:
+    plan = make_plan(TestnetOptions(tmp_path))
+    with pytest.raises(ConfigError, match=said):
+        build_spec(
+            {**read_draft(None), "quorum": plan.quorum, **change},
+            model=default_model(),
+            place=PLACE,
+            validators=[node.as_operator() for node in plan.validators],
+            trainers=[plan.trainer.as_operator()],
+        )

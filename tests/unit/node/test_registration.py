@@ -1,0 +1,67 @@
+"""When a node registers anew, and how a wallet is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ledger.errors import WalletError
+from ledger.records import Registration
+from ledger.wallet import address_of, save_key, save_keystore
+from node.config import NodeConfig
+from node.errors import ConfigError
+from node.registration import Wallet, needs_registration, read_wallet
+
+KEY = bytes(31) + b"\x01"
+MINE = address_of(KEY)
+OTHER = address_of(bytes(31) + b"\x02")
+
+
+def held(*, wallet: str | None = None, claimed: str | None = None) -> Registration:
+    return Registration("12D3KooW", wallet, claimed, nonce=1, first_block=1, block=1)
+
+
+@pytest.mark.parametrize(
+    ("registration", "wallet", "needed"),
+    [
+        (None, Wallet(), True),
+        (held(), Wallet(), False),
+        (held(wallet=OTHER), Wallet(), False),  # no wallet named: whatever stands is fine
+        (held(wallet=MINE), Wallet(KEY, MINE), False),
+        (held(wallet=OTHER), Wallet(KEY, MINE), True),
+        (held(claimed=MINE), Wallet(KEY, MINE), True),  # the key is here now: link
+        (held(wallet=MINE), Wallet(address=MINE), False),  # linked already: naming the address must not unlink
+        (held(claimed=OTHER), Wallet(address=MINE), True),
+    ],
+)
+def test_needs_registration(registration: Registration | None, wallet: Wallet, needed: bool) -> None:
+    assert needs_registration(registration, wallet) is needed
+
+
+def config(wallet: str, password_file: Path | None = None) -> NodeConfig:
+    return NodeConfig(role="worker", wallet=wallet, wallet_password_file=password_file)
+
+
+def test_read_wallet__address() -> None:
+    assert read_wallet(config(MINE.lower())) == Wallet(address=MINE)
+
+
+def test_read_wallet__key_file(tmp_path: Path) -> None:
+    save_key(tmp_path / "wallet.key", KEY)
+    assert read_wallet(config(str(tmp_path / "wallet.key"))) == Wallet(KEY, MINE)
+
+
+def test_read_wallet__key_file_others_can_read(tmp_path: Path) -> None:
+    save_key(tmp_path / "wallet.key", KEY)
+    (tmp_path / "wallet.key").chmod(0o644)
+    with pytest.raises(WalletError, match="chmod 600"):
+        read_wallet(config(str(tmp_path / "wallet.key")))
+
+
+def test_read_wallet__encrypted_needs_its_password(tmp_path: Path) -> None:
+    save_keystore(tmp_path / "wallet.json", KEY, "correct")
+    with pytest.raises(ConfigError, match="--wallet-password-file"):
+        read_wallet(config(str(tmp_path / "wallet.json")))
+    (tmp_path / "password").write_text("correct\n")
+    assert read_wallet(config(str(tmp_path / "wallet.json"), tmp_path / "password")).address == MINE
