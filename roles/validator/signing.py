@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 import structlog
 
@@ -51,9 +52,11 @@ class Signing:
         try:
             async with self._places:
                 row = await self._voice.announce(verdict)
-            self._trusted.admit_verdict(row)
-        except (TransportError, Ignore) as error:
+        except TransportError as error:
             log.info("verdict.delayed", submission=verdict.submission, why=str(error))
+            return
+        with suppress(Ignore):  # the row may have come back through the directory already
+            self._trusted.admit_verdict(row)
 
     def withdraw(self, verdict: Verdict) -> None:
         """Stop saying it: what it is about is final."""
