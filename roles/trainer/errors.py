@@ -19,3 +19,7 @@ class StateForked(NodeError):
 
 class CommitRefused(NodeError):
     """The contract refuses the trainer's commit for good."""
+
+
+class DiskFailed(NodeError):
+    """The trainer's folder cannot be written or read."""

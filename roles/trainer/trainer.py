@@ -17,30 +17,26 @@ from dht.errors import NodeError
 from dht.identity import NodeKey
 from ledger.errors import LedgerError
 from roles.announce import Voice
-from roles.assignment import policy_window
 from roles.compute import ComputeThread
 from roles.messages import OpenStep
 from roles.observer import Observer
 from roles.ports import Clock, Ledger, Relays
-from roles.rl.batch import is_usable
 from roles.shardcast.manifest import manifest_digest
 from roles.spec import RunSpec
+from roles.trainer.asking import Asking
 from roles.trainer.closing import ClosedBatch, close_batch
-from roles.trainer.demand import Demand, estimate_usable, open_demand, raised_limit
-from roles.trainer.errors import StateForked, StateMissing
+from roles.trainer.errors import DiskFailed, StateForked, StateMissing
 from roles.trainer.heads import HeadBoard
 from roles.trainer.journal import Journal
 from roles.trainer.lifecycle import Lifecycle, TrainerState
 from roles.trainer.pool import Pool
 from roles.trainer.publication import Publication
 from roles.trainer.stepping import Learner, Stepper
-from roles.trusted import AdmittedSubmission, TrustedState
+from roles.trusted import TrustedState
 
 log = structlog.get_logger()
 
 IDLE_SECONDS = 0.5
-PENDING_SECONDS = 15.0
-"""After this long without a verdict a submission is not counted on any more."""
 LINGER_SECONDS = 60.0
 
 
@@ -81,8 +77,8 @@ class Trainer:
             heads=self._heads,
             clock=clock,
         )
+        self._asking = Asking(spec, trusted=trusted, pool=self._pool, heads=self._heads, clock=clock)
         self._lifecycle = Lifecycle()
-        self._seen_at: dict[str, int] = {}  # submission -> unix ms of the first sight
         self._said = ""
         self._heard, self._heard_at = (0, 0, 0), 0  # what was handed in when last looked at, and when that changed
 
@@ -105,6 +101,8 @@ class Trainer:
                     task.cancel()
         except* NodeError as errors:
             fault = _first(errors)
+        except* OSError as failures:
+            fault = DiskFailed(f"the trainer's folder cannot be used: {first_of(failures)}")
         if fault is not None:
             raise fault
 
@@ -184,7 +182,7 @@ class Trainer:
         newest = self._trusted.newest_commit()
         if newest is None or (self._heads.head is not None and self._heads.head.step >= step):
             return
-        demand = self._first_demand(step)
+        demand = self._asking.first(step)
         opened = OpenStep(step=step, limit=demand.limit, share=demand.share)
         await self._heads.open(opened, newest=newest, state="saturated" if rounds else "collecting")
         self._trusted.forget_before(step - self._spec.training.async_level - 1)
@@ -223,7 +221,7 @@ class Trainer:
             batch = close_batch(self._pool.groups(step), step=step, training=self._spec.training, rounds_before=rounds)
             if batch is not None:
                 return batch
-            await self._ask_for_more(step)
+            await self._asking.for_more(step)
             await self._watch.changed(IDLE_SECONDS)
 
     async def _gate(self, batch: ClosedBatch) -> None:
@@ -231,7 +229,8 @@ class Trainer:
         needed = max(0, batch.step - self._spec.training.async_level)
         began = self._clock()
         if self._trusted.committed(needed) is None:
-            await self._heads.set_state("waiting")
+            if self._heads.head is not None and self._heads.head.step == batch.step:  # not so after some restarts
+                await self._heads.set_state("waiting")
             await self._committed(needed)
         self._stepper.timeline(batch.step)["gate"] = (self._clock() - began) / 1000
 
@@ -242,78 +241,6 @@ class Trainer:
     async def _step(self, batch: ClosedBatch) -> None:
         await self._compute.run(self._stepper.make, batch)
         self._publication.publish(batch.step, final=batch.is_last(self._spec.training))
-
-    # -- demand --------------------------------------------------------------------------------------------------
-
-    def _workers(self) -> int:
-        """Nodes that have submitted in the steps still remembered."""
-        return len({item.submission.node for item in self._trusted.submissions.values()})
-
-    def _usable_fraction(self) -> float:
-        usable, looked_at = self._pool.recent
-        return estimate_usable(usable, looked_at)
-
-    def _usable(self, step: int) -> int:
-        return sum(is_usable(group.training) for group in self._pool.groups(step))
-
-    def _first_demand(self, step: int) -> Demand:
-        fraction = self._usable_fraction()
-        in_hand = self._usable(step) + self._pending(step) * fraction
-        return open_demand(self._spec, workers=self._workers(), usable_fraction=fraction, in_hand=in_hand)
-
-    async def _ask_for_more(self, step: int) -> None:
-        """Raise the limit while the batch is short and somebody has used up the old one."""
-        opened = self._trusted.opened.get(step)
-        if opened is None or not (self._is_limit_reached(opened) or self._has_stalled(opened)):
-            return
-        usable = self._usable(step)
-        limit = raised_limit(
-            self._spec,
-            Demand(opened.limit, opened.share),
-            workers=self._workers(),
-            usable=usable,
-            pending=self._pending(step),
-            usable_fraction=self._usable_fraction(),
-        )
-        if limit > opened.limit:
-            log.info("limit.raised", step=step, limit=limit, usable=usable)
-            await self._heads.raise_limit(limit)
-
-    def _has_stalled(self, opened: OpenStep) -> bool:
-        """Whether nothing was handed in for a while: the only workers that this limit admits may have died."""
-        now, heard = self._clock(), (opened.step, opened.limit, len(self._trusted.submissions))
-        if heard != self._heard:
-            self._heard, self._heard_at = heard, now
-        return now - self._heard_at > PENDING_SECONDS * 1000
-
-    def _is_limit_reached(self, opened: OpenStep) -> bool:
-        """Whether some worker has handed in the last index that the limit and its share allow, or none was allowed any."""
-        nodes = {item.submission.node for item in self._trusted.submissions.values()}
-        lasts = {node: self._trusted.previous_index(node, opened.step, opened.limit) for node in nodes}
-        if nodes and all(last is None for last in lasts.values()):
-            return True  # a share below one may admit no index of anybody: then nobody would ever hand one in
-        return any(
-            last is not None and self._trusted.known_digests(node, opened.step, last) for node, last in lasts.items()
-        )
-
-    def _pending(self, step: int) -> int:
-        """Groups handed in lately that the step may use and whose blob is not here yet: not judged, or on its way."""
-        now, counted = self._clock(), 0
-        window = policy_window(step, self._spec.training.async_level)
-        for digest, item in self._trusted.submissions.items():
-            if item.submission.policy_step not in window or self._pool.is_here(digest) or self._is_refused(item):
-                continue
-            if now - self._seen_at.setdefault(digest, now) < PENDING_SECONDS * 1000:
-                counted += item.submission.groups
-        self._seen_at = {digest: at for digest, at in self._seen_at.items() if digest in self._trusted.submissions}
-        return counted
-
-    def _is_refused(self, item: AdmittedSubmission) -> bool:
-        standing = self._trusted.standings.get(item.digest)
-        if standing is None:
-            return False
-        against = standing.count("fault", item.submission) + standing.count("soft", item.submission)
-        return against >= self._spec.quorum
 
     # -- end -----------------------------------------------------------------------------------------------------
 
@@ -354,10 +281,14 @@ def _vocabulary_of(base: Path) -> int:
         raise StateMissing(f"{base / 'config.json'} does not tell the model's vocabulary") from error
 
 
-def _first(errors: BaseExceptionGroup[NodeError]) -> NodeError:
+def first_of(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first error of a group, however deep."""
     error: BaseException = errors
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    if not isinstance(error, NodeError):
-        raise TypeError("not an error of a node")
     return error
+
+
+def _first(errors: BaseExceptionGroup[NodeError]) -> NodeError:
+    error = first_of(errors)
+    return error if isinstance(error, NodeError) else NodeError(str(error))

@@ -24,6 +24,7 @@ from roles.ports import Relays
 from roles.spec import RunSpec
 from roles.tasks.task import Task
 from roles.trusted import TrustedState
+from roles.worker.errors import DiskFailed
 from roles.worker.generation import Generator, HeldPolicy, Ticket
 from roles.worker.lifecycle import Lifecycle, WorkerState
 from roles.worker.outbox import Outbox
@@ -79,7 +80,18 @@ class Worker:
         return self._generator.loaded.step if self._generator.loaded else 0
 
     async def run(self) -> None:
-        """Work until the run has ended. Raises OSError when the disk fails; all else is waited out."""
+        """Work until the run has ended. Raises DiskFailed; all else is waited out."""
+        fault: BaseException | None = None
+        try:
+            await self._run()
+        except* OSError as failures:
+            fault = failures
+        while isinstance(fault, BaseExceptionGroup):
+            fault = fault.exceptions[0]
+        if fault is not None:
+            raise DiskFailed(f"the worker's folder cannot be used: {fault}") from fault
+
+    async def _run(self) -> None:
         kept = await asyncio.to_thread(self._shelf.load)
         async with asyncio.TaskGroup() as group:
             beside = [group.create_task(self._policies.run()), group.create_task(self._outbox.run())]

@@ -189,3 +189,16 @@ async def test_cheating_worker__gets_nothing_and_the_run_goes_on(tmp_path: Path)
         sent = {row["submission"] for row in swarm.events.find("submission.sent", node_name=cheat.name)}
         assert sent
         assert not trained & sent
+
+
+async def test_disk_full__worker_says_so_and_others_go_on(tmp_path: Path) -> None:
+    async with SimulatedSwarm.open(tmp_path, training=SHORT) as swarm:
+        worker = swarm.workers[0]
+        await swarm.kill(worker)
+        (worker.folder / "submissions" / "1").parent.mkdir(exist_ok=True)
+        for step in (1, 2, 3):
+            (worker.folder / "submissions" / str(step)).write_text("in the way")  # root ignores modes
+        await swarm.start(worker)
+        stopped = await swarm.events.wait("node.stopped", node_name=worker.name)
+        assert "the worker's folder cannot be used" in stopped["why"]
+        await swarm.events.wait("run.ended")

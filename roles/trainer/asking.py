@@ -1,0 +1,98 @@
+"""Asks workers for what a batch lacks, by what was handed in, judged and found usable lately."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import structlog
+
+from roles.assignment import policy_window
+from roles.messages import OpenStep
+from roles.ports import Clock
+from roles.rl.batch import is_usable
+from roles.spec import RunSpec
+from roles.trainer.demand import Demand, estimate_usable, open_demand, raised_limit
+from roles.trainer.heads import HeadBoard
+from roles.trainer.pool import Pool
+from roles.trusted import AdmittedSubmission, TrustedState
+
+log = structlog.get_logger()
+
+LEAST_PATIENCE_MS = 10_000
+PATIENCE = 3
+"""A submission is counted on for this many times the longest that verdict and blob took lately."""
+REMEMBERED = 32
+
+
+class Asking:
+    """Limit and share of the steps that open."""
+
+    def __init__(self, spec: RunSpec, *, trusted: TrustedState, pool: Pool, heads: HeadBoard, clock: Clock) -> None:
+        self._spec, self._trusted, self._pool, self._heads, self._clock = spec, trusted, pool, heads, clock
+        self._seen_at: dict[str, int] = {}  # submission -> unix ms of the first sight
+        self._took: deque[int] = deque(maxlen=REMEMBERED)  # ms from first sight to the blob being here
+
+    def first(self, step: int) -> Demand:
+        """What a step opens with."""
+        fraction = self._usable_fraction()
+        in_hand = self._usable(step) + self._pending(step) * fraction
+        return open_demand(self._spec, workers=self._workers(), usable_fraction=fraction, in_hand=in_hand)
+
+    async def for_more(self, step: int) -> None:
+        """Raise the limit while the batch is short and somebody has used up the old one."""
+        opened = self._trusted.opened.get(step)
+        if opened is None or not self._is_reached(opened):
+            return
+        usable = self._usable(step)
+        limit = raised_limit(
+            self._spec,
+            Demand(opened.limit, opened.share),
+            workers=self._workers(),
+            usable=usable,
+            pending=self._pending(step),
+            usable_fraction=self._usable_fraction(),
+        )
+        if limit > opened.limit:
+            log.info("limit.raised", step=step, limit=limit, usable=usable)
+            await self._heads.raise_limit(limit)
+
+    def _workers(self) -> int:
+        """Nodes that have submitted in the steps still remembered."""
+        return len({item.submission.node for item in self._trusted.submissions.values()})
+
+    def _usable_fraction(self) -> float:
+        usable, looked_at = self._pool.recent
+        return estimate_usable(usable, looked_at)
+
+    def _usable(self, step: int) -> int:
+        return sum(is_usable(group.training) for group in self._pool.groups(step))
+
+    def _is_reached(self, opened: OpenStep) -> bool:
+        """Whether some worker has handed in the last index that the limit and its share allow."""
+        for node in {item.submission.node for item in self._trusted.submissions.values()}:
+            last = self._trusted.previous_index(node, opened.step, opened.limit)
+            if last is not None and self._trusted.known_digests(node, opened.step, last):
+                return True
+        return False
+
+    def _pending(self, step: int) -> int:
+        """Groups handed in lately that the step may use and whose blob is not here yet: not judged, or on its way."""
+        now, counted = self._clock(), 0
+        window = policy_window(step, self._spec.training.async_level)
+        patience = max(LEAST_PATIENCE_MS, PATIENCE * max(self._took, default=0))
+        for digest, item in self._trusted.submissions.items():
+            if self._pool.is_here(digest):
+                if (seen := self._seen_at.pop(digest, None)) is not None:
+                    self._took.append(now - seen)
+            elif item.submission.policy_step in window and not self._is_refused(item):
+                waited = now - self._seen_at.setdefault(digest, now)
+                counted += item.submission.groups if waited < patience else 0
+        self._seen_at = {digest: at for digest, at in self._seen_at.items() if digest in self._trusted.submissions}
+        return counted
+
+    def _is_refused(self, item: AdmittedSubmission) -> bool:
+        standing = self._trusted.standings.get(item.digest)
+        if standing is None:
+            return False
+        against = standing.count("fault", item.submission) + standing.count("soft", item.submission)
+        return against >= self._spec.quorum

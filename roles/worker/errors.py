@@ -1,0 +1,9 @@
+"""Why a worker cannot go on. The text is for its owner."""
+
+from __future__ import annotations
+
+from dht.errors import NodeError
+
+
+class DiskFailed(NodeError):
+    """The worker's folder cannot be written or read."""
