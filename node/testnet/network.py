@@ -29,7 +29,7 @@ from node.testnet.events import EventTail
 from node.testnet.live import Frame, LiveView, PlainView, View, summary_lines
 from node.testnet.picture import Picture
 from node.testnet.plan import NodePlan, TestnetOptions, TestnetPlan, free_ports, make_plan
-from node.testnet.processes import Child, processes_with, stop_all
+from node.testnet.processes import Child, processes_of, stop_all
 from node.testnet.setup import Prepared, join_command, node_child, prepare_run, start_chain
 from roles.shardcast.client import RelayClient
 from roles.shardcast.link import RelayInfo, make_http
@@ -144,7 +144,7 @@ class Testnet:
     async def _end_leftovers(self) -> None:
         """Give children of children a moment, then say and end what is still there."""
         until = time.monotonic() + GONE_SECONDS
-        while left := processes_with(self._options.directory, apart_from=os.getpid()):
+        while left := processes_of(os.getpid()):
             _reap()
             if time.monotonic() > until:
                 for pid, command in left:
@@ -271,7 +271,7 @@ class Testnet:
             installed = os.environ.get("INTELLECT_NODE_TESTNET_INSTALL_SECONDS", "0")
             waited = picture.first_accepted - self._begun
             lines.append(f"first accepted rollout {waited:.1f} s after the start (installation: {installed} s of it)")
-        lines.append(f"left-over processes: {len(processes_with(self._options.directory, apart_from=os.getpid()))}")
+        lines.append(f"left-over processes: {len(processes_of(os.getpid()))}")
         lines += [f"NOT RIGHT: {fault}" for fault in self._outcome.faults]
         return [*lines, f"{frame.seconds:.1f} s in all"]
 

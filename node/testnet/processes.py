@@ -133,12 +133,15 @@ async def stop_all(children: Iterable[Child], *, seconds: float = STOP_SECONDS) 
             group.create_task(child.stop(seconds=seconds))
 
 
-def processes_with(directory: Path, *, apart_from: int) -> list[tuple[int, str]]:
-    """Processes whose command line names the directory: what a run must not leave behind (Linux; else nothing)."""
-    found = []
+def processes_of(parent: int) -> list[tuple[int, str]]:
+    """Processes that a testnet with this id started, directly or not, by the mark in their environment (Linux only).
+
+    A worker added by hand from another terminal has no such mark: it is nobody's to end but its owner's.
+    """
+    mark, found = f"{PARENT_VARIABLE}={parent}".encode(), []
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError):
-            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace").strip()
-            if int(entry.name) != apart_from and str(directory) in command:
+            if mark in (entry / "environ").read_bytes().split(b"\0"):
+                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace").strip()
                 found.append((int(entry.name), command[:120]))
     return found

@@ -14,7 +14,7 @@ import pytest
 
 from node.testnet.events import EventTail
 from node.testnet.plan import NodePlan, TestnetOptions, TestnetPlan, free_ports, make_plan
-from node.testnet.processes import Child, processes_with, stop_all
+from node.testnet.processes import Child, processes_of, stop_all
 from node.testnet.setup import Prepared, node_child, prepare_run, start_chain
 
 Event = dict[str, Any]
@@ -107,7 +107,7 @@ async def running_network(options: TestnetOptions) -> AsyncIterator[Network]:
             yield network
         finally:
             await stop_all(network.children.values())
-    left = processes_with(options.directory, apart_from=os.getpid())
+    left = processes_of(os.getpid())
     assert not left, f"processes were left over: {left}"
 
 
