@@ -11,6 +11,7 @@ import numpy as np
 
 from dht.identity import NodeKey
 from roles.inference.engine import Request
+from roles.inference.sampling import SamplingSettings
 from roles.rollouts.schema import RolloutRow, write_rollouts
 from roles.rules import Reason
 from roles.toploc.proof import build_proofs
@@ -72,10 +73,17 @@ def forged(world: World, made: Made, rows: Sequence[RolloutRow]) -> Made:
     return repack(made, write_rollouts(file), tokens=sum(len(row.output) for row in rows))
 
 
-def resampled(world: World, rows: Sequence[RolloutRow]) -> tuple[RolloutRow, ...]:
+def likeliest(world: World, rows: Sequence[RolloutRow]) -> tuple[RolloutRow, ...]:
+    """The rows with the policy's likeliest answers."""
+    return resampled(world, rows, settings=replace(sampling_of(world.spec), temperature=0.0))
+
+
+def resampled(
+    world: World, rows: Sequence[RolloutRow], *, settings: SamplingSettings | None = None
+) -> tuple[RolloutRow, ...]:
     """The rows with what the policy really says to their prompts under their seeds."""
     requests = [Request(row.prompt, row.seed) for row in rows]
-    completions = world.engine.generate(requests, sampling_of(world.spec))
+    completions = world.engine.generate(requests, settings or sampling_of(world.spec))
     return tuple(
         replace(row, output=item.tokens, finish=item.finish) for row, item in zip(rows, completions, strict=True)
     )

@@ -8,7 +8,7 @@ from roles.rules import Reason
 from roles.spec import CheckSpec, SamplingSpec, TaskSpec, Threshold
 from roles.tasks import load_task
 from roles.verification import DuplicateIndex
-from tests.adversarial.attack import assert_only, babbled, forged, judge
+from tests.adversarial.attack import assert_only, babbled, finished, forged, judge, likeliest
 from tests.builders import WORKERS, World, make_rollouts, make_spec, make_world, open_rollouts, spoil
 
 
@@ -19,12 +19,17 @@ def without_margins(margin: int = 5000) -> CheckSpec:
     return CheckSpec(honest=honest, fraud=fraud)
 
 
-def test_proof_of_other_tokens() -> None:
+def test_proof_of_other_tokens__top_14() -> None:
+    """The proofs of another index: true of its tokens, not of these."""
     world = make_world()
     made = make_rollouts(world)
-    rows = open_rollouts(world, made).rows
-    other = next(row for row in rows[4:] if len(row.proof) == len(rows[0].proof))
-    assert_only("proofs", Reason.PROOF_MISMATCH, world, spoil(world, made, lambda row: replace(row, proof=other.proof)))
+    longest = world.spec.sampling.max_tokens
+    others = [replace(row, output=(row.output * longest)[:longest]) for row in open_rollouts(world, made).rows[4:]]
+    theirs = finished(world, others)[0].proof
+    size = len(open_rollouts(world, made).rows[0].proof)
+    assert_only(
+        "proofs", Reason.PROOF_MISMATCH, world, spoil(world, made, lambda row: replace(row, proof=theirs[:size]))
+    )
 
 
 def test_proof_with_modulus_zero__top_09() -> None:
@@ -76,7 +81,7 @@ def test_another_model_decoded__this_one_prefilled() -> None:
     world = make_world(make_spec(checks=without_margins()))
     made = make_rollouts(world)
     rows = open_rollouts(world, made).rows
-    mixed = [babbled(world, row, seed=n) if n < 3 else row for n, row in enumerate(rows)]
+    mixed = [babbled(world, row, seed=n) if n < 2 else row for n, row in enumerate(likeliest(world, rows))]
     assert_only("humps", Reason.TWO_HUMPED, world, forged(world, made, mixed), outcome="soft")
 
 
