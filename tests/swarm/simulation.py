@@ -96,6 +96,7 @@ class RelayFaults:
 
     is_down: bool = False
     serves_wrong_bytes: bool = False
+    withholds_weights: bool = False
 
 
 class _OneBlock(httpx.AsyncByteStream):
@@ -113,7 +114,7 @@ class FaultyTransport(httpx.AsyncBaseTransport):
 
     def __init__(self, relay: Relay, faults: RelayFaults) -> None:
         self._inner = httpx.ASGITransport(app=relay.app)
-        self._faults = faults
+        self._relay, self._faults = relay, faults
         self._serving: set[asyncio.Task[httpx.Response]] = set()
 
     async def aclose(self) -> None:
@@ -123,6 +124,8 @@ class FaultyTransport(httpx.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         if self._faults.is_down:
             raise httpx.ConnectError("connection refused", request=request)
+        if self._faults.withholds_weights and self._is_for_weights(request):
+            raise httpx.ReadTimeout("no bytes", request=request)
         task = asyncio.create_task(self._inner.handle_async_request(request))
         self._serving.add(task)
         task.add_done_callback(self._serving.discard)
@@ -132,6 +135,9 @@ class FaultyTransport(httpx.AsyncBaseTransport):
             data[len(data) // 2] ^= 1
             return httpx.Response(reply.status_code, headers=reply.headers, stream=_OneBlock(bytes(data)))
         return reply
+
+    def _is_for_weights(self, request: httpx.Request) -> bool:
+        return request.method == "GET" and self._relay.shelf.catalogue.lists(request.url.path.rpartition("/")[2])
 
 
 class RecordingNetwork(MemoryNetwork):

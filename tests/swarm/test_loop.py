@@ -93,3 +93,18 @@ async def test_async_level_0__every_step_uses_the_checkpoint_before_it(tmp_path:
         sent = swarm.events.find("submission.sent")
         assert {row["step"] for row in sent} == {1, 2, 3}
         assert all(row["policy_step"] == row["step"] - 1 for row in sent)
+
+
+async def test_worker__samples_with_old_weights_while_new_ones_are_fetched(tmp_path: Path) -> None:
+    async with SimulatedSwarm.open(tmp_path, auto=True) as swarm:
+        for worker in swarm.workers:
+            await swarm.events.wait("weights.loaded", node_name=worker.name)
+        for faults in swarm.relay_faults.values():
+            faults.withholds_weights = True
+        sent = await swarm.events.wait("submission.sent", step=3)  # checkpoint 0 may be used up to step 3
+        assert sent["policy_step"] == 0
+        await swarm.events.wait("worker.waiting", why="weights of checkpoint 1 to 3 are being fetched")
+        assert not swarm.events.find("submission.sent", step=4)
+        for faults in swarm.relay_faults.values():
+            faults.withholds_weights = False
+        await swarm.events.wait("run.ended")
