@@ -22,6 +22,8 @@ WIDE_COPIES = 3
 PATIENCE_SECONDS = 1.5
 _LOOKUP_SECONDS = 60.0  # how long a search for a key's nearest peers stays good in a large network
 _MAX_LOOKUPS = 4096
+_MAX_ROUNDS = 20
+_AT_ONCE = 4
 
 
 _Call = asyncio.Task[dict[DHTID, Answer] | None]
@@ -84,16 +86,37 @@ class Lookup:
             return [peer for _, peer in table.get_nearest_neighbors(key, count, exclude=self._node.node_id)]
         found, peers = self._searched.get(key, (0.0, []))
         if time.monotonic() - found > _LOOKUP_SECONDS or not peers:
-            peers = await self._search(key, count)
+            peers = await self.search(key, count=count, width=2 * count)
+            if len(self._searched) >= _MAX_LOOKUPS:
+                self._searched.clear()
+            self._searched[key] = (time.monotonic(), peers)
         return peers
 
-    async def _search(self, key: DHTID, count: int) -> list[PeerID]:
-        nodes = await self._node.find_nearest_nodes([key], k_nearest=count, beam_size=2 * count, exclude_self=True)
-        peers = list(nodes[key].values())
-        if len(self._searched) >= _MAX_LOOKUPS:
-            self._searched.clear()
-        self._searched[key] = (time.monotonic(), peers)
-        return peers
+    async def search(self, place: DHTID, *, count: int, width: int) -> list[PeerID]:
+        """Ask ever nearer nodes for their neighbours until the `width` nearest have answered; the `count` nearest of them.
+
+        Everyone who answers enters the routing table. (hivemind's own search leaves tasks behind when it is cancelled.)
+        """
+        table = self._protocol.routing_table
+        known = dict(table.get_nearest_neighbors(place, self._protocol.bucket_size, exclude=self._node.node_id))
+        answered: set[DHTID] = set()
+        for _ in range(_MAX_ROUNDS):
+            nearest = sorted(known, key=place.xor_distance)[:width]
+            to_ask = [node_id for node_id in nearest if node_id not in answered][:_AT_ONCE]
+            if not to_ask:
+                break
+            async with asyncio.TaskGroup() as group:
+                calls = {node_id: group.create_task(self.ask(known[node_id], [place])) for node_id in to_ask}
+            for node_id, call in calls.items():
+                answers = call.result()
+                if answers is None:
+                    del known[node_id]
+                    continue
+                answered.add(node_id)
+                for neighbour, peer in answers[place].neighbours.items() if place in answers else ():
+                    if neighbour != self._node.node_id and peer not in self._node.blacklist:
+                        known.setdefault(neighbour, peer)
+        return [known[node_id] for node_id in sorted(answered & set(known), key=place.xor_distance)[:count]]
 
     async def read(self, keys: Sequence[DHTID]) -> tuple[dict[DHTID, list[Envelope]], bool]:
         """Rows of each key from a few of its peers, and whether somebody answered, or nobody had to be asked.

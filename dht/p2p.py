@@ -48,6 +48,27 @@ class StartError(NodeError):
     """The node cannot start on this machine as it is set up; the text says what to change."""
 
 
+class _OpenCalls(dict[Any, "asyncio.Future[Any]"]):
+    """Calls that wait for a reply. A call given up is no longer among them: hivemind's reader would set its result,
+    fail, and end, leaving the node deaf though its daemon lives."""
+
+    def __contains__(self, call: object) -> bool:
+        future = self.get(call)
+        return future is not None and not future.done()
+
+
+class _RunningTasks(dict[Any, "asyncio.Task[Any]"]):
+    """Peers' calls being answered. hivemind forgets to take away those that the peer cancelled."""
+
+    def __setitem__(self, call: Any, task: asyncio.Task[Any]) -> None:
+        super().__setitem__(call, task)
+        task.add_done_callback(lambda _: self.pop(call, None))
+
+    def pop(self, call: Any, default: Any = None) -> Any:
+        """Without an error when it is gone already."""
+        return super().pop(call, default)
+
+
 class Daemon(P2P):  # type: ignore[misc]  # hivemind is untyped
     """hivemind's P2P with sockets under our own name and the daemon's last lines kept."""
 
@@ -89,10 +110,20 @@ class Daemon(P2P):  # type: ignore[misc]  # hivemind is untyped
         raise_if_failed(response)
         return response
 
-    async def wait_dead(self) -> int:
-        """Returns the exit code once the daemon has ended."""
-        code: int = await self._child.wait()
-        return code
+    def harden(self) -> None:
+        """Mend two faults of hivemind's control client; to be called before the first remote call."""
+        control = self._client.control
+        control._pending_calls = _OpenCalls()
+        control._handler_tasks = _RunningTasks()
+
+    async def wait_dead(self) -> None:
+        """Returns once the daemon has ended, or our connection to it has (then all calls would time out for ever)."""
+        control = self._client.control
+        child = asyncio.ensure_future(self._child.wait())
+        try:
+            await asyncio.wait({child, control._read_task, control._write_task}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            child.cancel()
 
     @property
     def exit_code(self) -> int | None:
@@ -137,6 +168,7 @@ async def start_daemon(
             daemon: Daemon = await Daemon.create(**options)
     except Exception as error:  # whatever went wrong with the daemon, the user gets a sentence
         raise StartError(f"p2pd did not start: {error}") from error
+    daemon.harden()
     return daemon
 
 

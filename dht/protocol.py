@@ -235,8 +235,9 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
 
     async def _call(self, peer: PeerID, name: str, request: Any) -> Any:
         try:
-            async with self.rpc_semaphore:
-                response = await getattr(self.get_stub(peer), name)(request, timeout=self.wait_timeout)
+            # not hivemind's own time-out: `wait_for` of Python 3.11 can swallow a cancellation
+            async with self.rpc_semaphore, asyncio.timeout(self.wait_timeout):
+                response = await getattr(self.get_stub(peer), name)(request, timeout=None)
         except Exception as error:  # hivemind and p2pd raise anything; to us the peer did not answer
             self.book.note_failure(peer.to_base58(), f"{type(error).__name__}: {error}")
             await self.update_routing_table(None, peer, responded=False)

@@ -64,9 +64,9 @@ class Session:
 
     async def search(self, place: DHTID) -> None:
         """Ask around for the nodes nearest to a place; the table learns from the answers."""
-        with contextlib.suppress(Exception):  # a search that fails is done again
+        with contextlib.suppress(TimeoutError):  # a search that fails is done again
             async with asyncio.timeout(SEARCH_SECONDS):
-                await self.node.find_nearest_nodes([place])
+                await self.lookup.search(place, count=1, width=self.protocol.bucket_size)
 
     async def list_connected(self) -> set[NodeId]:
         """Nodes the daemon has a connection to. Raises TransportError when the daemon does not answer."""

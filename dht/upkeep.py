@@ -70,6 +70,7 @@ class Upkeep:
         self._wanted_changed = asyncio.Event()
         self._reported_skew = 0.0
         self._silences = 0
+        self._is_stopping = False
 
     def want(self, addresses: Sequence[PeerAddress], *, are_seeds: bool = False) -> None:
         """Dial these: seeds for ever, others until they have failed TRIES times in a row."""
@@ -95,6 +96,7 @@ class Upkeep:
             supervisor = asyncio.create_task(self._supervise(await self._build()))
             yield
         finally:
+            self._is_stopping = True
             if supervisor is not None:
                 supervisor.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
@@ -132,6 +134,8 @@ class Upkeep:
             self._set_state("rebuilding")
             log.warning("p2pd.died", code=session.daemon.exit_code, last=list(session.daemon.last_lines)[-3:])
             session = await self._build_again(deaths, loop.time)
+            if self._is_stopping:  # hivemind's start can swallow a cancellation
+                return
             self.rebuilds += 1
             for callback in self.on_rebuilt:
                 loop.call_soon(callback)  # a callback that fails is no fault of ours

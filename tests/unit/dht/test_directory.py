@@ -265,3 +265,14 @@ async def test_rpc_find__more_keys_than_one_request_holds(swarm: Swarm) -> None:
         await client.publish(swarm.row(1, record_key=keys[number]))
     found = await client.read(keys)
     assert [number for number, key in enumerate(keys) if found[key]] == [0, 149]
+
+
+async def test_daemon_death__a_lost_connection_to_a_living_daemon_counts__dht_06(swarm: Swarm, until: Until) -> None:
+    first, second = await swarm.start(), await swarm.start()
+    await swarm.met()
+    assert second.node is not None
+    second.node.p2p._client.control._read_task.cancel()  # what a fault in hivemind's reader comes to
+    await until(lambda: second.stats()["rebuilds"] == 1)
+    await swarm.met()
+    await second.publish(swarm.row(1))
+    assert len((await first.read([KEY]))[KEY]) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 from pathlib import Path
@@ -67,3 +68,21 @@ def test_remove_stale_sockets__only_ours_of_dead_processes() -> None:
     finally:
         alive.unlink()
         foreign.unlink()
+
+
+async def test_open_calls__a_reply_to_a_call_given_up_is_nobodys__dht_03() -> None:
+    calls = p2p._OpenCalls()
+    future = calls["call"] = asyncio.get_running_loop().create_future()
+    assert "call" in calls
+    future.cancel()  # its place is cleared only later; a reply that comes before must not end the reader
+    assert "call" not in calls
+
+
+async def test_running_tasks__cancelled_ones_are_forgotten__dht_16() -> None:
+    tasks = p2p._RunningTasks()
+    task = tasks["call"] = asyncio.create_task(asyncio.Event().wait())
+    task.cancel()
+    await asyncio.wait({task})
+    await asyncio.sleep(0)
+    assert not tasks
+    tasks.pop("call")
