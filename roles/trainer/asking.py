@@ -7,7 +7,7 @@ from collections import deque
 import structlog
 
 from roles.assignment import policy_window
-from roles.messages import OpenStep
+from roles.messages import SHARE_ALL, OpenStep
 from roles.ports import Clock
 from roles.rl.batch import is_usable
 from roles.spec import RunSpec
@@ -30,6 +30,7 @@ class Asking:
     def __init__(self, spec: RunSpec, *, trusted: TrustedState, pool: Pool, heads: HeadBoard, clock: Clock) -> None:
         self._spec, self._trusted, self._pool, self._heads, self._clock = spec, trusted, pool, heads, clock
         self._seen_at: dict[str, int] = {}  # submission -> unix ms of the first sight
+        self._quiet_since = ((0, 0, 0), 0)  # (step, limit, submissions) and since when, in unix ms
         self._took: deque[int] = deque(maxlen=REMEMBERED)  # ms from first sight to the blob being here
 
     def first(self, step: int) -> Demand:
@@ -68,18 +69,31 @@ class Asking:
         return sum(is_usable(group.training) for group in self._pool.groups(step))
 
     def _is_reached(self, opened: OpenStep) -> bool:
-        """Whether some worker has handed in the last index that the limit and its share allow."""
-        for node in {item.submission.node for item in self._trusted.submissions.values()}:
-            last = self._trusted.previous_index(node, opened.step, opened.limit)
-            if last is not None and self._trusted.known_digests(node, opened.step, last):
-                return True
-        return False
+        """Whether some worker has handed in the last index that limit and share allow it, or nobody has one left."""
+        nodes = {item.submission.node for item in self._trusted.submissions.values()}
+        lasts = [(node, self._trusted.previous_index(node, opened.step, opened.limit)) for node in nodes]
+        done = [last is None or bool(self._trusted.known_digests(node, opened.step, last)) for node, last in lasts]
+        if any(is_done and last is not None for (_, last), is_done in zip(lasts, done, strict=True)):
+            return True
+        return opened.share < SHARE_ALL and ((bool(nodes) and all(done)) or self._is_quiet(opened))
+
+    def _is_quiet(self, opened: OpenStep) -> bool:
+        """Whether nothing came in for this step for a while: those whom the share admits may all be gone."""
+        now = self._clock()
+        count = sum(item.submission.step == opened.step for item in self._trusted.submissions.values())
+        if (opened.step, opened.limit, count) != self._quiet_since[0]:
+            self._quiet_since = ((opened.step, opened.limit, count), now)
+        return now - self._quiet_since[1] > self._patience()
+
+    def _patience(self) -> int:
+        """Milliseconds that a submission may take to be judged and fetched."""
+        return max(LEAST_PATIENCE_MS, PATIENCE * max(self._took, default=0))
 
     def _pending(self, step: int) -> int:
         """Groups handed in lately that the step may use and whose blob is not here yet: not judged, or on its way."""
         now, counted = self._clock(), 0
         window = policy_window(step, self._spec.training.async_level)
-        patience = max(LEAST_PATIENCE_MS, PATIENCE * max(self._took, default=0))
+        patience = self._patience()
         for digest, item in self._trusted.submissions.items():
             if self._pool.is_here(digest):
                 if (seen := self._seen_at.pop(digest, None)) is not None:

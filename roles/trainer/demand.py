@@ -17,6 +17,8 @@ SURPLUS = 1.25
 """Times the groups a batch lacks that are asked for: some come late, some are refused."""
 LEAST_FRESH = 0.25
 """Part of a batch that is asked for however much is in hand, so that fresh rollouts keep coming."""
+FEWEST_ADMITTED = 8
+"""Indices that a share admits on average at least: with fewer, a step might begin with no work for anybody."""
 USABLE_PRIOR = 0.5
 LEAST_USABLE = 0.05
 MAX_LIMIT = 1_000_000
@@ -39,7 +41,7 @@ def open_demand(spec: RunSpec, *, workers: int, usable_fraction: float, in_hand:
     """Demand of a step that opens. `workers` were seen at work lately; `in_hand` usable groups are expected already.
 
     16 groups wanted of which half are usable, nothing in hand, 2 workers, 4 groups an index: 40 groups, limit 5 (at most
-    `initial_limit`). With 100 workers: limit 1, share a tenth.
+    `initial_limit`). With 100 workers: limit 1, share a tenth. Up to eight workers are all asked, always.
     """
     training = spec.training
     if workers == 0:
@@ -47,7 +49,7 @@ def open_demand(spec: RunSpec, *, workers: int, usable_fraction: float, in_hand:
     lacking = max(LEAST_FRESH * training.batch_groups, SURPLUS * training.batch_groups - in_hand)
     each = lacking / usable_fraction / (workers * spec.sampling.groups_per_submission)
     if each < 1:
-        return Demand(1, max(1, int(SHARE_ALL * each)))
+        return Demand(1, max(1, int(SHARE_ALL * min(1.0, max(each, FEWEST_ADMITTED / workers)))))
     return Demand(min(training.initial_limit, math.ceil(each)), SHARE_ALL)
 
 

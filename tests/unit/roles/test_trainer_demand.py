@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,6 +28,16 @@ def test_open_demand__worked_values() -> None:
     many = open_demand(SPEC, workers=100, usable_fraction=0.5, in_hand=0)
     assert many.limit == 1
     assert abs(many.share / SHARE_ALL - 0.1) < 1e-9
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5, 8])
+def test_open_demand__few_workers_are_all_asked_however_little_is_wanted(workers: int) -> None:
+    assert open_demand(SPEC, workers=workers, usable_fraction=1.0, in_hand=1000) == Demand(1, SHARE_ALL)
+
+
+def test_open_demand__a_share_admits_eight_indices_at_least() -> None:
+    demand = open_demand(SPEC, workers=1000, usable_fraction=1.0, in_hand=1000)
+    assert demand.share * 1000 / SHARE_ALL == pytest.approx(8)
 
 
 def test_open_demand__what_is_in_hand_is_not_asked_for_again() -> None:

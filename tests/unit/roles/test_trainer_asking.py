@@ -1,0 +1,127 @@
+"""When the trainer asks for more, with a share that admits few."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dht.encoding import ZERO_DIGEST
+from dht.envelope import Envelope, seal
+from dht.memory import FakeClock, MemoryDirectory, MemoryNetwork
+from ledger.memory import MemoryLedger
+from roles.announce import Voice
+from roles.messages import SHARE_ALL, OpenStep
+from roles.observer import Observer
+from roles.spec import TrainingSpec
+from roles.trainer.asking import Asking
+from roles.trainer.heads import HeadBoard
+from roles.trainer.journal import Journal
+from roles.trainer.pool import Pool
+from tests.builders import (
+    TRAINER,
+    WORKERS,
+    MemoryRelays,
+    World,
+    make_chain,
+    make_head,
+    make_spec,
+    make_submission,
+    make_world,
+)
+
+NONE = 1  # a share (of 2**64) that admits nobody
+
+
+class SealingAnnouncer:
+    """Signs rows as the publisher does, and keeps them to itself."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.sequence = world, 10
+
+    async def publish(
+        self,
+        *,
+        kind: str,
+        record_key: str,
+        subkey: str,
+        payload: bytes,
+        lifetime: int,
+        hint: bytes = b"",
+        keep_seconds: int | None = None,
+    ) -> Envelope:
+        self.sequence += 10**13
+        return seal(
+            TRAINER,
+            run=self.world.run,
+            kind=kind,
+            record_key=record_key,
+            subkey=subkey,
+            sequence=self.sequence,
+            expiration=self.sequence + lifetime * 1000,
+            payload=payload,
+            hint=hint,
+        )
+
+    def withdraw(self, record_key: str, subkey: str) -> None: ...
+
+
+class Desk:
+    """Asking over a world in which `opened` is collected."""
+
+    def __init__(self, folder: Path, opened: OpenStep) -> None:
+        spec = make_spec(training=TrainingSpec(initial_limit=3))
+        self.world = make_world(spec, head=make_head(open_steps=(opened,)))
+        self.clock = FakeClock()
+        trusted, network = self.world.trusted, MemoryNetwork(run=spec.run_id, limits={}, lifetimes={})
+        observer = Observer(
+            spec=spec,
+            trusted=trusted,
+            directory=MemoryDirectory(network),
+            ledger=MemoryLedger(make_chain(spec), run=spec.run_id),
+        )
+        voice = Voice(SealingAnnouncer(self.world), node=TRAINER.node, spec=spec)
+        self.heads = HeadBoard(trusted=trusted, observer=observer, voice=voice, journal=Journal(folder))
+        self.heads.head = trusted.head
+        pool = Pool(spec=spec, trusted=trusted, observer=observer, relays=MemoryRelays(), vocabulary=64)
+        self.asking = Asking(spec, trusted=trusted, pool=pool, heads=self.heads, clock=self.clock)
+
+    def hand_in(self, index: int = 0, predecessor: str = ZERO_DIGEST) -> None:
+        submission = make_submission(self.world, index=index, predecessor=predecessor)
+        self.world.trusted.admit_submission(self.world.row(submission, WORKERS[0]))
+
+    @property
+    def limit(self) -> int:
+        return self.world.trusted.opened[1].limit
+
+
+async def test_for_more__not_before_somebody_has_used_up_the_limit(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, OpenStep(step=1, limit=2, share=SHARE_ALL))
+    desk.hand_in(0)
+    await desk.asking.for_more(1)
+    assert desk.limit == 2
+
+
+async def test_for_more__used_up_and_short(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, OpenStep(step=1, limit=1, share=SHARE_ALL))
+    desk.hand_in(0)
+    await desk.asking.for_more(1)
+    assert desk.limit == 4  # initial_limit more
+
+
+async def test_for_more__quiet_step_whose_share_admits_nobody(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, OpenStep(step=1, limit=1, share=NONE))
+    await desk.asking.for_more(1)
+    assert desk.limit == 1
+    desk.clock.advance(60)
+    await desk.asking.for_more(1)
+    assert desk.limit > 1
+
+
+@pytest.mark.parametrize("seconds", [0, 60])
+async def test_for_more__quiet_with_everybody_admitted_means_no_worker(tmp_path: Path, seconds: int) -> None:
+    desk = Desk(tmp_path, OpenStep(step=1, limit=1, share=SHARE_ALL))
+    await desk.asking.for_more(1)
+    desk.clock.advance(seconds)
+    await desk.asking.for_more(1)
+    assert desk.limit == 1
