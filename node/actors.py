@@ -12,7 +12,7 @@ import httpx
 from dht.directory import HivemindDirectory
 from dht.encoding import encode
 from dht.identity import NodeKey
-from dht.records import unix_ms
+from dht.records import Publisher, unix_ms
 from ledger.client import LedgerClient
 from ledger.records import RegistrationRequest
 from node.config import NodeConfig
@@ -44,6 +44,7 @@ class Parts:
     ledger: LedgerClient
     trusted: TrustedState
     observer: Observer
+    publisher: Publisher
     voice: Voice
     book: RelayBook
     relays: RelayClient

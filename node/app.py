@@ -99,7 +99,6 @@ class Node:
         ledger = await join_ledger(config, spec, join.rpc, operator)
         stack.push_async_callback(ledger.close)
         trusted = TrustedState(spec, spec.run_id)
-        self._trusted = trusted
         observer = Observer(
             spec=spec,
             trusted=trusted,
@@ -110,7 +109,6 @@ class Node:
         )
         publisher = Publisher(key, directory, run=spec.run_id, state=config.home / "sequence.json")
         directory.on_rebuilt(publisher.publish_all_again)
-        self._publisher = publisher
         compute = ComputeThread()
         stack.callback(compute.close)
         return Parts(
@@ -121,6 +119,7 @@ class Node:
             ledger=ledger,
             trusted=trusted,
             observer=observer,
+            publisher=publisher,
             voice=Voice(publisher, node=key.node, spec=spec),
             book=book,
             relays=RelayClient(
@@ -166,7 +165,7 @@ class Node:
                 group.create_task(work)
                 for work in (
                     self._lag.run(),
-                    self._publisher.run(),
+                    parts.publisher.run(),
                     parts.observer.run(),
                     parts.book.run(),
                     parts.relays.run(),
