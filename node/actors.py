@@ -136,7 +136,11 @@ def build_relay(parts: Parts) -> Any:
         read=parts.directory.read,
         sponsor=sponsor_with(parts.ledger) if config.sponsor else None,
         spec=encode(parts.spec),
-        settings=RelaySettings(max_disk=config.max_disk, sponsored_per_hour=config.sponsor_hourly),
+        settings=RelaySettings(
+            max_disk=config.max_disk,
+            max_blob=parts.spec.checks.max_blob,
+            sponsored_per_hour=config.sponsor_hourly,
+        ),
     )
 
 

@@ -159,7 +159,7 @@ class Origin:
                         raise
 
     def _say(self, manifest: CheckpointManifest, holders: Sequence[str]) -> None:
-        log.info("checkpoint.published", step=manifest.step, manifest=manifest_digest(manifest), relays=len(holders))
+        log.info("checkpoint.copied", step=manifest.step, manifest=manifest_digest(manifest), relays=len(holders))
 
 
 async def _blocks(cargo: _Cargo, index: int) -> AsyncIterator[bytes]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections.abc import Collection
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from ledger.records import Commit
 from roles.compute import ComputeThread
 from roles.inference.engine import Engine
 from roles.ports import Relays
+from roles.shardcast.assembly import prune_checkpoints
 
 log = structlog.get_logger()
 
@@ -72,10 +72,4 @@ class PolicyShelf:
         if wanted != self._kept:
             self._kept = wanted
             self._paths = {name: path for name, path in self._paths.items() if name in wanted}
-            await asyncio.to_thread(_remove_others, self._folder, wanted | self._fetching)
-
-
-def _remove_others(folder: Path, wanted: frozenset[str]) -> None:
-    for path in folder.iterdir() if folder.is_dir() else ():
-        if path.name.removeprefix(".partial-") not in wanted:
-            shutil.rmtree(path, ignore_errors=True)
+            await asyncio.to_thread(prune_checkpoints, self._folder, keep=wanted | self._fetching)
