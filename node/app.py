@@ -81,7 +81,8 @@ class Node:
             quiet_libraries()
             await self._take_part(parts)
         self._phase = "stopped"
-        log.info("node.stopped", seconds=round(self._uptime.seconds, 1))
+        lag = round(self._lag.percentile(0.99), 3)
+        log.info("node.stopped", seconds=round(self._uptime.seconds, 1), loop_lag_p99=lag, loop_lag_max=self._lag.worst)
 
     async def _join(self, stack: AsyncExitStack, key: NodeKey, join: JoinString) -> Parts:
         config = self._config

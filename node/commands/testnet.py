@@ -24,6 +24,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the keys, and so of prompts and sampling")
     parser.add_argument("--dir", type=Path, help="folder for everything (default: a temporary one)")
     parser.add_argument("--keep", action="store_true", help="keep a temporary folder at the end")
+    parser.add_argument("--picture", type=Path, help="file for the view after the last step, as SVG")
     parser.add_argument("--plain", action="store_true", help="lines instead of a live view")
     options = parser.parse_args(words)
     from node.testnet.network import run_testnet
@@ -40,5 +41,6 @@ def main(words: Sequence[str]) -> int:
         seed=options.seed,
         model=options.model.expanduser().resolve() if options.model else None,
         draft=options.spec,
+        picture=options.picture,
     )
     return run_testnet(wanted, plain=options.plain, remove=temporary and not options.keep)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
+import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from rich.console import Console, Group
@@ -15,6 +18,8 @@ from rich.table import Table
 from rich.text import Text
 
 from node.testnet.picture import Picture, sparkline
+
+PICTURE_WIDTH = 112
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +68,7 @@ class LiveView:
 
     def say(self, text: str) -> None:
         """A line above the page, that stays."""
-        self._console.print(Text(text))
+        self._console.print(Text(text), soft_wrap=True)  # so that a command can be copied whole
 
 
 class PlainView:
@@ -131,6 +136,13 @@ def render(frame: Frame) -> Group:
         _nodes(frame),
         Text(f"add a worker from another terminal:\n  {frame.join_command}\nCtrl-C stops everything", style="dim"),
     )
+
+
+def save_picture(frame: Frame, path: Path) -> None:
+    """The page as an SVG that loads nothing from elsewhere."""
+    console = Console(file=io.StringIO(), width=PICTURE_WIDTH, record=True, force_terminal=True)
+    console.print(render(frame))
+    path.write_text(re.sub(r"@font-face\s*\{.*?\}", "", console.export_svg(title="scripts/testnet"), flags=re.DOTALL))
 
 
 def _reasons(picture: Picture) -> str:

@@ -26,7 +26,7 @@ from node.health import raise_file_limit
 from node.lifetime import adopt_orphans
 from node.running import StopSignal, stop_on_signals
 from node.testnet.events import EventTail
-from node.testnet.live import Frame, LiveView, PlainView, View, summary_lines
+from node.testnet.live import Frame, LiveView, PlainView, View, save_picture, summary_lines
 from node.testnet.picture import Picture
 from node.testnet.plan import NodePlan, TestnetOptions, TestnetPlan, free_ports, make_plan
 from node.testnet.processes import Child, processes_of, stop_all
@@ -66,7 +66,7 @@ class Testnet:
         self._chain: Child | None = None
         self._reported: set[str] = set()
         self._listening: set[str] = set()
-        self._block = 0
+        self._block = self._pictured = 0
         self._contributions: Contributions | None = None
         self._begun = float(os.environ.get("INTELLECT_NODE_TESTNET_STARTED") or time.time())
         self._outcome = Outcome([], [])
@@ -164,7 +164,9 @@ class Testnet:
                 for event in tail.read():
                     self._picture.take(name, event)
             self._report_crashes()
-            self._view.draw(self._frame(prepared))
+            frame = self._frame(prepared)
+            self._view.draw(frame)
+            self._keep_picture(frame)
             if self._chain is not None and not self._chain.is_running:
                 raise ConfigError("the chain ended: " + " ".join(self._chain.last_lines()))
             if self._children["trainer"].has_crashed:
@@ -180,6 +182,12 @@ class Testnet:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(TURN_SECONDS):
                     await stop.event.wait()
+
+    def _keep_picture(self, frame: Frame) -> None:
+        """While every node still stands; an empty one is of no use to anybody."""
+        if self._options.picture and self._picture.trained > self._pictured and not self._picture.has_ended:
+            self._pictured = self._picture.trained
+            save_picture(frame, self._options.picture)
 
     def _has_ended(self) -> bool:
         watched = [node.name for node in self._plan.nodes if node.role != "relay"]

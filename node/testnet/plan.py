@@ -32,6 +32,7 @@ class TestnetOptions:
     seed: int = 1
     model: Path | None = None
     draft: Path | None = None
+    picture: Path | None = None  # SVG of the view as it was after the last step
 
     __test__ = False  # not a test, whatever pytest makes of the name
 

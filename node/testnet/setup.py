@@ -106,6 +106,8 @@ def node_child(node: NodePlan) -> Child:
 def join_command(prepared: Prepared, home: Path) -> str:
     """What to type in a second terminal to add a worker."""
     program = Path(sys.executable).with_name("intellect-node")
+    if program.is_relative_to(Path.cwd()):
+        program = program.relative_to(Path.cwd())
     name = str(program) if program.exists() else f"{sys.executable} -m node"
     wallet = "0x000000000000000000000000000000000000dEaD"
     return f"{name} --role worker --join {prepared.join_file} --data {home} --wallet {wallet}"
