@@ -50,7 +50,7 @@ class HivemindDirectory:
         validator = EnvelopeValidator(run=run, limits=limits)
         self.storage = RowStorage(RowStore(lifetimes=lifetimes, membership=membership), validator, unix_ms)
         """Rows kept for others, and our own; they outlive the daemon."""
-        self._known = RowStore(lifetimes=lifetimes, membership=everyone)  # rows read: what was seen stays seen
+        self._known = RowStore(lifetimes=lifetimes, membership=membership)  # rows read: what was seen stays seen
         self._upkeep = Upkeep(
             node=node,
             setup=setup,

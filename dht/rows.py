@@ -85,15 +85,39 @@ class Outcome(Enum):
 
 
 @dataclass(slots=True)
+class _Holdings:
+    """What each signer holds in a whole store, so that a full one makes room at the expense of who fills it."""
+
+    weight: Counter[str] = field(default_factory=Counter)  # bytes by signer
+    places: dict[str, dict[tuple[str, str], None]] = field(default_factory=dict)  # keys and subkeys by signer
+    total: int = 0
+    changes: int = 0  # so that no two states of a key share a version, though it was empty in between
+
+    def add(self, row: Envelope, size: int) -> None:
+        self.weight[row.signer] += size
+        self.places.setdefault(row.signer, {})[(row.key, row.subkey)] = None
+        self.total += size
+
+    def drop(self, row: Envelope, size: int) -> None:
+        self.weight[row.signer] -= size
+        self.total -= size
+        del self.places[row.signer][(row.key, row.subkey)]
+        if not self.places[row.signer]:
+            del self.places[row.signer], self.weight[row.signer]
+
+
+@dataclass(slots=True)
 class _Slot:
     """Rows of one key."""
 
+    holdings: _Holdings
     rows: dict[str, tuple[Envelope, bytes]] = field(default_factory=dict)
     weight: Counter[str] = field(default_factory=Counter)  # bytes by signer
     number: Counter[str] = field(default_factory=Counter)  # rows by signer
     size: int = 0
     version: int = 0
     earliest: int = 2**64  # no row expires before this
+    vetted: int = -1  # second in which strangers were last looked for
 
     def add(self, row: Envelope, data: bytes) -> None:
         self.drop(row.subkey)
@@ -101,15 +125,18 @@ class _Slot:
         self.weight[row.signer] += len(data)
         self.number[row.signer] += 1
         self.size += len(data)
+        self.holdings.add(row, len(data))
         self.earliest = min(self.earliest, row.expiration)
 
     def drop(self, subkey: str) -> None:
-        self.version += 1
+        self.holdings.changes += 1
+        self.version = self.holdings.changes
         held = self.rows.pop(subkey, None)
         if held is None:
             return
         row, data = held
         self.size -= len(data)
+        self.holdings.drop(row, len(data))
         self.weight[row.signer] -= len(data)
         self.number[row.signer] -= 1
         if not self.number[row.signer]:
@@ -133,7 +160,7 @@ class RowStore:
         self._membership = membership
         self._caps = caps or Caps()
         self._slots: dict[str, _Slot] = {}
-        self._total = 0
+        self._holdings = _Holdings()
         self.counts: Counter[str] = Counter()
         """Rows by outcome, and `evicted`."""
 
@@ -143,7 +170,7 @@ class RowStore:
     @property
     def total_bytes(self) -> int:
         """Bytes of all rows held."""
-        return self._total
+        return self._holdings.total
 
     def keys(self, now: int) -> list[str]:
         """Keys with at least one unexpired row."""
@@ -181,18 +208,14 @@ class RowStore:
         refusal = self._refusal(row, data, now, held)
         if refusal is not None:
             return refusal
-        if slot is None:
-            if len(self._slots) >= self._caps.keys:
-                return Outcome.STORE_FULL
-            slot = _Slot()
         growth = len(data) - (len(held[1]) if held else 0)
-        refusal = self._make_room(slot, row, growth, is_new=held is None)
+        refusal = self._make_room_in_store(row, growth, is_new_key=slot is None)
+        slot = slot or _Slot(self._holdings)
+        refusal = refusal or self._make_room(slot, row, growth, is_new=held is None, now=now)
         if refusal is not None:
             return refusal
-        before = slot.size
         slot.add(row, data)
         self._slots[row.key] = slot
-        self._total += slot.size - before
         return Outcome.STORED
 
     def _refusal(self, row: Envelope, data: bytes, now: int, held: tuple[Envelope, bytes] | None) -> Outcome | None:
@@ -204,35 +227,67 @@ class RowStore:
             return Outcome.TOO_FAR
         return None if self._membership(row) else Outcome.STRANGER
 
-    def _make_room(self, slot: _Slot, row: Envelope, growth: int, *, is_new: bool) -> Outcome | None:
-        """Within a key, who holds most makes room for who holds less: a flood costs the flooder."""
+    def _make_room_in_store(self, row: Envelope, growth: int, *, is_new_key: bool) -> Outcome | None:
+        """Within the store too: who fills it, with bytes or with keys of its own, makes room for who holds less."""
+        holdings, signer = self._holdings, row.signer
+        while holdings.total + growth > self._caps.total_bytes:
+            heaviest = max(holdings.weight, key=holdings.weight.__getitem__, default=signer)
+            if heaviest == signer or holdings.weight[heaviest] <= holdings.weight[signer] + growth:
+                return Outcome.STORE_FULL
+            self._evict_one_of(holdings.places[heaviest])
+        while is_new_key and len(self._slots) >= self._caps.keys:
+            widest = max(holdings.places, key=lambda name: len(holdings.places[name]), default=signer)
+            places = holdings.places.get(widest, {})
+            alone = [place for place in places if len(self._slots[place[0]].rows) == 1]
+            if widest == signer or len(places) <= len(holdings.places.get(signer, ())) + 1 or not alone:
+                return Outcome.STORE_FULL
+            self._evict_one_of(alone)
+        return None
+
+    def _make_room(self, slot: _Slot, row: Envelope, growth: int, *, is_new: bool, now: int) -> Outcome | None:
+        """Within a key, who is no member any more goes first; then who holds most makes room for who holds less: a
+        flood costs the flooder."""
         caps = self._caps
         if is_new and slot.number[row.signer] >= caps.rows_per_signer:
             return Outcome.SIGNER_FULL
-        if self._total + growth > caps.total_bytes:
-            return Outcome.STORE_FULL
         while slot.size + growth > caps.bytes_per_key or len(slot.rows) + is_new > caps.rows_per_key:
+            if self._drop_strangers(slot, now):
+                continue
             heaviest = max(slot.weight, key=slot.weight.__getitem__, default=row.signer)
             if heaviest == row.signer or slot.weight[heaviest] <= slot.weight[row.signer] + growth:
                 return Outcome.KEY_FULL
             self._evict(slot, heaviest)
         return None
 
+    def _drop_strangers(self, slot: _Slot, now: int) -> bool:
+        """Rows taken before the members were known; looked for once a second. Whether there were any."""
+        if slot.vetted == now // 1000:
+            return False
+        slot.vetted = now // 1000
+        strangers = [subkey for subkey, (row, _) in slot.rows.items() if not self._membership(row)]
+        for subkey in strangers:
+            slot.drop(subkey)
+        self.counts["evicted"] += len(strangers)
+        return bool(strangers)
+
     def _evict(self, slot: _Slot, signer: str) -> None:
         theirs = (row for row, _ in slot.rows.values() if row.signer == signer)
-        victim = min(theirs, key=lambda row: row.expiration)
-        before = slot.size
-        slot.drop(victim.subkey)
-        self._total += slot.size - before
+        slot.drop(min(theirs, key=lambda row: row.expiration).subkey)
+        self.counts["evicted"] += 1
+
+    def _evict_one_of(self, places: Iterable[tuple[str, str]]) -> None:
+        """The row of these that ends first; a key left without rows goes too."""
+        key, subkey = min(places, key=lambda place: self._slots[place[0]].rows[place[1]][0].expiration)
+        self._slots[key].drop(subkey)
+        if not self._slots[key].rows:
+            del self._slots[key]
         self.counts["evicted"] += 1
 
     def _fresh_slot(self, key: str, now: int) -> _Slot | None:
         slot = self._slots.get(key)
         if slot is None:
             return None
-        before = slot.size
         slot.expire(now)
-        self._total += slot.size - before
         if not slot.rows:
             del self._slots[key]
             return None

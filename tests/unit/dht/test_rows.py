@@ -126,6 +126,48 @@ def test_put__keys_and_bytes_are_capped__dht_16(make_row: MakeRow) -> None:
     assert [small.put(make_row(number), NOW) for number in (1, 2)] == [Outcome.STORED, Outcome.STORE_FULL]
 
 
+def test_put__one_signer_cannot_use_up_the_keys__dht_16(make_row: MakeRow) -> None:
+    store = make_store(keys=3)
+    flood = [store.put(make_row(1, record_key=f"{RUN}/{number}", tail=f":{number}"), NOW) for number in range(5)]
+    assert flood.count(Outcome.STORED) == 3
+    assert store.put(make_row(2, record_key=f"{RUN}/honest"), NOW) is Outcome.STORED
+    assert store.put(make_row(1, record_key=f"{RUN}/again"), NOW) is Outcome.STORE_FULL
+    assert [row.signer for row, _ in store.rows(f"{RUN}/honest", NOW)] == [make_row(2).signer]
+    assert len(store.keys(NOW)) == 3
+
+
+def test_put__one_signer_cannot_use_up_the_bytes__dht_16(make_row: MakeRow) -> None:
+    store = make_store(total_bytes=4000)
+    while store.put(make_row(1, record_key=f"{RUN}/{len(store)}"), NOW) is Outcome.STORED:
+        pass
+    assert store.put(make_row(2, record_key=f"{RUN}/honest"), NOW) is Outcome.STORED
+    assert store.total_bytes <= 4000
+    assert store.counts["evicted"] == 1
+
+
+def test_put__strangers_taken_before_the_members_were_known_make_room_first(make_row: MakeRow) -> None:
+    members: set[str] = set()
+    store = RowStore(
+        lifetimes={"node/1": 90},
+        membership=lambda row: not members or row.signer in members,
+        caps=Caps(rows_per_key=4),
+    )
+    for number in range(10, 14):
+        assert store.put(make_row(number), NOW) is Outcome.STORED
+    members |= {make_row(1).signer}
+    outcomes = [store.put(make_row(1, tail=f":{number}"), NOW) for number in range(4)]
+    assert outcomes == [Outcome.STORED] * 4  # though one with four rows is heavier than four strangers with one
+    assert {row.signer for row, _ in store.rows(make_row().key, NOW)} == members
+
+
+def test_version__never_repeats_though_the_key_was_empty(make_row: MakeRow) -> None:
+    store, key = make_store(), make_row().key
+    store.put(make_row(1, expiration=NOW + 5), NOW)
+    before = store.version(key, NOW)
+    store.put(make_row(2), NOW + 5)
+    assert store.version(key, NOW + 5) != before
+
+
 def test_rows__expired_ones_free_their_room(make_row: MakeRow) -> None:
     store = make_store(rows_per_key=1)
     store.put(make_row(1, expiration=NOW + 1000), NOW)
