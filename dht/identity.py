@@ -7,10 +7,12 @@ of the public key's protobuf in base58, so the key can be read back out of the i
 from __future__ import annotations
 
 import os
+import stat
 from functools import lru_cache
 from pathlib import Path
 
 import base58
+import structlog
 from nacl.exceptions import BadSignatureError
 from nacl.signing import SigningKey, VerifyKey
 
@@ -22,6 +24,8 @@ NodeId = str
 _KEY_PREFIX = bytes.fromhex("08011240")
 _ID_PREFIX = bytes.fromhex("002408011220")
 _FILE_LENGTH = len(_KEY_PREFIX) + 64
+
+log = structlog.get_logger()
 
 
 def node_id_of(public_key: bytes) -> NodeId:
@@ -67,25 +71,27 @@ class NodeKey:
         return bytes(self._key.sign(message).signature)
 
     def save(self, path: Path) -> None:
-        """Write the key file, mode 0400, never over an existing one. Raises IdentityError."""
-        data = _KEY_PREFIX + bytes(self._key) + bytes(self._key.verify_key)
+        """Write the key file, mode 0400, whole or not at all, never over an existing one. Raises IdentityError."""
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o400)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-        except FileExistsError as error:
-            raise IdentityError(
-                f"{path} exists already; remove it first if you really mean to lose that key"
-            ) from error
+            try:
+                _write_secret(temporary, _KEY_PREFIX + bytes(self._key) + bytes(self._key.verify_key))
+                os.link(temporary, path)  # fails where a rename would replace the key that is there
+            finally:
+                temporary.unlink(missing_ok=True)
+            _sync_folder(path.parent)
         except OSError as error:
-            raise IdentityError(f"cannot write the key file {path}: {error.strerror}") from error
+            if os.path.lexists(path):
+                text = f"{path} exists already; remove it first if you really mean to lose that key"
+            else:
+                text = f"cannot write the key file {path}: {error.strerror}{_in_the_way(path.parent)}"
+            raise IdentityError(text) from error
 
     @classmethod
     def load(cls, path: Path) -> NodeKey:
-        """Read a key file. Raises IdentityError with the way to mend it (pitfall BOOT-14)."""
+        """Read a key file. Raises IdentityError with the way to mend it (pitfall BOOT-14); warns of one that others can
+        read or that is somebody else's (pitfall KEY-07)."""
         try:
             data = path.read_bytes()[: _FILE_LENGTH + 1]
         except FileNotFoundError as error:
@@ -104,4 +110,40 @@ class NodeKey:
         key = cls(seed)
         if data[-32:] != public_key_of(key.node):
             raise IdentityError(f"{path} is damaged (its halves do not match); restore it from a backup")
+        _warn_of_rights(path)
         return key
+
+
+def _write_secret(path: Path, data: bytes) -> None:
+    """A new file of mode 0400, on the disk when this returns. A leftover of a killed process of this id gives way."""
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o400)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _in_the_way(folder: Path) -> str:
+    """Names the file that stands where a folder is wanted, if that is what is wrong."""
+    for path in (folder, *folder.parents):
+        if os.path.lexists(path):
+            return "" if path.is_dir() else f" ({path} is a file, not a folder)"
+    return ""
+
+
+def _warn_of_rights(path: Path) -> None:
+    found = path.stat()
+    mode = stat.S_IMODE(found.st_mode)
+    if mode & 0o077:
+        log.warning("key.readable_by_others", file=str(path), mode=f"{mode:04o}", advice=f"chmod 400 {path}")
+    if found.st_uid != os.getuid():
+        log.warning("key.owned_by_another", file=str(path), owner=found.st_uid, advice=f"chown {os.getuid()} {path}")

@@ -37,6 +37,7 @@ MAX_KEYS = 64  # of one find request
 REPLY_BYTES = 3 * 2**19  # a reply's rows; p2pd drops replies over 4 MiB (pitfall DHT-09)
 REQUEST_BYTES = 2**20  # a store request's rows (pitfall DHT-10)
 FAILURES_TO_DROP = 2
+MAX_BAD_ROWS = 16  # of one reply; who keeps to the protocol judges rows before keeping them, and sends none
 _ROWS_BETWEEN_YIELDS = 32
 _HAND_OVER_SECONDS = 60.0
 _LEFT_OUT = -1.0  # expiration of a result that says "not found" for want of room
@@ -261,7 +262,7 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
         return Answer(rows, neighbours)
 
     def _open_rows(self, key: DHTID, dictionary: bytes) -> tuple[Envelope, ...]:
-        rows, key_bytes = [], key.to_bytes()
+        rows, bad, key_bytes = [], 0, key.to_bytes()
         try:
             items = parse_rows(dictionary)
         except Malformed:
@@ -270,7 +271,9 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
             try:
                 rows.append(self.validator.open(key_bytes, subkey, value, expiration))
             except Malformed:
-                continue  # this row only; the others of the dictionary are as good as before (pitfall DHT-12)
+                bad += 1  # this row only; the others of the dictionary are as good as before (pitfall DHT-12)
+                if bad == MAX_BAD_ROWS:
+                    break  # verifying thousands of forged signatures would hold up everything else
         return tuple(rows)
 
     # -- the table

@@ -108,6 +108,17 @@ async def test_read__one_bad_row_costs_only_itself__dht_12_dht_13(swarm: Swarm) 
     assert reader.stats()["table"] == 1  # the peer is kept
 
 
+async def test_read__a_peers_strangers_do_not_push_out_members(swarm: Swarm) -> None:
+    await swarm.start()  # keeps and serves everybody's rows
+    reader = await swarm.start(membership=lambda row: row.signer == swarm.keys[1].node)
+    await swarm.met()
+    member, stranger = swarm.row(1), swarm.row(0)
+    await reader.publish(member)
+    swarm.nodes[0].storage.rows.put(stranger, stranger.sequence)
+    assert len((await swarm.nodes[0].read([KEY]))[KEY]) == 2
+    assert await reader.read([KEY]) == {KEY: [member]}
+
+
 async def test_publish__refused_by_peers_membership(swarm: Swarm) -> None:
     await swarm.start(membership=lambda row: False)
     second = await swarm.start()

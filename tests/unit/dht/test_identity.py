@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 
 import pytest
+import structlog.testing
 
 from dht.errors import IdentityError, Malformed
 from dht.identity import NodeKey, public_key_of, verify
@@ -29,6 +31,38 @@ def test_save__never_over_a_key__key_01(tmp_path: Path) -> None:
 def test_save__unusable_folder_is_said__key_06(tmp_path: Path) -> None:
     with pytest.raises(IdentityError, match="cannot write"):
         NodeKey.generate().save(tmp_path / ("x" * 300) / "key")
+
+
+def test_save__a_file_where_the_folder_should_be_is_named__key_06(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("")
+    with pytest.raises(IdentityError, match="keys is a file, not a folder"):
+        NodeKey.generate().save(tmp_path / "keys" / "key")
+    with pytest.raises(IdentityError, match="keys is a file, not a folder"):
+        NodeKey.generate().save(tmp_path / "keys" / "deep" / "key")
+
+
+def test_save__leftover_of_a_killed_process_neither_stops_it_nor_stays(tmp_path: Path) -> None:
+    (tmp_path / f".key.{os.getpid()}").write_bytes(b"half a k")
+    key = NodeKey.generate()
+    key.save(tmp_path / "key")
+    assert NodeKey.load(tmp_path / "key").node == key.node
+    assert [path.name for path in tmp_path.iterdir()] == ["key"]
+
+
+def test_save__never_through_a_dangling_link(tmp_path: Path) -> None:
+    (tmp_path / "key").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(IdentityError):
+        NodeKey.generate().save(tmp_path / "key")
+    assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.parametrize(("mode", "warnings"), [(0o400, 0), (0o600, 0), (0o640, 1), (0o444, 1)])
+def test_load__warns_of_a_key_that_others_can_read__key_07(tmp_path: Path, mode: int, warnings: int) -> None:
+    NodeKey.generate().save(tmp_path / "key")
+    (tmp_path / "key").chmod(mode)
+    with structlog.testing.capture_logs() as logs:
+        NodeKey.load(tmp_path / "key")
+    assert [line["event"] for line in logs] == ["key.readable_by_others"] * warnings
 
 
 @pytest.mark.parametrize("length", [0, 1, 67, 69])
