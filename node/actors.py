@@ -26,6 +26,8 @@ from roles.shardcast.client import RelayClient
 from roles.spec import RunSpec
 from roles.trusted import TrustedState
 
+EVERY_INTERFACE = ("0.0.0.0", "::")  # noqa: S104 - compared with, never bound to
+
 
 class Actor(Protocol):
     """What a role is to the node: something that runs until the run has ended."""
@@ -125,6 +127,8 @@ def build_relay(parts: Parts) -> Any:
     config = parts.config
     if config.sponsor and config.operator_key is None:
         raise ConfigError("a sponsor pays gas: name its operator key by --operator-key")
+    if config.http_url is None and config.host in EVERY_INTERFACE:
+        raise ConfigError(f"a relay on {config.host} must say where others reach it: --http-url http://HOST:PORT")
     return Relay(
         parts.key,
         root=parts.state,

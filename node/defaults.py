@@ -29,6 +29,9 @@ OFFLINE_SECONDS = 3.0
 LAG_PERIOD_SECONDS = 0.1
 """How often the event loop is asked how late it is."""
 
+LAGGED_SECONDS = 2.0
+"""Lateness of the event loop that is said aloud: remote calls give up after 3 s."""
+
 LAG_SAMPLES = 600
 """Samples behind the percentile: one minute."""
 

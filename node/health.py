@@ -9,7 +9,7 @@ from collections import deque
 
 import structlog
 
-from node.defaults import LAG_PERIOD_SECONDS, LAG_SAMPLES, OPEN_FILES
+from node.defaults import COMPLAIN_SECONDS, LAG_PERIOD_SECONDS, LAG_SAMPLES, LAGGED_SECONDS, OPEN_FILES
 
 log = structlog.get_logger()
 
@@ -20,6 +20,7 @@ class LoopLag:
     def __init__(self) -> None:
         self.samples: deque[float] = deque(maxlen=LAG_SAMPLES)
         self.worst = 0.0
+        self._said = -COMPLAIN_SECONDS
 
     async def run(self) -> None:
         """Measure for ever."""
@@ -30,6 +31,9 @@ class LoopLag:
             late = max(0.0, loop.time() - due)
             self.samples.append(late)
             self.worst = max(self.worst, late)
+            if late > LAGGED_SECONDS and loop.time() - self._said > COMPLAIN_SECONDS:
+                self._said = loop.time()
+                log.warning("loop.lagged", seconds=round(late, 2), why="peers drop a node that is silent for 3 s")
 
     def percentile(self, share: float) -> float:
         """Lag in seconds below which this share of the last minute's samples lies."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 
 import httpx
@@ -70,9 +71,18 @@ class RelayBook:
         """Learn the node id behind a hinted address: grants name the relay by its id."""
         try:
             async with asyncio.timeout(HINT_SECONDS):
-                reply = await self._http.get(url.rstrip("/") + "/status")
-            node = reply.json().get("node") if len(reply.content) < MAX_STATUS else None
+                node = json.loads(await self._read(url.rstrip("/") + "/status")).get("node")
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ValueError, AttributeError):
             return
         if isinstance(node, str) and len(node) <= 64:
             self._hinted[url] = RelayInfo(node, url)
+
+    async def _read(self, url: str) -> bytes:
+        """The body, of at most MAX_STATUS bytes. Raises ValueError for more."""
+        data = bytearray()
+        async with self._http.stream("GET", url) as reply:
+            async for block in reply.aiter_raw():
+                data += block
+                if len(data) > MAX_STATUS:
+                    raise ValueError("longer than a relay's status")
+        return bytes(data)
