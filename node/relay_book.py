@@ -81,7 +81,7 @@ class RelayBook:
         """The body, of at most MAX_STATUS bytes. Raises ValueError for more."""
         data = bytearray()
         async with self._http.stream("GET", url) as reply:
-            async for block in reply.aiter_raw():
+            async for block in reply.aiter_bytes():
                 data += block
                 if len(data) > MAX_STATUS:
                     raise ValueError("longer than a relay's status")
