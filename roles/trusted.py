@@ -7,24 +7,28 @@ I/O: the ledger's facts come in as a `LedgerView`, rows come in as envelopes who
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from dht.encoding import Message
 from dht.envelope import Envelope
 from dht.errors import Malformed
-from ledger.records import Block, Commit, Registration, RunTerms
+from ledger.records import Block, Commit, Operator, Registration, RunTerms
 from roles import rules
 from roles.assignment import beacon_step, compute_beacon, compute_seed, is_admitted
-from roles.messages import Head, OpenStep, Submission, TallyRow, Verdict, open_row
+from roles.messages import CheckpointRow, Head, NodeRecord, OpenStep, Submission, TallyRow, Verdict, open_row
 from roles.rules import Ignore, Reason, Reject
-from roles.spec import RunSpec
+from roles.spec import OperatorSpec, RunSpec
 
 TERM = 1
 """The only term while leases are not in force: the first trainer of the ledger leads."""
 MAX_DIGESTS_PER_INDEX = 4
 """Distinct submissions of one (node, step, index) remembered; two already are an equivocation."""
+MAX_EARLY_VERDICTS = 4096
+"""Verdicts of one validator on submissions not seen yet: what a lying one could fill the memory with."""
+MAX_ROUNDS = 256
+"""Attestations of one validator in one epoch; the lowest rounds are forgotten first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +75,26 @@ def is_verdict_on(verdict: Verdict, submission: Submission) -> bool:
     return place and (verdict.outcome != "accept" or verdict.tokens == submission.tokens)
 
 
+def _operators(listed: Sequence[Operator | OperatorSpec]) -> tuple[tuple[str, str, str], ...]:
+    return tuple((item.node, item.operator.lower(), item.payout.lower()) for item in listed)
+
+
+def is_same_run(terms: RunTerms, spec: RunSpec, run: str) -> bool:
+    """Whether the ledger's terms are the spec's: who, in which order, with which keys, paid where, by which numbers."""
+    numbers = (terms.quorum, terms.epoch_checkpoints, terms.epoch_max_seconds, terms.round_seconds)
+    epoch = spec.epoch
+    return (
+        terms.run == run
+        and _operators(terms.validators) == _operators(spec.validators)
+        and _operators(terms.trainers) == _operators(spec.trainers)
+        and numbers == (spec.quorum, epoch.checkpoints, epoch.max_seconds, epoch.round_seconds)
+    )
+
+
 class TrustedState:
     """Everything a role believes about a run, and why it may."""
 
-    def __init__(self, spec: RunSpec, run: str) -> None:
+    def __init__(self, spec: RunSpec, run: str, *, most_early: int = MAX_EARLY_VERDICTS) -> None:
         self.spec = spec
         self.run = run
         self.view: LedgerView | None = None
@@ -87,14 +107,14 @@ class TrustedState:
         self._by_index: defaultdict[tuple[str, int, int], list[str]] = defaultdict(list)
         self._accepted: dict[tuple[str, int, int], str] = {}
         self._equivocations: defaultdict[str, int] = defaultdict(int)
+        self._most_early = most_early
+        self._early: defaultdict[str, set[str]] = defaultdict(set)  # by validator: judged, and not seen here yet
 
     # -- the ledger ----------------------------------------------------------------------------------------------
 
     def admit_view(self, view: LedgerView) -> None:
         """Take over the ledger's facts. Raises Reject when the ledger's terms are not the spec's (a foreign run)."""
-        listed = {item.node for item in view.terms.validators}, {item.node for item in view.terms.trainers}
-        wanted = {item.node for item in self.spec.validators}, {item.node for item in self.spec.trainers}
-        if view.terms.run != self.run or listed != wanted or view.terms.quorum != self.spec.quorum:
+        if not is_same_run(view.terms, self.spec, self.run):
             raise Reject(Reason.OLD_TERM, "the ledger's terms of this run are not the spec's")
         self.view = view
 
@@ -122,6 +142,27 @@ class TrustedState:
             return False
         operators = (*self.view.terms.validators, *self.view.terms.trainers)
         return node in self.view.registrations or any(item.node == node for item in operators)
+
+    def may_be_stored(self, row: Envelope) -> bool:
+        """Whether a DHT node that knows what we do should keep this row for others: it stands in its own place, its
+        signer may say that kind of thing, and its step is not made up. A row refused is offered again by its signer."""
+        try:
+            message = self._open(row)
+        except Malformed:
+            return False
+        if self.view is None:
+            return True
+        ahead = self.spec.training.async_level + 2  # our head may be a little old
+        if isinstance(message, Submission | Verdict) and self.head and message.step > self.head.step + ahead:
+            return False
+        match message:
+            case Head() | CheckpointRow():
+                return any(item.node == row.signer for item in self.view.terms.trainers)
+            case Verdict() | TallyRow():
+                return self.is_validator(row.signer)
+            case Submission():
+                return self.is_member(row.signer)
+        return isinstance(message, NodeRecord)
 
     def seed_of(self, node: str, step: int, index: int) -> str | None:
         """Assignment seed, or None while the node's block or the beacon's checkpoint is unknown."""
@@ -153,7 +194,8 @@ class TrustedState:
             raise Ignore(Reason.LATE, "an older head")
         self._head_order, self.head = order, head
         for opened in head.open_steps:
-            self._open_step(opened)
+            if opened.step <= head.step:  # no submission of a later step counts anyway
+                self._open_step(opened)
         return head
 
     def reopen_step(self, opened: OpenStep) -> None:
@@ -202,6 +244,8 @@ class TrustedState:
         admitted = AdmittedSubmission(submission, row.digest, seed, relays, row)
         digests.append(row.digest)
         self.submissions[row.digest] = admitted
+        for early in self._early.values():
+            early.discard(row.digest)
         self._settle(row.digest)  # its verdicts may have come first
         return admitted
 
@@ -244,9 +288,15 @@ class TrustedState:
         # [REJECT] only validators of the ledger's set are counted
         if not self.is_validator(row.signer):
             raise Reject(Reason.NOT_A_VALIDATOR)
-        before = self.standings[verdict.submission].rows.get(row.signer)
+        known = self.standings.get(verdict.submission)
+        before = known.rows.get(row.signer) if known else None
         if before is not None and before.sequence >= row.sequence:
             raise Ignore(Reason.LATE, "an older verdict")
+        if verdict.submission not in self.submissions:
+            # [IGNORE] more than an honest validator can be ahead of us; looked at again like any row that is too early
+            if before is None and len(self._early[row.signer]) >= self._most_early:
+                raise Ignore(Reason.GAP, "too many verdicts on submissions that were not seen")
+            self._early[row.signer].add(verdict.submission)
         standing = self.standings[verdict.submission]
         standing.verdicts[row.signer] = verdict
         standing.rows[row.signer] = row
@@ -267,6 +317,9 @@ class TrustedState:
         if (tally.epoch, tally.round, row.signer) in self.tallies:
             raise Ignore(Reason.LATE, "attested already")
         self.tallies[(tally.epoch, tally.round, row.signer)] = (tally, row)
+        theirs = [place for place in self.tallies if (place[0], place[2]) == (tally.epoch, row.signer)]
+        if len(theirs) > MAX_ROUNDS:
+            del self.tallies[min(theirs)]
         return tally
 
     def _settle(self, digest: str) -> None:
@@ -298,8 +351,14 @@ class TrustedState:
             digest
             for digest, standing in self.standings.items()
             if any(verdict.outcome == "fault" for verdict in standing.verdicts.values())
-            and sum(v.outcome == "accept" and v.audited for v in standing.verdicts.values()) < self.spec.quorum
+            and not self._is_answered(digest, standing)
         )
+
+    def _is_answered(self, digest: str, standing: Standing) -> bool:
+        admitted = self.submissions.get(digest)
+        if admitted is None:  # not seen here, so what the verdicts say of it cannot be compared
+            return sum(v.outcome == "accept" and v.audited for v in standing.verdicts.values()) >= self.spec.quorum
+        return standing.count("accept", admitted.submission, audited=True) >= self.spec.quorum
 
     def rival(self, submission: Submission, digest: str) -> str | None:
         """The other submission of the same index that was accepted first, if any."""
@@ -315,7 +374,8 @@ class TrustedState:
         for digest in [d for d, item in self.submissions.items() if item.submission.step < step]:
             del self.submissions[digest]
         for digest in [d for d, s in self.standings.items() if all(v.step < step for v in s.verdicts.values())]:
-            del self.standings[digest]
+            for signer in self.standings.pop(digest).verdicts:
+                self._early[signer].discard(digest)
         by_place: tuple[dict[tuple[str, int, int], Any], ...] = (self._by_index, self._accepted)
         for places in by_place:
             for place in [p for p in places if p[1] < step]:

@@ -11,7 +11,7 @@ import pytest
 from dht.encoding import encode
 from dht.envelope import Envelope, seal
 from dht.errors import Malformed
-from roles.messages import OpenStep, Submission, TallyRow, head_key
+from roles.messages import NodeRecord, OpenStep, Submission, TallyRow, head_key, open_row
 from roles.rules import Ignore, Reason, Reject
 from roles.trusted import MAX_DIGESTS_PER_INDEX, TrustedState
 from roles.worker.generation import submission_digest
@@ -275,6 +275,92 @@ def test_is_accepted__first_to_reach_quorum_stands() -> None:
     assert world.trusted.rival(first, digests[0]) == digests[1]
 
 
+def test_admit_verdict__flood_about_submissions_that_do_not_exist_is_bounded() -> None:
+    world = make_world()
+    world.trusted = TrustedState(world.spec, world.run, most_early=3)
+    world.trusted.admit_view(make_view(world.spec))
+    world.trusted.admit_head(world.row(make_head(), TRAINER))
+    real = make_submission(world)
+
+    def lie(number: int) -> Envelope:
+        verdict = make_verdict(real, outcome="fault", reason=602)
+        return world.row(verdict.model_copy(update={"submission": f"{number:064x}"}), VALIDATORS[2])
+
+    for number in range(3):
+        world.trusted.admit_verdict(lie(number))
+    with pytest.raises(Ignore) as caught:
+        world.trusted.admit_verdict(lie(4))
+    assert caught.value.reason is Reason.GAP  # kept, and looked at again
+    assert len(world.trusted.standings) == 3
+    accept(world, real)  # others are not held up by it, early as they are
+    digest = admit(world, real)
+    assert world.trusted.is_accepted(digest)
+    world.trusted.admit_verdict(world.row(make_verdict(real), VALIDATORS[2]))  # nor the liar, where there is something
+    world.trusted.forget_before(2)
+    assert not world.trusted.standings
+    world.trusted.admit_verdict(lie(4))
+
+
+@pytest.mark.parametrize("outcomes", [["accept", "fault", "accept", "soft"], ["soft", "accept", "fault"]])
+def test_admit_verdict__a_validator_that_alternates_moves_only_its_own_vote(outcomes: list[str]) -> None:
+    world = make_world()
+    submission = make_submission(world)
+    digest = admit(world, submission)
+    accept(world, submission)
+    for number, outcome in enumerate(outcomes):
+        world.trusted.admit_verdict(
+            world.row(make_verdict(submission, outcome=outcome), VALIDATORS[2], sequence=2**50 + number)
+        )
+        assert world.trusted.is_accepted(digest)
+        assert not world.trusted.disputed()
+    assert len(world.trusted.standings[digest].verdicts) == 3
+
+
+# -- what a DHT node keeps for others ---------------------------------------------------------------------------------
+
+
+def node_record(world: World, node: str) -> NodeRecord:
+    return NodeRecord(node=node, role="relay", http="http://evil.example", software="x", boot="ab" * 8)
+
+
+def test_may_be_stored__rows_in_their_own_place_by_who_may_say_them() -> None:
+    world = make_world()
+    submission = make_submission(world)
+    for message, key in (
+        (submission, WORKER),
+        (make_verdict(submission), VALIDATORS[0]),
+        (make_head(), TRAINER),
+        (node_record(world, STRANGER.node), STRANGER),
+    ):
+        assert world.trusted.may_be_stored(world.row(message, key))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(lambda w: w.row(make_submission(w), WORKER, record_key=f"{w.run}/junk"), id="made-up key"),
+        pytest.param(lambda w: w.row(node_record(w, STRANGER.node), STRANGER, record_key=head_key(w.run)), id="place"),
+        pytest.param(lambda w: w.row(node_record(w, STRANGER.node), STRANGER, payload=b"junk"), id="payload"),
+        pytest.param(lambda w: w.row(make_submission(w, step=2**40), WORKER), id="made-up step"),
+        pytest.param(lambda w: w.row(make_submission(w, STRANGER), STRANGER), id="unregistered"),
+        pytest.param(lambda w: w.row(make_verdict(make_submission(w)), WORKER), id="no validator"),
+        pytest.param(lambda w: w.row(make_head(), VALIDATORS[0]), id="no trainer"),
+        pytest.param(lambda w: w.row(node_record(w, WORKER.node), STRANGER, subkey=STRANGER.node), id="another's"),
+    ],
+)
+def test_may_be_stored__refused__dht_16_live_06(make: Callable[[World], Envelope]) -> None:
+    world = make_world()
+    assert not world.trusted.may_be_stored(make(world))
+
+
+def test_open_row__record_that_speaks_for_another_node__live_06() -> None:
+    """A stranger could send a relay's clients elsewhere, and get the relay blamed for what they are served."""
+    world = make_world()
+    row = world.row(node_record(world, WORKER.node), STRANGER, subkey=STRANGER.node)
+    with pytest.raises(Malformed, match="not its own"):
+        open_row(row, run=world.run, buckets=1)
+
+
 # -- heads and views --------------------------------------------------------------------------------------------------
 
 
@@ -311,6 +397,46 @@ def test_admit_view__reject_a_ledger_with_other_terms() -> None:
     other = make_spec(name="other", quorum=3)
     with pytest.raises(Reject):
         world.trusted.admit_view(make_view(other))
+
+
+@pytest.mark.parametrize("field", ["operator", "payout"])
+@pytest.mark.parametrize("role", ["validators", "trainers"])
+def test_admit_view__reject_a_front_run_with_other_keys_or_payouts(role: str, field: str) -> None:
+    """Somebody created the run's id first, with the same nodes but his own addresses."""
+    world = make_world()
+    view, before = make_view(world.spec), world.trusted.view
+    first, *others = getattr(view.terms, role)
+    changes: dict[str, Any] = {role: (replace(first, **{field: "0x" + "11" * 20}), *others)}
+    terms = replace(view.terms, **changes)
+    with pytest.raises(Reject) as caught:
+        world.trusted.admit_view(replace(view, terms=terms))
+    assert caught.value.reason is Reason.OLD_TERM
+    assert world.trusted.view is before
+
+
+@pytest.mark.parametrize("field", ["epoch_checkpoints", "epoch_max_seconds", "round_seconds"])
+def test_admit_view__reject_other_epochs(field: str) -> None:
+    world = make_world()
+    view, before = make_view(world.spec), world.trusted.view
+    changes: dict[str, Any] = {field: 10**6}
+    with pytest.raises(Reject):
+        world.trusted.admit_view(replace(view, terms=replace(view.terms, **changes)))
+    assert world.trusted.view is before
+
+
+def test_admit_view__reject_validators_in_another_order() -> None:
+    """The order says who proposes, and of trainers who leads."""
+    world = make_world()
+    view = make_view(world.spec)
+    with pytest.raises(Reject):
+        world.trusted.admit_view(replace(view, terms=replace(view.terms, validators=view.terms.validators[::-1])))
+
+
+def test_admit_head__steps_opened_ahead_of_the_head_are_not_kept() -> None:
+    world = make_world()
+    steps = tuple(OpenStep(step=2**62 + number, limit=4, share=1) for number in range(16))
+    world.trusted.admit_head(world.row(make_head(open_steps=steps), TRAINER, sequence=2**50))
+    assert set(world.trusted.opened) == {1}
 
 
 def test_admit_tally__reject_an_operator_that_is_not_the_validators() -> None:
