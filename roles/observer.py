@@ -1,13 +1,14 @@
 """Looks at the ledger and the DHT, feeds what it finds to the trusted state, and wakes the actor. Decides nothing.
 
-Rows that are ignored for now (a gap, an unknown block) are kept, bounded, and offered again at every look.
+Rows that are ignored for now (a gap, an unknown block) are kept while their key is read, at most so many of a signer,
+and offered again at every look.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
 import structlog
 
@@ -24,7 +25,12 @@ log = structlog.get_logger()
 
 MAX_PENDING = 20_000
 """Rows waiting for something; the oldest are forgotten first (they are still in the DHT)."""
+MAX_OF_SIGNER = 256
+"""Rows of one signer that wait, and that are looked at in one look: a flood of rows that never become valid must cost
+nobody else, neither room nor time. The others have their turn at the next look."""
 MAX_SEEN = 200_000
+SETTLED_BLOCKS = 256
+"""Blocks above a block after which its hash is taken to stand; until then a re-organisation may change it."""
 REJECTED: tuple[type[Exception], ...] = (PeerError, Reject)
 
 
@@ -76,8 +82,9 @@ class Observer:
         self._changed = asyncio.Event()
         self._own_watch = Watch(self)
         self._seen: OrderedDict[tuple[str, str, int], None] = OrderedDict()
-        self._pending: OrderedDict[tuple[str, str, int], Envelope] = OrderedDict()
-        self._beacons: dict[str, str] = {}
+        self._pending: OrderedDict[tuple[str, str], Envelope] = OrderedDict()
+        self._waiting: Counter[str] = Counter()  # rows in `_pending`, by signer
+        self._beacons: dict[int, str] = {}  # hashes of settled blocks that a beacon needs, by number
 
     async def run(self) -> None:
         """Look every `interval` seconds, for ever."""
@@ -102,6 +109,11 @@ class Observer:
             self._note_down("directory", str(error) or "no answer in time")
             return []
         return [row for key in keys for row in found.get(key, ())]
+
+    @property
+    def waiting(self) -> int:
+        """Rows that are kept because something is missing before they can be judged."""
+        return len(self._pending)
 
     def watch(self) -> Watch:
         """A waiter of its own."""
@@ -146,16 +158,22 @@ class Observer:
             terms = await self._ledger.terms()
             registrations = await self._ledger.registrations()
             commits = {commit.step: commit for commit in await self._ledger.commits()}
-            await self._read_beacons({node: item.first_block for node, item in registrations.items()}, head.number)
-        return LedgerView(terms, head, commits, registrations, dict(self._beacons))
+            firsts = {node: item.first_block for node, item in registrations.items()}
+            beacons = await self._read_beacons(firsts, head.number)
+        return LedgerView(terms, head, commits, registrations, beacons)
 
-    async def _read_beacons(self, registered: dict[str, int], head: int) -> None:
-        for node, first in registered.items():
-            number = first + self.spec.epoch.beacon_blocks
-            if node not in self._beacons and number <= head:
-                block = await self._ledger.block(number)
-                if block is not None:
-                    self._beacons[node] = block.hash
+    async def _read_beacons(self, registered: Mapping[str, int], head: int) -> dict[str, str]:
+        """Hash of each node's beacon block, read anew until it is settled: what a re-organised chain left behind would
+        make every honest submission of the node look wrong."""
+        needed = {first + self.spec.epoch.beacon_blocks for first in registered.values()}
+        hashes = {number: self._beacons[number] for number in needed if number in self._beacons}
+        for number in sorted(needed - hashes.keys()):
+            block = await self._ledger.block(number) if number <= head else None
+            if block is not None:
+                hashes[number] = block.hash
+        self._beacons = {number: value for number, value in hashes.items() if number <= head - SETTLED_BLOCKS}
+        places = {node: first + self.spec.epoch.beacon_blocks for node, first in registered.items()}
+        return {node: hashes[number] for node, number in places.items() if number in hashes}
 
     # -- directory -----------------------------------------------------------------------------------------------
 
@@ -178,38 +196,39 @@ class Observer:
         try:
             async with asyncio.timeout(15):
                 steps = self._steps()
-                found = await self._directory.read(self._keys(steps))
+                keys = self._keys(steps)
+                found = await self._directory.read(keys)
         except (TransportError, TimeoutError) as error:
             self._note_down("directory", str(error) or "no answer in time")
             return False
         self._note_up("directory")
         self.steps_read = frozenset(steps)
+        self._forget_waiting(set(keys))
         rows = [row for key in sorted(found, key=_gate_order) for row in found[key]]
         return self.offer(rows)
 
     def offer(self, rows: Iterable[Envelope]) -> bool:
         """Offer rows from any source to the trusted state; whether anything was admitted."""
         fresh = [row for row in rows if _identity(row) not in self._seen]
-        waiting = list(self._pending.values())
-        fresh_ids = {_identity(row) for row in fresh}
-        queue = sorted([*(r for r in waiting if _identity(r) not in fresh_ids), *fresh], key=_admission_order)
+        fresh_places = {(row.key, row.subkey) for row in fresh}
+        waiting = [row for place, row in self._pending.items() if place not in fresh_places]
+        queue = _fair(sorted([*waiting, *fresh], key=_admission_order))
         admitted = [self._admit(row) for row in queue]  # a list: every row is offered, not only up to the first success
         return any(admitted)
 
     def _admit(self, row: Envelope) -> bool:
-        identity = _identity(row)
         try:
             self._admit_kind(row)
         except Ignore as ignored:
             self._keep(row, ignored)
             return False
         except REJECTED as error:
-            self._remember(identity)
+            self._remember(row)
             if isinstance(error, Reject):
                 self._rejected(row, error)
             log.info("row.refused", kind=row.kind, signer=row.signer, why=str(error))
             return isinstance(error, Reject)
-        self._remember(identity)
+        self._remember(row)
         return True
 
     def _admit_kind(self, row: Envelope) -> None:
@@ -224,17 +243,34 @@ class Observer:
     def _keep(self, row: Envelope, ignored: Refusal) -> None:
         self.ignored[ignored.reason] = self.ignored.get(ignored.reason, 0) + 1
         if ignored.reason is Reason.LATE:
-            self._remember(_identity(row))
+            self._remember(row)
             return
-        self._pending[_identity(row)] = row
+        place = (row.key, row.subkey)
+        if place not in self._pending:
+            if self._waiting[row.signer] >= MAX_OF_SIGNER:
+                return  # it is offered again as long as it stands in the directory
+            self._waiting[row.signer] += 1
+        self._pending[place] = row
         while len(self._pending) > MAX_PENDING:
-            self._pending.popitem(last=False)
+            self._drop_waiting(next(iter(self._pending)))
 
-    def _remember(self, identity: tuple[str, str, int]) -> None:
-        self._pending.pop(identity, None)
-        self._seen[identity] = None
+    def _remember(self, row: Envelope) -> None:
+        self._drop_waiting((row.key, row.subkey))
+        self._seen[_identity(row)] = None
         while len(self._seen) > MAX_SEEN:
             self._seen.popitem(last=False)
+
+    def _drop_waiting(self, place: tuple[str, str]) -> None:
+        row = self._pending.pop(place, None)
+        if row is not None:
+            self._waiting[row.signer] -= 1
+            if not self._waiting[row.signer]:
+                del self._waiting[row.signer]
+
+    def _forget_waiting(self, keys: Container[str]) -> None:
+        """What waits under a key that is read no more is of a step that is over."""
+        for place in [place for place in self._pending if place[0] not in keys]:
+            self._drop_waiting(place)
 
     # -- health --------------------------------------------------------------------------------------------------
 
@@ -251,6 +287,15 @@ class Observer:
 
 def _identity(row: Envelope) -> tuple[str, str, int]:
     return row.key, row.subkey, row.sequence
+
+
+def _fair(queue: Iterable[Envelope]) -> Iterator[Envelope]:
+    """The queue without what exceeds a signer's turn."""
+    taken: Counter[str] = Counter()
+    for row in queue:
+        taken[row.signer] += 1
+        if taken[row.signer] <= MAX_OF_SIGNER:
+            yield row
 
 
 def _gate_order(key: str) -> int:

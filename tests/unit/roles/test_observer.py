@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -10,8 +10,8 @@ from dht.envelope import Envelope
 from dht.memory import MemoryDirectory, MemoryNetwork
 from dht.records import unix_ms
 from ledger.memory import MemoryChain, MemoryLedger
-from roles.messages import ROW_RULES, Submission
-from roles.observer import Observer
+from roles.messages import ROW_RULES, SHARE_ALL, OpenStep, Submission
+from roles.observer import MAX_OF_SIGNER, Observer
 from roles.rules import Reason, Reject
 from roles.trusted import TrustedState
 from roles.worker.generation import submission_digest
@@ -32,6 +32,8 @@ from tests.builders import (
     manifest_of,
     register_workers,
 )
+
+WIDE = (OpenStep(step=1, limit=10_000, share=SHARE_ALL),)
 
 
 @dataclass
@@ -94,6 +96,48 @@ async def test_look__successor_and_verdict_found_before_their_predecessor(scene:
     await scene.put(scene.submission_row(first))
     await scene.observer.look()
     assert set(scene.trusted.submissions) == {submission_digest(first), submission_digest(second)}
+
+
+async def test_look__a_flood_that_never_becomes_valid_costs_only_the_flooder(scene: Scene) -> None:
+    """Hundreds of rows with a gap before them, published again and again: they neither pile up nor hold up others."""
+    await scene.put(make_row(make_head(open_steps=WIDE), TRAINER, spec=scene.world.spec, now=unix_ms()))
+    spec = scene.world.spec
+    for again in range(2):
+        for index in range(1, 2 * MAX_OF_SIGNER):
+            gap = make_submission(scene.world, WORKERS[1], index=index, predecessor="ab" * 32)
+            await scene.put(make_row(gap, WORKERS[1], spec=spec, now=unix_ms() + again * 1000 + index))
+        await scene.observer.look()
+    assert scene.observer.waiting == MAX_OF_SIGNER
+    assert scene.observer.ignored == {Reason.GAP: 2 * MAX_OF_SIGNER}
+    honest = make_submission(scene.world)
+    await scene.put(scene.submission_row(honest))
+    await scene.observer.look()
+    assert set(scene.trusted.submissions) == {submission_digest(honest)}
+
+
+async def test_look__what_waits_for_a_step_that_is_over_is_forgotten(scene: Scene) -> None:
+    gap = make_submission(scene.world, index=1, predecessor="ab" * 32)
+    await scene.put(scene.submission_row(gap))
+    await scene.observer.look()
+    assert scene.observer.waiting == 1
+    await scene.put(make_row(make_head(9), TRAINER, spec=scene.world.spec, now=unix_ms()))
+    await scene.observer.look()  # sees the head
+    await scene.observer.look()  # reads its window
+    assert scene.observer.waiting == 0
+
+
+async def test_look__beacon_follows_a_chain_that_was_re_organised__chain_fork(scene: Scene) -> None:
+    """A validator that kept the hash of an orphaned block would find every honest submission of the node at fault."""
+    node = WORKERS[0].node
+    assert scene.trusted.view is not None
+    number = scene.trusted.view.registrations[node].first_block + scene.world.spec.epoch.beacon_blocks
+    before, seed = scene.trusted.view.beacons[node], scene.trusted.seed_of(node, 1, 0)
+    block = scene.chain.blocks[number]
+    scene.chain.blocks[number] = replace(block, hash="ee" * 32)
+    scene.chain.mine()
+    await scene.observer.look()
+    assert scene.trusted.view.beacons[node] == "ee" * 32 != before
+    assert scene.trusted.seed_of(node, 1, 0) != seed
 
 
 async def test_look__gate_fault_is_told_once_and_changes_nothing(scene: Scene) -> None:
