@@ -21,6 +21,7 @@ from roles.rules import Ignore, Reason, Refusal
 from roles.spec import RunSpec
 from roles.tasks import Task
 from roles.trusted import AdmittedSubmission, TrustedState
+from roles.validator.fetching import Fetches
 from roles.validator.gate_faults import GateFaults
 from roles.validator.records import JudgedRows, place_of_verdict
 from roles.validator.signing import Signing
@@ -32,8 +33,6 @@ log = structlog.get_logger()
 PASSING = frozenset({Reason.BLOB_MISSING, Reason.SCORING_TIMEOUT})
 """Soft refusals that become an acceptance once resolved."""
 EQUIVOCATIONS_FORGIVEN = 2
-FETCHES = 8
-FETCH_SECONDS = 30
 TRIES_BEFORE_MISSING = 3
 LONGEST_RETRY_MS = 30_000
 
@@ -83,12 +82,12 @@ class Judging:
         checks: Sequence[Check],
     ) -> None:
         self.items: dict[str, Item] = {}
-        self._spec, self._trusted, self._observer, self._relays = spec, trusted, observer, relays
+        self._spec, self._trusted, self._observer = spec, trusted, observer
         self._node, self._records, self._signing, self._clock = node, records, signing, clock
         self._compute, self._audits = compute, audits
         self._verifier = Verifier(spec=spec, run=trusted.run, engine=engine, task=task, checks=checks)
         self._shelf = PolicyShelf(relays=relays, folder=folder, engine=engine, compute=compute)
-        self._places = asyncio.Semaphore(FETCHES)
+        self._blobs = Fetches(relays)
         self._fetches: set[asyncio.Task[None]] = set()
         self._gate_faults = GateFaults(spec, trusted.run)
         observer.listen(self._gate_faults.note)
@@ -136,6 +135,7 @@ class Judging:
         old = {digest: item for digest, item in self.items.items() if item.step < step and not item.busy}
         for digest, item in old.items():
             del self.items[digest]
+            self._blobs.forget(item.admitted)
             if item.verdict is not None:
                 self._signing.withdraw(item.verdict)
         for verdict in self._gate_faults.forget_before(step):
@@ -250,11 +250,9 @@ class Judging:
 
     async def _audit(self, item: Item) -> Finding | None:
         """Fetch the blob and run the checks; None when nothing can be said yet."""
-        submission, digest = item.admitted.submission, item.admitted.digest
+        digest = item.admitted.digest
         try:
-            async with self._places, asyncio.timeout(FETCH_SECONDS):
-                limit = self._spec.checks.max_blob
-                data = await self._relays.get(submission.blob, limit=limit, relays=item.admitted.relays)
+            data = await self._blobs.get(item.admitted, limit=self._spec.checks.max_blob)
         except (NodeError, TimeoutError):
             return self._note_failure(item, Finding("soft", Reason.BLOB_MISSING))
         audit = digest in self._trusted.disputed() or self._audits(digest)

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dht.encoding import ZERO_DIGEST
+from dht.encoding import ZERO_DIGEST, sha256
 from ledger.merkle import merkle_root
 from ledger.records import Leaf
 from ledger.wallet import address_of
 from roles.messages import Verdict
 from roles.rules import Reason
 from roles.tally import open_tally
+from roles.validator.fetching import OF_NODE
 from roles.verification import CHECKS, Case, Check
 from roles.worker.generation import Made, submission_digest
 from tests.builders import (
+    POLICY,
     VALIDATOR_OPERATORS,
     VALIDATORS,
     WALLETS,
     WORKERS,
+    MemoryRelays,
     World,
     make_registration,
+    make_submission,
     make_verdict,
     manifest_of,
     shared_engine,
@@ -143,6 +148,43 @@ async def test_run__missing_blob_is_soft_until_it_turns_up(tmp_path: Path) -> No
         assert reasons(await verdicts_on(network, made.digest)) == {("soft", Reason.BLOB_MISSING)}
         await network.relays.put(made.blob)
         await network.until(lambda: len(network.accepted()) == 1)
+
+
+class StallingRelays(MemoryRelays):
+    """A relay that lets whoever asks for some blobs wait for ever."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stalled: set[str] = set()
+        self.waiting: set[str] = set()
+
+    async def get(self, digest: str, *, limit: int, relays: Sequence[str] = ()) -> bytes:
+        if digest in self.stalled:
+            self.waiting.add(digest)
+            await asyncio.Event().wait()
+        return await super().get(digest, limit=limit, relays=relays)
+
+
+async def test_run__blobs_that_never_come_hold_up_nobody_else(tmp_path: Path) -> None:
+    """Two workers hand in all they may, and the relay they name never ends a reply: a third is judged meanwhile."""
+    relays = StallingRelays()
+    async with running(tmp_path, validators=(0,), relays=relays) as network:
+        network.relays = relays
+        relays.checkpoints |= {manifest_of(0): POLICY}
+        for key in WORKERS[1:]:
+            predecessor = ZERO_DIGEST
+            for index in range(4):
+                blob = sha256(f"{key.node}{index}".encode())
+                relays.stalled.add(blob)
+                fields = {"index": index, "predecessor": predecessor, "blob": blob, "policy": manifest_of(0)}
+                submission = make_submission(world_of(network), key, **fields)
+                await network.voice(key).announce(submission)
+                predecessor = submission_digest(submission)
+        await network.until(lambda: len(network.trusted.submissions) == 8 and bool(relays.waiting))
+        made = await network.make()
+        await network.hand_in(made)
+        assert reasons(await verdicts_on(network, made.digest, count=1)) == {("accept", Reason.ACCEPTED)}
+        assert len(relays.waiting) == 2 * OF_NODE
 
 
 async def test_run__relays_down__nothing_is_held_against_the_worker(tmp_path: Path) -> None:
