@@ -146,7 +146,12 @@ class RelayLink:
                 self._request("GET", relay, f"/blobs/{digest}", headers=headers) as reply,
             ):
                 await _check_reply(reply)
-                size = await self._pour(reply, sink, limit)
+                try:
+                    size = await self._pour(reply, sink, limit)
+                except asyncio.CancelledError:
+                    if time.monotonic() - started > self.limits.base:  # whoever asked has lost patience with it
+                        self.choice.failed(relay.node)
+                    raise
                 await sink.commit()
         self.choice.succeeded(relay.node, size=size, seconds=time.monotonic() - started)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -72,6 +73,23 @@ async def test_get__wrong_bytes_drop_the_relay_and_the_next_is_tried(tmp_path: P
         assert await client.get(sha256(DATA), limit=10_000, relays=[liar]) == DATA
         assert client.link.choice.is_banned(liar)
         assert not client.link.choice.is_banned(network.infos[0].node)
+
+
+@pytest.mark.parametrize(("base", "is_blamed"), [(0.05, True), (5.0, False)])
+async def test_get__relay_that_outlasts_the_callers_patience_loses_traffic(
+    tmp_path: Path, base: float, is_blamed: bool
+) -> None:
+    """A relay that trickles stays within every time-out of a transfer; who gives up must not come back to it first."""
+    async with running_network(tmp_path, relays=0) as network:
+        await network.add_relay(partial(stalling, after=10))
+        await network.client().put(DATA)
+        client, slow = network.client(), network.infos[0].node
+        client.link.limits = replace(client.link.limits, base=base, slowest=1.0)
+        before = client.link.choice.score(slow).success
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await client.get(sha256(DATA), limit=10_000)
+        assert (client.link.choice.score(slow).success < before) is is_blamed
 
 
 async def test_get__blob_over_the_limit_blames_no_relay(tmp_path: Path) -> None:
