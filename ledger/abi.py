@@ -39,7 +39,7 @@ def decode_result(name: str, data: str) -> tuple[Any, ...]:
     """What function `name` returned. Raises LedgerError when the bytes are not its result."""
     try:
         return decode(_types(_entry("function", name)["outputs"]), unhex(data))
-    except (DecodingError, ValueError, OverflowError) as error:
+    except (DecodingError, ValueError, OverflowError, AttributeError, TypeError) as error:
         raise LedgerError(f"the contract's answer to {name} cannot be read: is the address right?") from error
 
 

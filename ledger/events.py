@@ -96,7 +96,7 @@ def _parse(log: Mapping[str, Any]) -> RegistrationEvent | Commit | FinalRoot:
     try:
         name, block = TOPICS[log["topics"][0]], int(log["blockNumber"], 16)
         fields = abi.decode_event(name, log["topics"], log["data"])
-    except (KeyError, IndexError, TypeError, ValueError) as error:
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise LedgerError("the RPC end-point sent a malformed log") from error
     if name == "Registered":
         return _registration(fields, block)

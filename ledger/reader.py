@@ -74,7 +74,10 @@ class RunReader:
             answer = await self._fetch(hex(number))
             if answer is None:
                 return None
-            self._remember(parse_block(answer))
+            found = parse_block(answer)
+            if found.number != number:
+                raise LedgerUnavailable("the RPC end-point answered with another block")
+            self._remember(found)
         return self._blocks[number]
 
     async def refresh(self, *, now: bool = False) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from ledger.errors import LedgerUnavailable
+from ledger.errors import LedgerError, LedgerUnavailable
+from ledger.events import TOPICS
 from ledger.evm import DevChain, Genesis
 from ledger.reader import RunReader
 from tests.contract.harness import ADDRESSES, RUN, START, Registry, digest, make_registration
@@ -23,6 +24,7 @@ class Branches:
         self.drop_logs = False
         self.is_down = False
         self.refused = 0
+        self.answers: dict[str, Any] = {}  # lies, by method
 
     async def call(self, method: str, *parameters: object) -> Any:
         await asyncio.sleep(0)
@@ -31,6 +33,8 @@ class Branches:
             raise LedgerUnavailable("no RPC end-point answers")
         if self.drop_logs and method == "eth_getLogs":
             return []
+        if method in self.answers:
+            return self.answers[method]
         return await self.rpc.call(method, *parameters)
 
 
@@ -148,6 +152,47 @@ async def test_refresh__a_gap_is_unavailable_then_healed() -> None:
     with pytest.raises(LedgerUnavailable, match="left out logs"):
         await reader.refresh(now=True)
     assert await manifests(reader) == [digest(0), digest(1)]
+
+
+@pytest.mark.parametrize(
+    "logs",
+    [
+        None,
+        {},
+        ["0x"],
+        [None],
+        [{}],
+        [{"topics": []}],
+        [{"topics": [["0x"]], "data": "0x", "blockNumber": "0x1"}],
+        [{"topics": [next(iter(TOPICS))], "data": None, "blockNumber": "0x1"}],
+        [{"topics": [next(iter(TOPICS)), None, None, None], "data": "0x", "blockNumber": "0x1"}],
+        [{"topics": [next(iter(TOPICS)), "0x", "0x", "0x"], "data": "0x" + "ff" * 320, "blockNumber": "0x1"}],
+        [{"topics": [next(iter(TOPICS))], "data": "0x", "blockNumber": "zero"}],
+    ],
+)
+async def test_refresh__malformed_logs_are_an_error_of_ours_and_change_nothing(logs: Any) -> None:
+    branches = Branches(make_registry(commit(0)))
+    reader = make_reader(branches)
+    await reader.refresh(now=True)
+    branches.rpc.registry.commit(1)
+    branches.answers["eth_getLogs"] = logs
+    with pytest.raises(LedgerError):
+        await reader.refresh(now=True)
+    branches.answers.clear()
+    assert await manifests(reader) == [digest(0), digest(1)]
+
+
+async def test_block__another_block_than_the_one_asked_for() -> None:
+    branches = Branches(make_registry(commit(0), commit(1)))
+    reader = make_reader(branches)
+    head = await reader.head()
+    branches.answers["eth_getBlockByNumber"] = await branches.call("eth_getBlockByNumber", "latest", False)
+    with pytest.raises(LedgerUnavailable, match="another block"):
+        await reader.block(1)
+    branches.answers.clear()
+    block = await reader.block(1)
+    assert block is not None
+    assert (block.number, await reader.head()) == (1, head)
 
 
 async def test_refresh__an_outage_is_waited_for_once() -> None:
