@@ -85,6 +85,7 @@ def measure(said: Said, *, parameters: int, validators: int) -> dict[str, float]
         "broadcast_seconds": median(_broadcasts(said)),
         "first_file_seconds": median(_first_files(said)),
         "full_batch_seconds": median(closed[s] - opened[s] for s in steps if s in closed and s in opened),
+        "loop_lag_p99_seconds": max((e["loop_lag_p99"] for e in _stops(said)), default=0.0),
         "tokens_trained": tokens_trained,
         "tokens_generated": tokens_generated,
         "train_flops": float(training * parameters),
@@ -92,6 +93,10 @@ def measure(said: Said, *, parameters: int, validators: int) -> dict[str, float]
         "verification_flops": float(FLOPS_PREFILLED * tokens_generated * validators * parameters),
         "inference_per_training": inference / training if training else 0.0,
     }
+
+
+def _stops(said: Said) -> list[Event]:
+    return [event for role in said.by_role for event in said.of(role, "node.stopped")]
 
 
 def _between(said: Said) -> list[float]:
@@ -149,6 +154,7 @@ TABLE = (
     ("broadcast: trained to the last worker's disk", "broadcast_seconds"),
     ("first file made with a new checkpoint", "first_file_seconds"),
     ("full verified batch, from the step's opening", "full_batch_seconds"),
+    ("event loop's lateness, p99 of the worst node", "loop_lag_p99_seconds"),
 )
 
 
