@@ -202,13 +202,13 @@ def proposal_of(body: TallyBody, blob: bytes) -> Proposal:
     )
 
 
-def open_tally(blob: bytes) -> TallyBody:
-    """Parse a blob in bounded memory. Raises TallyRefused."""
+def open_tally(blob: bytes, *, most: int = MAX_BODY) -> TallyBody:
+    """Parse a blob of at most `most` bytes when unpacked, in bounded memory. Raises TallyRefused."""
     if len(blob) > MAX_BLOB:
         raise TallyRefused(TallyFault.TOO_LARGE)
     unpacker = zlib.decompressobj()
     try:
-        data = unpacker.decompress(blob, MAX_BODY)
+        data = unpacker.decompress(blob, most)
         if not unpacker.eof:
             raise TallyRefused(TallyFault.TOO_LARGE)
         if unpacker.unused_data:
@@ -228,7 +228,7 @@ def open_final_tally(blob: bytes, root: FinalRoot) -> TallyBody:
 def check_tally(blob: bytes, proposal: Proposal, context: TallyContext, *, disputed: Collection[str] = ()) -> TallyBody:
     """Judge a proposed tally; omissions are no fault. `disputed` are digests of submissions with an unanswered fault
     verdict. Raises TallyRefused with the first fault."""
-    body = open_tally(blob)
+    body = open_tally(blob, most=_most_bytes(context))
     _check_header(body, proposal, context)
     accepted: dict[str, Submission] = {}
     for item in body.items:
@@ -283,6 +283,14 @@ def _open_vote(text: str, submission_digest: str, submission: Submission, contex
     if message.outcome != "accept" or message.submission != submission_digest or not is_verdict_on(message, submission):
         raise Malformed("not an acceptance of this submission")
     return row.signer
+
+
+def _most_bytes(context: TallyContext) -> int:
+    """What an honest tally unpacks to at most: the parent's leaves and places, new items, and theirs. A lying proposer
+    must not keep every validator at parsing."""
+    parent = context.parent
+    kept = 256 * len(parent.leaves) + 72 * sum(map(len, parent.credited)) if parent else 0
+    return min(MAX_BODY, MAX_BLOB // 2 + 2**23 + kept)
 
 
 def _check_header(body: TallyBody, proposal: Proposal, context: TallyContext) -> None:

@@ -270,6 +270,11 @@ def test_check_tally__attests_other_than_the_blob_says(changes: dict[str, Any]) 
     assert fault_of(blob, replace(proposal, **changes)) is TallyFault.WRONG_ROOT
 
 
+def test_check_tally__more_than_the_parent_and_an_epoch_can_hold_is_not_even_parsed() -> None:
+    blob = zlib.compress(b"[" + b" " * (MAX_BODY - 2) + b"]")
+    assert fault_of(blob, replace(honest()[1], blob=sha256(blob))) is TallyFault.TOO_LARGE
+
+
 def test_open_tally__bomb_is_refused_in_bounded_memory() -> None:
     with pytest.raises(TallyRefused) as caught:
         open_tally(zlib.compress(bytes(MAX_BODY + 1)))
