@@ -42,15 +42,18 @@ class HivemindDirectory:
         limits: Mapping[str, int],
         lifetimes: Mapping[str, int],
         membership: Membership,
+        settled: Membership,
         cache: PeerCache,
     ) -> None:
         self.node_id = node
         self._setup = setup
         self._book = PeerBook()
         validator = EnvelopeValidator(run=run, limits=limits)
-        self.storage = RowStorage(RowStore(lifetimes=lifetimes, membership=membership), validator, unix_ms)
+        store = RowStore(lifetimes=lifetimes, membership=membership, settled=settled)
+        self.storage = RowStorage(store, validator, unix_ms)
         """Rows kept for others, and our own; they outlive the daemon."""
-        self._known = RowStore(lifetimes=lifetimes, membership=membership)  # rows read: what was seen stays seen
+        # rows read: what was seen stays seen
+        self._known = RowStore(lifetimes=lifetimes, membership=membership, settled=settled)
         self._upkeep = Upkeep(
             node=node,
             setup=setup,
@@ -73,13 +76,15 @@ class HivemindDirectory:
         limits: Mapping[str, int],
         lifetimes: Mapping[str, int],
         membership: Membership = everyone,
+        settled: Membership = everyone,
         client_mode: bool = False,
         peer_cache: Path | None = None,
         state_dir: Path,
     ) -> AsyncIterator[HivemindDirectory]:
         """Start the node and yield at once, whether or not any seed answers.
 
-        `limits`: bytes by kind; `lifetimes`: seconds by kind. Raises StartError, IdentityError, Malformed (a seed's text).
+        `limits`: bytes by kind; `lifetimes`: seconds by kind; `membership`: which rows are taken; `settled`: which keep
+        their place when a key is full. Raises StartError, IdentityError, Malformed (a seed's text).
         """
         node = NodeKey.load(key_path).node
         cache = PeerCache(peer_cache)
@@ -90,6 +95,7 @@ class HivemindDirectory:
             limits=limits,
             lifetimes=lifetimes,
             membership=membership,
+            settled=settled,
             cache=cache,
         )
         directory._upkeep.want(parse_peers(initial_peers), are_seeds=True)

@@ -151,13 +151,23 @@ class _Slot:
 
 
 class RowStore:
-    """Rows by key and subkey within caps. Of one subkey the highest sequence wins, whatever the order of arrival."""
+    """Rows by key and subkey within caps. Of one subkey the highest sequence wins, whatever the order of arrival.
+
+    `membership`: which rows are taken. `settled`: which of them keep their place when a key is full, so that identities
+    that cost nothing cannot crowd out those that do.
+    """
 
     def __init__(
-        self, *, lifetimes: Mapping[str, int], membership: Membership = everyone, caps: Caps | None = None
+        self,
+        *,
+        lifetimes: Mapping[str, int],
+        membership: Membership = everyone,
+        settled: Membership = everyone,
+        caps: Caps | None = None,
     ) -> None:
         self._lifetimes = dict(lifetimes)
         self._membership = membership
+        self._settled = settled
         self._caps = caps or Caps()
         self._slots: dict[str, _Slot] = {}
         self._holdings = _Holdings()
@@ -245,8 +255,8 @@ class RowStore:
         return None
 
     def _make_room(self, slot: _Slot, row: Envelope, growth: int, *, is_new: bool, now: int) -> Outcome | None:
-        """Within a key, who is no member any more goes first; then who holds most makes room for who holds less: a
-        flood costs the flooder."""
+        """Within a key, who is no member or not settled goes first; then who holds most makes room for who holds less:
+        a flood costs the flooder."""
         caps = self._caps
         if is_new and slot.number[row.signer] >= caps.rows_per_signer:
             return Outcome.SIGNER_FULL
@@ -260,11 +270,13 @@ class RowStore:
         return None
 
     def _drop_strangers(self, slot: _Slot, now: int) -> bool:
-        """Rows taken before the members were known; looked for once a second. Whether there were any."""
+        """Rows of who is not settled, and those taken before the members were known; looked for once a second. Whether
+        there were any."""
         if slot.vetted == now // 1000:
             return False
         slot.vetted = now // 1000
-        strangers = [subkey for subkey, (row, _) in slot.rows.items() if not self._membership(row)]
+        rows = [row for row, _ in slot.rows.values()]
+        strangers = [row.subkey for row in rows if not (self._membership(row) and self._settled(row))]
         for subkey in strangers:
             slot.drop(subkey)
         self.counts["evicted"] += len(strangers)

@@ -160,6 +160,17 @@ def test_put__strangers_taken_before_the_members_were_known_make_room_first(make
     assert {row.signer for row, _ in store.rows(make_row().key, NOW)} == members
 
 
+def test_put__free_identities_do_not_crowd_out_those_that_cost(make_row: MakeRow) -> None:
+    relay = make_row(1).signer
+    store = RowStore(lifetimes={"node/1": 90}, settled=lambda row: row.signer == relay, caps=Caps(rows_per_key=4))
+    for number in range(10, 14):
+        assert store.put(make_row(number), NOW) is Outcome.STORED
+    assert store.put(make_row(1), NOW) is Outcome.STORED
+    for number in range(20, 40):
+        store.put(make_row(number), NOW + 1000 * number // 20)
+    assert relay in {row.signer for row, _ in store.rows(make_row().key, NOW)}
+
+
 def test_version__never_repeats_though_the_key_was_empty(make_row: MakeRow) -> None:
     store, key = make_store(), make_row().key
     store.put(make_row(1, expiration=NOW + 5), NOW)
