@@ -49,7 +49,8 @@ GRACE_MS = 3_000
 STAGGER_MS = 4_000
 """How long the others leave finalising to the proposer."""
 RESEND_MS = 20_000
-ASK_AGAIN_MS = 3_000
+ASK_AGAIN_MS, LONGEST_PAUSE_MS = 3_000, 60_000
+"""After a proposal that could not be had, or does not hold, its proposer's next one is looked at later and later."""
 FETCH_SECONDS = 20
 
 
@@ -79,6 +80,7 @@ class Tallying:
         self._attested: dict[tuple[int, int], TallyRow] = {}
         self._refused: set[str] = set()
         self._seen_at: dict[tuple[object, ...], int] = {}
+        self._troubles: dict[str, tuple[int, int]] = {}  # by proposer: how many in a row, and until when it waits
         self._down: str | None = None
 
     @property
@@ -162,6 +164,7 @@ class Tallying:
         self.roots = tuple(roots)
         self._refused.clear()
         self._seen_at.clear()
+        self._troubles.clear()
         self._drop_old_rows()
         await asyncio.to_thread(_keep_files, self._folder, {root.blob for root in roots[-2:]})
 
@@ -265,17 +268,22 @@ class Tallying:
                 await self._try_proposal(row, envelope, context)
 
     async def _try_proposal(self, row: TallyRow, envelope: Envelope, context: TallyContext) -> None:
-        """A proposal whose blob is nowhere to be found must not keep the others from theirs."""
-        asked = self._seen_at.get(("asked", row.blob))
-        if asked is not None and self._clock() - asked < ASK_AGAIN_MS:
+        """Proposals whose blobs are nowhere to be found, or are lies, must not keep the others from theirs."""
+        failures, due = self._troubles.get(envelope.signer, (0, 0))
+        if self._clock() < due:
             return
         try:
-            await self._judge_proposal(row, envelope, context)
+            holds = await self._judge_proposal(row, envelope, context)
         except (TransportError, TimeoutError) as error:
-            self._seen_at[("asked", row.blob)] = self._clock()
+            holds = False
             log.info("tally.unavailable", epoch=row.epoch, round=row.round, why=str(error) or "no answer in time")
+        if holds:
+            self._troubles.pop(envelope.signer, None)
+        else:
+            pause = min(ASK_AGAIN_MS * 2 ** min(failures, 10), LONGEST_PAUSE_MS)
+            self._troubles[envelope.signer] = (failures + 1, self._clock() + pause)
 
-    async def _judge_proposal(self, row: TallyRow, envelope: Envelope, context: TallyContext) -> None:
+    async def _judge_proposal(self, row: TallyRow, envelope: Envelope, context: TallyContext) -> bool:
         proposal = proposal_from(row)
         relays = relays_in(envelope.hint)
         blob = await self._fetch(row.blob, relays)
@@ -285,8 +293,9 @@ class Tallying:
         except TallyRefused as error:
             self._refused.add(row.blob)
             log.warning("tally.refused", epoch=row.epoch, round=row.round, proposer=envelope.signer, why=str(error))
-            return
+            return False
         await self._attest(proposal, blob, relays)
+        return True
 
     async def _attest(self, proposal: Proposal, blob: bytes, relays: Sequence[str]) -> None:
         attestation = await self._ledger.attest(proposal)

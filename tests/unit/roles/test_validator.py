@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from ledger.records import Leaf
 from ledger.wallet import address_of
 from roles.messages import Verdict
 from roles.rules import Reason
+from roles.spec import EpochSpec
 from roles.tally import open_tally
 from roles.validator.fetching import OF_NODE
 from roles.verification import CHECKS, Case, Check
@@ -27,6 +29,7 @@ from tests.builders import (
     MemoryRelays,
     World,
     make_registration,
+    make_spec,
     make_submission,
     make_verdict,
     manifest_of,
@@ -157,8 +160,10 @@ class StallingRelays(MemoryRelays):
         super().__init__()
         self.stalled: set[str] = set()
         self.waiting: set[str] = set()
+        self.asked: Counter[str] = Counter()
 
     async def get(self, digest: str, *, limit: int, relays: Sequence[str] = ()) -> bytes:
+        self.asked[digest] += 1
         if digest in self.stalled:
             self.waiting.add(digest)
             await asyncio.Event().wait()
@@ -319,6 +324,27 @@ async def test_run__proposal_without_a_blob_holds_nobody_up(tmp_path: Path) -> N
         await network.promise_tally(0, hint=("\u20ac" * 341,))
         await network.until_epochs(1)
         assert (await network.ledger.final_roots())[0].total == made.submission.tokens
+
+
+async def test_run__proposer_of_many_missing_blobs_waits_longer_each_time(tmp_path: Path) -> None:
+    """Each costs a time-out; asked for at every turn, a few of them would stop every epoch."""
+    relays = StallingRelays()
+    spec = make_spec(epoch=EpochSpec(checkpoints=3, round_seconds=1))
+    async with running(tmp_path, validators=(1, 2), spec=spec, relays=relays) as network:
+        network.relays = relays
+        relays.checkpoints |= {manifest_of(0): POLICY}
+        made = await network.make()
+        await network.hand_in(made)
+        await network.until(lambda: len(network.accepted()) == 1)
+        await network.commit(final=True)
+        for number in range(0, 60, 3):  # every round in which it is its turn
+            row = await network.promise_tally(0, hint=(), round_number=number, blob=f"{number:064x}")
+            for validator in network.validators.values():
+                validator.trusted.admit_tally(row)
+        await network.until_epochs(1)
+        assert (await network.ledger.final_roots())[0].total == made.submission.tokens
+        asked = sum(relays.asked[f"{number:064x}"] for number in range(60))
+        assert 2 <= asked <= 8  # two validators, one try each in the first seconds and few later
 
 
 async def test_run__fault_of_this_node_condemns_nobody__val_05(tmp_path: Path) -> None:

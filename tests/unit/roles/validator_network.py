@@ -162,14 +162,16 @@ class ValidatorNetwork:
             if isinstance(error, Exception):
                 raise error
 
-    async def promise_tally(self, number: int, *, hint: tuple[str, ...]) -> None:
-        """A validator proposes, in round 0, a tally whose blob nobody ever sees."""
+    async def promise_tally(
+        self, number: int, *, hint: tuple[str, ...], round_number: int = 0, blob: str = "cd" * 32
+    ) -> Envelope:
+        """A validator proposes a tally whose blob nobody ever sees."""
         closing = await find_closing_block(self.ledger)
         assert closing is not None
         ledger = MemoryLedger(self.chain, run=self.spec.run_id, operator_key=VALIDATOR_OPERATORS[number])
-        proposal = Proposal(self.spec.run_id, 0, 0, closing.number, ZERO_DIGEST, "ab" * 32, 1, "cd" * 32)
+        proposal = Proposal(self.spec.run_id, 0, round_number, closing.number, ZERO_DIGEST, "ab" * 32, 1, blob)
         row = row_from(proposal, await ledger.attest(proposal), size=100)
-        await self.voice(VALIDATORS[number]).announce(row, relays=hint)
+        return await self.voice(VALIDATORS[number]).announce(row, relays=hint)
 
     async def lie_in_tally(self, number: int) -> None:
         """A validator proposes, in round 0, an honest tally but for one leaf: its own."""
