@@ -80,6 +80,7 @@ class Tallying:
         self._attested: dict[tuple[int, int], TallyRow] = {}
         self._refused: set[str] = set()
         self._seen_at: dict[tuple[object, ...], int] = {}
+        self._walked = -1  # block up to which this epoch's closings are known to be idle ones
         self._troubles: dict[str, tuple[int, int]] = {}  # by proposer: how many in a row, and until when it waits
         self._down: str | None = None
 
@@ -165,6 +166,7 @@ class Tallying:
         self._refused.clear()
         self._seen_at.clear()
         self._troubles.clear()
+        self._walked = -1
         self._drop_old_rows()
         await asyncio.to_thread(_keep_files, self._folder, {root.blob for root in roots[-2:]})
 
@@ -174,14 +176,22 @@ class Tallying:
         self._trusted.forget_tallies_before(self.epoch)
 
     async def _closings(self) -> list[Block]:
-        """Blocks this epoch may close at, earliest first: an epoch in which nobody earned runs on to the next."""
-        after = self.roots[-1].closing_block if self.roots else None
-        found: list[Block] = []
-        while len(found) < MAX_CLOSINGS:
-            block = await find_closing_block(self._ledger, after)
-            if block is None:
-                break
-            found.append(block)
+        """Blocks this epoch may close at, earliest first: an epoch in which nobody earned runs on to the next.
+
+        After the first, one with no commit since the one before adds nothing: such times, however many of them an idle
+        run lets pass, are walked over once.
+        """
+        start = self.roots[-1].closing_block if self.roots else None
+        first = await find_closing_block(self._ledger, start)
+        if first is None:
+            return []
+        found, after = [first], max(first.number, self._walked)
+        commits = [commit.block for commit in await self._ledger.commits()]
+        while len(found) < MAX_CLOSINGS and (block := await find_closing_block(self._ledger, after)) is not None:
+            if any(after < number <= block.number for number in commits):
+                found.append(block)
+            elif len(found) == 1:
+                self._walked = block.number
             after = block.number
         return found
 

@@ -347,6 +347,20 @@ async def test_run__proposer_of_many_missing_blobs_waits_longer_each_time(tmp_pa
         assert 2 <= asked <= 8  # two validators, one try each in the first seconds and few later
 
 
+async def test_run__epochs_without_a_commit_however_many_do_not_end_tallying(tmp_path: Path) -> None:
+    """The run lay idle for a night: what is earned then is tallied all the same."""
+    spec = make_spec(epoch=EpochSpec(checkpoints=3, max_seconds=60, round_seconds=5))
+    async with running(tmp_path, spec=spec) as network:
+        network.chain.mine(100, seconds=60)
+        made = await network.make()
+        await network.hand_in(made)
+        await network.until(lambda: len(network.accepted()) == 1)
+        await network.commit()
+        network.chain.mine(3, seconds=60)
+        await network.until_epochs(1)
+        assert (await network.ledger.final_roots())[0].total == made.submission.tokens
+
+
 async def test_run__fault_of_this_node_condemns_nobody__val_05(tmp_path: Path) -> None:
     """The checker breaks twice; then it does its work."""
     broken = iter([True, True])
