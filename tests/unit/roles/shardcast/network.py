@@ -141,3 +141,19 @@ def stalling(app: ASGIApp, *, after: int, method: str = "GET") -> ASGIApp:
         await app(scope, receive, slow if scope["method"] == method else send)
 
     return stalled
+
+
+def dying_after(app: ASGIApp, *, shards: int) -> ASGIApp:
+    """A relay that takes so many shards and then breaks every connection that brings one more."""
+    taken = 0
+
+    async def dying(scope: Scope, receive: Receive, send: Send) -> None:
+        nonlocal taken
+        is_upload = scope["type"] == "http" and scope["method"] == "PUT" and scope["path"].startswith("/blobs/")
+        if is_upload and taken >= shards:
+            await receive()
+            return  # no answer at all: the server closes the connection
+        taken += is_upload
+        await app(scope, receive, send)
+
+    return dying

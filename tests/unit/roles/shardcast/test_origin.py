@@ -16,6 +16,7 @@ from tests.unit.roles.shardcast.network import (
     TRAINER,
     WORKER,
     Network,
+    dying_after,
     make_checkpoint,
     make_envelope,
     running_network,
@@ -82,19 +83,18 @@ async def test_publish__slow_second_copy_not_waited_for_and_made_later(tmp_path:
 
 
 async def test_publish__relay_that_dies_mid_transfer_is_replaced(tmp_path: Path) -> None:
-    folder = make_checkpoint(tmp_path / "c", size=3_000_000)
-    envelope = make_envelope(folder)
-    async with running_network(tmp_path, relays=2) as network:
-        victim = await network.add_relay()
+    folder = make_checkpoint(tmp_path / "c")
+    async with running_network(tmp_path, relays=1) as network:
+        dying = await network.add_relay(partial(dying_after, shards=2))
         origin = make_origin(network)
-        origin._link.choice.score(victim.node).bandwidth = 1e15
+        assert await origin.publish(make_envelope(folder), folder) == (network.relays[0].node,)
+        assert held(network, folder) == [5, 2]
+        network.infos.remove(next(info for info in network.infos if info.node == dying.node))
+        await network.add_relay()
         async with asyncio.TaskGroup() as group:
-            task = group.create_task(origin.publish(envelope, folder))
-            await wait_until(lambda: victim.counters.bytes_received > 0)
-            network.infos[2] = type(network.infos[2])(victim.node, "http://127.0.0.1:9")
-            victim.shelf.store.max_disk = 0  # from now on it takes nothing
-        assert set(await task) <= {info.node for info in network.infos}
-        assert len(await task) >= 1
+            copying = group.create_task(origin.run())
+            await wait_until(lambda: held(network, folder) == [5, 2, 5])
+            copying.cancel()
 
 
 async def test_publish__manifest_of_another_signer_is_refused(tmp_path: Path) -> None:
