@@ -22,6 +22,8 @@ from dht.identity import NodeKey
 
 SEQUENCE_BLOCK = 10_000
 """Sequences reserved at a time: one fsync in ten seconds at most, since sequences follow the clock in milliseconds."""
+SET_BACK_MS = 15_000
+"""Longer than this ahead of its time, an expiration was set by a clock that has been corrected since."""
 RETRY_SECONDS = (1, 2, 4, 8, 15)
 MAX_ROWS = 20_000
 _AT_ONCE = 4
@@ -126,7 +128,7 @@ class Publisher:
         self._clock = clock
         self._sequence = SequenceCounter(state, clock)
         self._kept: dict[tuple[str, str], _Kept] = {}
-        self._expirations: dict[tuple[str, str], int] = {}
+        self._expirations: dict[tuple[str, str], tuple[int, int]] = {}  # and the row's lifetime, in seconds
         self._wake = asyncio.Event()
 
     @property
@@ -199,7 +201,10 @@ class Publisher:
         for place, kept in list(self._kept.items()):
             if kept.until is not None and now >= kept.until:
                 del self._kept[place]
-        due = sorted((kept for kept in self._kept.values() if kept.due <= now), key=lambda kept: kept.due)
+        # One due later than its next third was planned by a clock that has been set back since.
+        kept_rows = self._kept.values()
+        due = [kept for kept in kept_rows if not now < kept.due <= now + kept.lifetime * 1000 // 3]
+        due.sort(key=lambda kept: kept.due)
         for start in range(0, len(due), _AT_ONCE):
             async with asyncio.TaskGroup() as group:
                 for kept in due[start : start + _AT_ONCE]:
@@ -209,7 +214,8 @@ class Publisher:
     async def _renew(self, kept: _Kept) -> None:
         if self._kept.get((kept.row.key, kept.row.subkey)) is not kept:
             return  # withdrawn or replaced meanwhile
-        if kept.is_confirmed or self._clock() >= kept.row.expiration - kept.lifetime * 1000 // 3 * 2:
+        left = kept.row.expiration - self._clock()
+        if kept.is_confirmed or not kept.lifetime * 1000 // 3 * 2 < left <= kept.lifetime * 1000 + SET_BACK_MS:
             row = kept.row
             kept.row = self._seal(row.kind, row.key, row.subkey, row.payload, kept.lifetime, row.hint)
             kept.is_confirmed = False
@@ -230,7 +236,11 @@ class Publisher:
             kept.due = self._clock() + third
 
     def _seal(self, kind: str, key: str, subkey: str, payload: bytes, lifetime: int, hint: bytes) -> Envelope:
-        expiration = max(self._clock() + lifetime * 1000, self._expirations.get((key, subkey), 0) + 1)
+        natural = self._clock() + lifetime * 1000
+        before, lived = self._expirations.get((key, subkey), (0, 0))
+        expiration = max(natural, before + 1)
+        if expiration > natural + max(0, lived - lifetime) * 1000 + SET_BACK_MS:
+            expiration = natural  # peers take no row that lives much longer; the sequence alone must rise
         row = seal(
             self._key,
             run=self._run,
@@ -243,7 +253,7 @@ class Publisher:
             hint=hint,
         )
         self._expirations.pop((key, subkey), None)
-        self._expirations[key, subkey] = expiration
+        self._expirations[key, subkey] = (expiration, lifetime)
         if len(self._expirations) > 2 * MAX_ROWS:
             del self._expirations[next(iter(self._expirations))]
         return row

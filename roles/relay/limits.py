@@ -108,7 +108,7 @@ class GrantBook:
             raise Refusal(403, "grant_expired", "the grant has expired; is the clock right?")
         if row.expiration > now + MAX_GRANT_LIFE_MS:
             raise Refusal(403, "grant_too_long", "a grant lives ten minutes at most; is the clock right?")
-        if row.sequence < self._started_ms:
+        if row.sequence < self._started_ms <= now:  # a start in the future: the clock was set back since
             raise Refusal(403, "grant_stale", "the grant is older than this relay's start")
         if (row.signer, grant.nonce) in self._used:
             raise Refusal(409, "grant_used", "the grant has been used")
@@ -116,7 +116,7 @@ class GrantBook:
     def use(self, row: Envelope, grant: UploadGrant) -> None:
         """Mark a grant as used."""
         now = self._clock()
-        if now - self._swept_ms > 60_000:
+        if abs(now - self._swept_ms) > 60_000:
             self._used = {name: until for name, until in self._used.items() if until > now}
             self._swept_ms = now
         self._used[(row.signer, grant.nonce)] = row.expiration

@@ -59,6 +59,10 @@ class Item:
         """The submission's step."""
         return self.admitted.submission.step
 
+    def is_due(self, now: int) -> bool:
+        """Whether to try (again). Far in the future means that the clock was set back since."""
+        return not now < self.due <= now + LONGEST_RETRY_MS
+
 
 class Judging:
     """Everything this validator has to judge, and the loop's turn over it."""
@@ -183,7 +187,7 @@ class Judging:
     def _due(self) -> list[Item]:
         """Items to look at now, ordered so that the engine's weights change rarely."""
         now = self._clock()
-        ready = [item for item in self.items.values() if not item.busy and item.due <= now and self._is_ready(item)]
+        ready = [item for item in self.items.values() if not item.busy and item.is_due(now) and self._is_ready(item)]
         return sorted(ready, key=lambda item: (item.admitted.submission.policy_step, item.step))
 
     def _is_ready(self, item: Item) -> bool:

@@ -255,7 +255,9 @@ class Tallying:
     def _waited(self, what: tuple[object, ...]) -> int:
         """Milliseconds since this was first asked."""
         now = self._clock()
-        return now - self._seen_at.setdefault(what, now)
+        since = min(now, self._seen_at.get(what, now))  # a clock set back starts the wait anew
+        self._seen_at[what] = since
+        return now - since
 
     # -- attesting -----------------------------------------------------------------------------------------------
 
@@ -280,7 +282,7 @@ class Tallying:
     async def _try_proposal(self, row: TallyRow, envelope: Envelope, context: TallyContext) -> None:
         """Proposals whose blobs are nowhere to be found, or are lies, must not keep the others from theirs."""
         failures, due = self._troubles.get(envelope.signer, (0, 0))
-        if self._clock() < due:
+        if 0 < due - self._clock() <= LONGEST_PAUSE_MS:
             return
         try:
             holds = await self._judge_proposal(row, envelope, context)
@@ -337,7 +339,7 @@ class Tallying:
         is_own = validators[(proposal.epoch + proposal.round) % len(validators)] == self._node
         waited = self._waited(("quorum", proposal))
         sent = self._seen_at.get(("sent", proposal))
-        return (is_own or waited >= STAGGER_MS) and (sent is None or self._clock() - sent >= RESEND_MS)
+        return (is_own or waited >= STAGGER_MS) and (sent is None or not 0 <= self._clock() - sent < RESEND_MS)
 
     async def _send(self, proposal: Proposal, claimed: dict[str, Attestation]) -> None:
         valid = [item for item in claimed.values() if await self._ledger.check_attestation(proposal, item)]

@@ -12,10 +12,12 @@ import httpx
 import pytest
 
 from dht.encoding import encode, sha256
-from dht.envelope import seal, to_bytes
+from dht.envelope import Envelope, seal, to_bytes
 from dht.identity import NodeKey
 from roles.messages import UploadGrant, place_of, subkey_for
 from roles.relay import RelaySettings
+from roles.relay.limits import GrantBook
+from roles.relay.refusal import Refusal
 from tests.unit.roles.shardcast.network import RUN, WORKER, Network, running_network, wait_until
 
 DATA = b"rollouts" * 100
@@ -161,3 +163,20 @@ async def test_upload__without_a_length(tmp_path: Path) -> None:
         url = f"{network.infos[0].url}/blobs/{sha256(DATA)}"
         reply = await network.http.put(url, content=chunks(), headers={"X-Grant": make_grant(network)})
         assert (reply.status_code, reply.json()["error"]) == (411, "length_required")
+
+
+async def test_grant__relay_whose_clock_was_set_back_takes_fresh_ones() -> None:
+    """It started an hour ahead; judged by that start every upload of the next hour would be stale."""
+    now = {"ms": 7_200_000}
+    book = GrantBook("12D3KooWrelay", clock=lambda: now["ms"])
+    grant = UploadGrant.model_construct(relay="12D3KooWrelay", blob="ab" * 32, size=3, nonce="0" * 32)
+    now["ms"] -= 3_600_000
+    row = make_envelope(sequence=now["ms"], expiration=now["ms"] + 60_000)
+    book.check(row, grant, blob="ab" * 32, size=3)
+    book.use(row, grant)
+    with pytest.raises(Refusal, match="used"):
+        book.check(row, grant, blob="ab" * 32, size=3)
+
+
+def make_envelope(*, sequence: int, expiration: int) -> Envelope:
+    return Envelope(RUN, "grant/1", "k", WORKER.node, sequence, expiration, b"", b"", b"")

@@ -136,6 +136,21 @@ async def test_publish__clock_set_back_still_rises(
     assert await only_row(directory) == second
 
 
+@pytest.mark.parametrize("is_confirmed", [True, False])
+async def test_publish_due__clock_corrected_by_an_hour__rows_come_back_at_once(
+    publisher: Publisher, directory: MemoryDirectory, clock: FakeClock, faults: Faults, is_confirmed: bool
+) -> None:
+    """Started an hour ahead, then set right: else nothing would be published for an hour, or with a life peers refuse."""
+    faults.is_down = not is_confirmed
+    first = await publish(publisher)
+    faults.is_down = False
+    clock.advance(-3600)
+    assert await publisher.publish_due() == 1
+    row = await only_row(directory)
+    assert row.sequence > first.sequence
+    assert row.expiration == clock() + 90_000
+
+
 def test_sequence_counter__restart_never_repeats(tmp_path: Path, clock: FakeClock) -> None:
     used: list[int] = []
     for _ in range(3):  # three lives without a clean end, at the same moment

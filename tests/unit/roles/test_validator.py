@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dht.encoding import ZERO_DIGEST, sha256
+from dht.records import unix_ms
 from ledger.merkle import merkle_root
 from ledger.records import Leaf
 from ledger.wallet import address_of
@@ -201,6 +202,19 @@ async def test_run__relays_down__nothing_is_held_against_the_worker(tmp_path: Pa
         network.relays.is_down = False
         await network.until(lambda: len(network.accepted()) == 1)
         assert not any(v.outcome == "fault" for v in await verdicts_on(network, made.digest))
+
+
+async def test_run__clock_set_back_delays_nothing_for_long(tmp_path: Path) -> None:
+    ahead = {"ms": 3_600_000}
+    async with running(tmp_path, validators=(0,), clock=lambda: unix_ms() + ahead["ms"]) as network:
+        made = await network.make()
+        await network.hand_in(made, upload=False)
+        assert reasons(await verdicts_on(network, made.digest, count=1)) == {("soft", Reason.BLOB_MISSING)}
+        ahead["ms"] = 0  # set right
+        await network.relays.put(made.blob)
+        verdict = network.verdict_of(0, made.digest)
+        await network.until(lambda: network.verdict_of(0, made.digest) != verdict)
+        assert reasons(await verdicts_on(network, made.digest, count=1)) == {("accept", Reason.ACCEPTED)}
 
 
 async def test_run__gap_waits_for_its_predecessor(tmp_path: Path) -> None:

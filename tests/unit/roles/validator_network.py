@@ -139,8 +139,7 @@ class ValidatorNetwork:
             task=shared_task(),
             key=key,
             state=self.state / str(number),
-            clock=unix_ms,
-            **{**fields, **changes},
+            **{**fields, "clock": unix_ms, **changes},
         )
         self.validators[key.node] = validator
         return validator, observer
