@@ -26,7 +26,7 @@ from dht.record_validator import wrap
 from dht.records import Publisher
 
 if TYPE_CHECKING:
-    from conftest import Swarm
+    from tests.unit.dht.conftest import Swarm
 
 RUN = "ab" * 32
 KEY = f"{RUN}/nodes/worker"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,7 @@ def test_make_plan__ports_and_operators_are_distinct(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"validators": 0}, {"relays": 0}, {"steps": 0}, {"workers": -1}, {"workers": 100}])
-def test_make_plan__numbers_that_make_no_network(tmp_path: Path, wrong: dict[str, int]) -> None:
+def test_make_plan__numbers_that_make_no_network(tmp_path: Path, wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         make_plan(TestnetOptions(tmp_path, **wrong))
 
