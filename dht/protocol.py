@@ -33,6 +33,7 @@ from dht.storage import NoCache, RowStorage
 T = TypeVar("T")
 
 CALL_SECONDS = 5.0
+PLACE_BYTES = 20  # of a node's or a key's place; hivemind asserts what it is sent
 MAX_KEYS = 64  # of one find request
 REPLY_BYTES = 3 * 2**19  # a reply's rows; p2pd drops replies over 4 MiB (pitfall DHT-09)
 REQUEST_BYTES = 2**20  # a store request's rows (pitfall DHT-10)
@@ -110,7 +111,7 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
         if request.peer.node_id:
             if request.validate:
                 response.available = await self.call_ping(context.remote_id) is not None
-            await self.update_routing_table(DHTID.from_bytes(request.peer.node_id), context.remote_id)
+            await self.update_routing_table(_place_in(request.peer), context.remote_id)
         return response
 
     async def rpc_store(self, request: dht_pb2.StoreRequest, context: P2PContext) -> dht_pb2.StoreResponse:
@@ -121,7 +122,9 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
         for number, (key, tag, value, expiration) in enumerate(items):
             if number % _ROWS_BETWEEN_YIELDS == _ROWS_BETWEEN_YIELDS - 1:
                 await asyncio.sleep(0)
-            if tag == self.IS_DICTIONARY:
+            if len(key) != PLACE_BYTES:
+                response.store_ok.append(False)
+            elif tag == self.IS_DICTIONARY:
                 response.store_ok.append(await self._store_dictionary(key, value))
             else:
                 response.store_ok.append(self._store_row(key, tag, value, expiration))
@@ -131,8 +134,8 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
         """A peer asks for rows and for our neighbours nearest to their keys. What does not fit is left out."""
         await self._meet(request.peer, context)
         response = dht_pb2.FindResponse(results=[], peer=self.node_info)
-        asker = DHTID.from_bytes(request.peer.node_id)
-        keys = list(request.keys[:MAX_KEYS])
+        asker = place_of_peer(context.remote_id)
+        keys = [key for key in request.keys[:MAX_KEYS] if len(key) == PLACE_BYTES]
         wanted = self.bucket_size if len(keys) == 1 else 0  # searches are for one key; who reads many knows its peers
         room = REPLY_BYTES
         for key in map(DHTID.from_bytes, keys):
@@ -172,7 +175,7 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
 
     async def _meet(self, info: dht_pb2.NodeInfo, context: P2PContext) -> None:
         if info.node_id:
-            await self.update_routing_table(DHTID.from_bytes(info.node_id), context.remote_id)
+            await self.update_routing_table(_place_in(info), context.remote_id)
 
     # -- what we ask of peers
 
@@ -190,8 +193,8 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
             skew=response.dht_time - (asked + answered) / 2 if response.dht_time else None,
             reaches_us=response.available if validate and not self.client_mode else None,
         )
-        place = DHTID.from_bytes(response.peer.node_id)
-        return place if place == place_of_peer(peer) else None
+        place = place_of_peer(peer)
+        return place if _place_in(response.peer) == place else None
 
     async def fetch(self, peer: PeerID, keys: Collection[DHTID]) -> dict[DHTID, Answer] | None:
         """A peer's rows of some keys, bad ones left out; None when it does not answer."""
@@ -199,7 +202,11 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
         response = await self._call(peer, "rpc_find", request)
         if response is None:
             return None
-        return {key: self._answer(peer, key, result) for key, result in zip(keys, response.results, strict=False)}
+        try:
+            return {key: self._answer(peer, key, result) for key, result in zip(keys, response.results, strict=False)}
+        except Exception as error:  # whatever a peer sends, it must not end who reads it
+            self.book.note_failure(peer.to_base58(), f"{type(error).__name__}: {error}")
+            return None
 
     async def call_find(self, peer: PeerID, keys: Collection[DHTID]) -> dict[DHTID, tuple[Any, Any]] | None:
         """`fetch` in hivemind's own types, for its searches."""
@@ -244,7 +251,7 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
             await self.update_routing_table(None, peer, responded=False)
             return None
         if response.peer.node_id:
-            await self.update_routing_table(DHTID.from_bytes(response.peer.node_id), peer)
+            await self.update_routing_table(_place_in(response.peer), peer)
         return response
 
     def _answer(self, peer: PeerID, key: DHTID, result: dht_pb2.FindResult) -> Answer:
@@ -336,6 +343,11 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+def _place_in(info: dht_pb2.NodeInfo) -> DHTID | None:
+    """The place a peer says it has; None when it is none at all."""
+    return DHTID.from_bytes(info.node_id) if len(info.node_id) == PLACE_BYTES else None
 
 
 def protocol_for(*, run: str, book: PeerBook, storage: RowStorage, validator: EnvelopeValidator) -> type[RowProtocol]:

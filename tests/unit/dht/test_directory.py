@@ -119,6 +119,23 @@ async def test_read__a_peers_strangers_do_not_push_out_members(swarm: Swarm) -> 
     assert await reader.read([KEY]) == {KEY: [member]}
 
 
+@pytest.mark.parametrize("place", [b"\xff" * 40, b"x", b"\0" * 21])
+async def test_read_and_publish__a_peer_with_an_impossible_place_ends_nobody__dht_13(
+    swarm: Swarm, place: bytes
+) -> None:
+    """hivemind asserts that places fit in 20 bytes; the error of one bad reply would end every reader of the key."""
+    hostile = await swarm.start()
+    reader = await swarm.start()
+    await swarm.met()
+    row = swarm.row(1)
+    await reader.publish(row)
+    assert hostile.node is not None
+    hostile.node.protocol.node_info.node_id = place
+    assert await reader.read([KEY]) == {KEY: [row]}
+    await reader.publish(swarm.row(1))
+    assert await hostile.read([KEY])  # and its requests are answered like anybody's
+
+
 async def test_publish__refused_by_peers_membership(swarm: Swarm) -> None:
     await swarm.start(membership=lambda row: False)
     second = await swarm.start()
