@@ -169,7 +169,7 @@ class Relay:
             except StaleCheckpoint:
                 self._rested[digest] = float("inf")
                 return
-            except NodeError as error:
+            except (NodeError, OSError) as error:
                 log.info("manifest.missed", relay=relay.node, reason=str(error))
                 continue
             self._hints[digest] = hints

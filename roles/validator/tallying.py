@@ -126,7 +126,7 @@ class Tallying:
         """One look at the epoch: adopt, read, propose, attest, finalise."""
         try:
             await self._turn(is_settled)
-        except (LedgerError, NodeError, TimeoutError) as error:
+        except (LedgerError, NodeError, TimeoutError, OSError) as error:  # a full disk delays, and ends nothing
             self._note(str(error) or type(error).__name__)
         else:
             self._note(None)
