@@ -119,10 +119,12 @@ class HivemindDirectory:
         try:
             async with asyncio.timeout(PUBLISH_SECONDS):
                 await self._store(session, key, row, value)
+        except TransportError:
+            raise
         except TimeoutError as error:
             raise TransportError("storing the row took too long") from error
         except Exception as error:  # hivemind raises anything, and who waits for this row must live on
-            raise as_transport_error(error) from error
+            raise TransportError(f"{type(error).__name__}: {error}"[:200]) from error
 
     async def read(self, keys: Sequence[str]) -> dict[str, list[Envelope]]:
         """Rows under each key, newest of each subkey. Raises TransportError when peers are known and none answers."""
@@ -134,7 +136,7 @@ class HivemindDirectory:
         except TimeoutError as error:
             raise TransportError("no peer answered in time") from error
         except Exception as error:  # hivemind raises anything, and a reader must outlive whatever a peer sends
-            raise as_transport_error(error) from error
+            raise TransportError(f"{type(error).__name__}: {error}"[:200]) from error
         if not is_heard:
             raise TransportError("no peer answered")
         now = unix_ms()
@@ -243,8 +245,3 @@ class HivemindDirectory:
         if self._upkeep.session is None:
             raise TransportError(f"the DHT is {self.state}")
         return self._upkeep.session
-
-
-def as_transport_error(error: Exception) -> TransportError:
-    """The error as callers know it."""
-    return error if isinstance(error, TransportError) else TransportError(f"{type(error).__name__}: {error}"[:200])
