@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from pathlib import Path
 from dht.bare import DHTID, DHTNode, PeerID
 from dht.envelope import Envelope, to_bytes
 from dht.errors import Malformed, TransportError
-from dht.identity import NodeId, NodeKey
+from dht.identity import NodeId, NodeKey, public_key_of
 from dht.p2p import locked, remove_stale_sockets, reserved_ports
 from dht.peers import PeerAddress, PeerBook, PeerCache, PeerInfo, parse_peer, parse_peers
 from dht.protocol import protocol_for
@@ -47,6 +47,7 @@ class HivemindDirectory:
     ) -> None:
         self.node_id = node
         self._setup = setup
+        self._anchors: frozenset[PeerID] = frozenset()
         self._book = PeerBook()
         validator = EnvelopeValidator(run=run, limits=limits)
         store = RowStore(lifetimes=lifetimes, membership=membership, settled=settled)
@@ -151,7 +152,7 @@ class HivemindDirectory:
 
     async def _store(self, session: Session, key: DHTID, row: Envelope, value: bytes) -> None:
         """Send the row to all its peers; done when the first of them shows it. The others finish in their own time."""
-        peers = await session.lookup.nearest(key)
+        peers = await session.lookup.replicas(key)
         if not peers:
             raise TransportError("no other node is known yet")
         protocol, times = session.protocol, row.expiration / 1000
@@ -201,6 +202,11 @@ class HivemindDirectory:
             with contextlib.suppress(Malformed):
                 self._upkeep.want([parse_peer(text)])
 
+    def anchor(self, nodes: Iterable[NodeId]) -> None:
+        """Keep rows with these too, and read them there, wherever they stand on the DHT: the run's operators, whose ids
+        nobody can make up to stand nearest to a key and hide what it holds. Raises Malformed for what is no id."""
+        self._anchors = frozenset(PeerID.from_base58(node) for node in nodes if public_key_of(node))
+
     def peers(self) -> list[PeerInfo]:
         """Everyone we know of: dialled, in the table, or heard from (pitfalls BOOT-11, DHT-30)."""
         table = self._upkeep.table()
@@ -244,4 +250,5 @@ class HivemindDirectory:
     def _ready(self) -> Session:
         if self._upkeep.session is None:
             raise TransportError(f"the DHT is {self.state}")
+        self._upkeep.session.lookup.anchors = self._anchors
         return self._upkeep.session

@@ -20,6 +20,8 @@ WIDE_SECONDS = 4.0
 """This often a key is read from WIDE_COPIES of its peers, whoever keeps it; else from one. What was read stays read."""
 WIDE_COPIES = 3
 PATIENCE_SECONDS = 1.5
+ANCHORS = 2
+"""Of the nodes that a key's rows also go to wherever they stand, because the run names them."""
 _LOOKUP_SECONDS = 60.0  # how long a search for a key's nearest peers stays good in a large network
 _MAX_LOOKUPS = 4096
 _MAX_ROUNDS = 20
@@ -77,9 +79,17 @@ class Lookup:
         self._read_widely: dict[DHTID, float] = {}
         self.calls = 0
         """Calls made to peers."""
+        self.anchors: frozenset[PeerID] = frozenset()
+        """Nodes whose ids nobody could make up: the run's operators."""
+
+    async def replicas(self, key: DHTID) -> list[PeerID]:
+        """The peers that keep a key: the nearest, and the nearest operators of the run that we know."""
+        known = self._protocol.routing_table.uid_to_peer_id.values()
+        anchors = [peer for peer in known if peer in self.anchors]
+        return with_anchors(key, await self.nearest(key), anchors)
 
     async def nearest(self, key: DHTID) -> list[PeerID]:
-        """The peers that keep a key, nearest first, at most `num_replicas`; ourselves left out."""
+        """The peers nearest to a key, nearest first, at most `num_replicas`; ourselves left out."""
         count = self._protocol.num_replicas
         table = self._protocol.routing_table
         if len(table.uid_to_peer_id) < self._protocol.bucket_size:  # we know the whole network
@@ -123,7 +133,7 @@ class Lookup:
 
         Rows may repeat. Keys that we keep ourselves are mostly not asked for: writers store them here.
         """
-        search = _Search({key: await self.nearest(key) for key in keys})
+        search = _Search({key: await self.replicas(key) for key in keys})
         wanted = {key: self._copies(key, peers) for key, peers in search.replicas.items()}
         calls: set[_Call] = set()
         for patience in (PATIENCE_SECONDS, CALL_SECONDS):  # who is slow is not waited for when others can answer
@@ -152,6 +162,7 @@ class Lookup:
     def _is_kept_here(self, key: DHTID, peers: Sequence[PeerID]) -> bool:
         if self._protocol.client_mode:
             return False
+        peers = peers[: self._protocol.num_replicas]  # behind them stand the run's operators
         if len(peers) < self._protocol.num_replicas:
             return True
         ours = self._node.node_id.xor_distance(key)
@@ -172,6 +183,18 @@ class Lookup:
             self.calls += 1
             answers |= await self._protocol.fetch(peer, [key]) or {}
         return answers
+
+
+def with_anchors(key: DHTID, peers: Sequence[PeerID], anchors: Sequence[PeerID]) -> list[PeerID]:
+    """The nearest peers, and so many of the run's own nodes that `ANCHORS` of them are there.
+
+    Anyone can make ids until a handful stand nearer to a key than everybody else, and then say nothing of its rows; nobody
+    can make an id that the ledger lists.
+    """
+    lacking = max(0, ANCHORS - sum(peer in anchors for peer in peers))
+    others = [peer for peer in anchors if peer not in peers]
+    others.sort(key=lambda peer: place_of_peer(peer).xor_distance(key))
+    return [*peers, *others[:lacking]]
 
 
 def plan_calls(

@@ -119,6 +119,21 @@ async def test_read__a_peers_strangers_do_not_push_out_members(swarm: Swarm) -> 
     assert await reader.read([KEY]) == {KEY: [member]}
 
 
+async def test_anchor__rows_are_kept_with_the_runs_operators_too(swarm: Swarm) -> None:
+    """Six strangers that keep nothing, and one operator: whoever is nearest, the row is there."""
+    for _ in range(6):
+        await swarm.start(membership=lambda row: False)
+    operator = await swarm.start()
+    writer = await swarm.start(client_mode=True)
+    writer.anchor([operator.node_id])
+    await swarm.met()
+    for number in range(8):
+        row = swarm.row(7, record_key=f"{RUN}/{number}")
+        await writer.publish(row)
+        assert [kept for kept, _ in operator.storage.rows.rows(row.key, row.sequence)] == [row]
+        assert await writer.read([row.key]) == {row.key: [row]}
+
+
 @pytest.mark.parametrize("place", [b"\xff" * 40, b"x", b"\0" * 21])
 async def test_read_and_publish__a_peer_with_an_impossible_place_ends_nobody__dht_13(
     swarm: Swarm, place: bytes

@@ -6,10 +6,29 @@ import random
 
 import pytest
 
-from dht.lookup import plan_calls
-from dht.protocol import REQUEST_BYTES, _parts
+from dht.bare import DHTID, PeerID
+from dht.identity import NodeKey
+from dht.lookup import ANCHORS, plan_calls, with_anchors
+from dht.protocol import REQUEST_BYTES, _parts, place_of_peer
 
 REPLICAS = {key: [f"peer{(key + step) % 8}" for step in range(5)] for key in range(12)}
+
+
+def peer(number: int) -> PeerID:
+    return PeerID.from_base58(NodeKey(bytes([number]) * 32).node)
+
+
+def test_with_anchors__ids_made_to_stand_nearest_cannot_keep_the_operators_out() -> None:
+    key = DHTID.generate("submissions")
+    ours = [peer(number) for number in range(100, 108)]
+    made = sorted(map(peer, range(1, 90)), key=lambda each: place_of_peer(each).xor_distance(key))[:5]
+    replicas = with_anchors(key, made, ours)
+    assert replicas[:5] == made
+    assert len(replicas) == 5 + ANCHORS
+    nearest = sorted(ours, key=lambda each: place_of_peer(each).xor_distance(key))[:ANCHORS]
+    assert replicas[5:] == nearest
+    assert with_anchors(key, made[:3] + ours[:2], ours) == made[:3] + ours[:2]  # they are among the nearest already
+    assert with_anchors(key, made, []) == made
 
 
 @pytest.mark.parametrize("copies", [1, 2, 5, 9])
