@@ -25,6 +25,7 @@ from roles.shardcast.assembly import Assembly, load_checkpoint_manifest
 from roles.shardcast.copies import replicate
 from roles.shardcast.errors import NotHeld, WrongBytes
 from roles.shardcast.gather import ShardGatherer
+from roles.shardcast.keeper import Keeper
 from roles.shardcast.link import RelayInfo, RelayLink, TransferLimits
 from roles.shardcast.manifest import check_manifest
 from roles.shardcast.origin import Origin
@@ -58,12 +59,15 @@ class RelayClient:
     ) -> None:
         self.link = RelayLink(key, run=run, relays=relays, http=http, limits=limits)
         self.origin = Origin(self.link, trainers=frozenset(trainers))
+        self.keeper = Keeper(self.link, self._push_again)
         self._trainers = frozenset(trainers)
         self._fetching: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def run(self) -> None:
-        """Background work of a node that publishes: second copies still owed."""
-        await self.origin.run()
+        """Background work of a node that publishes: second copies still owed, and a second look at what relays took."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.origin.run())
+            group.create_task(self.keeper.run())
 
     async def put(self, data: bytes, *, copies: int = 2) -> tuple[NodeId, ...]:
         """Store a blob on `copies` relays, or as many as take it. Raises TransportError when none does."""
@@ -75,6 +79,7 @@ class RelayClient:
         holders = await replicate(self.link.order(), push, copies=copies, patience=PATIENCE, hedge=True)
         if not holders:
             raise TransportError(f"no relay took the blob: {troubles[-1]}")
+        self.keeper.watch(digest, data, holders, copies=copies)
         return holders
 
     async def get(self, digest: str, *, limit: int, relays: Sequence[NodeId] = ()) -> bytes:
@@ -155,6 +160,9 @@ class RelayClient:
             troubles.append(str(error))
             return False
         return True
+
+    async def _push_again(self, relay: RelayInfo, digest: str, data: bytes) -> bool:
+        return await self._put_one(relay, digest, data, [])
 
     async def _fetch_manifest(self, digest: str, relays: Sequence[NodeId]) -> tuple[Envelope, CheckpointManifest]:
         trouble = "no relay is known"

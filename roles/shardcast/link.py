@@ -121,6 +121,10 @@ class RelayLink:
         rest = [node for node in known if node not in hinted]
         return [known[node] for node in (*self.choice.order(hinted), *self.choice.order(rest))][:most]
 
+    def known(self) -> list[RelayInfo]:
+        """Relays known now whose address can be used at all."""
+        return [info for info in self._relays() if _is_usable(info.url)]
+
     def report_cheat(self, relay: RelayInfo, what: str) -> None:
         """The relay served wrong bytes: out of the draw, and said in the log."""
         self.choice.cheated(relay.node)
@@ -154,6 +158,18 @@ class RelayLink:
                     raise
                 await sink.commit()
         self.choice.succeeded(relay.node, size=size, seconds=time.monotonic() - started)
+
+    async def read_part(self, relay: RelayInfo, digest: str, start: int, length: int) -> bytes:
+        """So many bytes of a blob. Raises NotHeld, TransportError, or Oversize."""
+        headers = {"Range": f"bytes={start}-{start + length - 1}"}
+        with self._scored(relay):
+            async with (
+                asyncio.timeout(self.limits.total(length)),
+                self._request("GET", relay, f"/blobs/{digest}", headers=headers) as reply,
+            ):
+                if reply.status_code != 206:
+                    await _check_reply(reply)
+                return await _read_all(reply, length)
 
     async def send(self, relay: RelayInfo, digest: str, size: int, content: Content) -> None:
         """Upload a blob under a fresh grant, unless the relay has it. Raises TransportError."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dht.envelope import Envelope
@@ -157,3 +158,17 @@ def dying_after(app: ASGIApp, *, shards: int) -> ASGIApp:
         await app(scope, receive, send)
 
     return dying
+
+
+def swallowing(app: ASGIApp) -> ASGIApp:
+    """The same relay, but it says yes to every upload and keeps none."""
+
+    async def swallowed(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] == "PUT":
+            while (await receive()).get("more_body"):
+                pass
+            await JSONResponse({"stored": "it"}, 201)(scope, receive, send)
+        else:
+            await app(scope, receive, send)
+
+    return swallowed

@@ -25,6 +25,7 @@ from tests.unit.roles.shardcast.network import (
     running_network,
     spoiled,
     stalling,
+    swallowing,
     wait_until,
 )
 
@@ -55,6 +56,36 @@ async def test_put__stalled_relay_replaced_by_the_next(tmp_path: Path) -> None:
         client = network.client()
         client.link.choice.score(network.infos[2].node).bandwidth = 1e15  # tried first
         assert set(await client.put(DATA)) == {info.node for info in network.infos[:2]}
+
+
+async def test_put__relays_that_keep_nothing_are_found_out_and_others_get_the_blob(tmp_path: Path) -> None:
+    """Two free relays that answer fastest of all swallow every upload: the worker would never be credited."""
+    async with running_network(tmp_path, relays=2) as network, asyncio.TaskGroup() as group:
+        liars = [await network.add_relay(swallowing), await network.add_relay(swallowing)]
+        client = network.client()
+        for relay in network.relays:
+            client.link.choice.score(relay.node).bandwidth = 1e15 if relay in liars else 1.0  # liars are tried first
+        assert set(await client.put(DATA)) == {liar.node for liar in liars}
+        client.keeper.after, client.keeper.tick = (0.0,), 0.01
+        running = group.create_task(client.run())
+        await wait_until(lambda: all(sha256(DATA) in relay.shelf.store for relay in network.relays[:2]))
+        assert all(client.link.choice.is_banned(liar.node) for liar in liars)
+        assert not any(client.link.choice.is_banned(relay.node) for relay in network.relays[:2])
+        running.cancel()
+
+
+async def test_put__relays_that_keep_it_are_asked_and_nothing_is_sent_again(tmp_path: Path) -> None:
+    async with running_network(tmp_path, relays=3) as network, asyncio.TaskGroup() as group:
+        client = network.client()
+        holders = await client.put(DATA)
+        client.keeper.after, client.keeper.tick = (0.0, 0.1), 0.01
+        before = sum(relay.counters.requests[206] for relay in network.relays)
+        running = group.create_task(client.run())
+        await wait_until(lambda: sum(relay.counters.requests[206] for relay in network.relays) == before + 4)
+        assert [relay.node for relay in network.relays if sha256(DATA) in relay.shelf.store] == [
+            relay.node for relay in network.relays if relay.node in holders
+        ]
+        running.cancel()
 
 
 async def test_put__no_relay_is_an_error(tmp_path: Path) -> None:

@@ -1,0 +1,95 @@
+"""Looks whether the relays that took a blob have it still, and gives it to others when they have not.
+
+Being a relay costs nothing, so one may say yes to every upload and keep none: without a second look its uploaders would
+go without their credit. A random part is asked for, which only who has the blob can give.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from dht.errors import PeerError, TransportError
+from dht.identity import NodeId
+from roles.shardcast.errors import NotHeld
+from roles.shardcast.link import RelayInfo, RelayLink
+
+log = structlog.get_logger("shardcast")
+
+AFTER = (2.0, 20.0)
+"""Seconds after the upload at which it is looked for."""
+PART = 4096
+MAX_BYTES = 64 * 2**20
+"""Blobs kept in memory to be given again; the oldest go first."""
+TICK = 0.5
+
+Push = Callable[[RelayInfo, str, bytes], Awaitable[bool]]
+
+
+@dataclass(slots=True)
+class _Watched:
+    digest: str
+    data: bytes
+    holders: tuple[NodeId, ...]
+    copies: int
+    since: float
+    looks: int = 0
+
+
+class Keeper:
+    """Uploads of the last seconds. `push` gives a blob to one relay and says whether that went well."""
+
+    def __init__(self, link: RelayLink, push: Push, *, draw: random.Random | None = None) -> None:
+        self.after: Sequence[float] = AFTER
+        self.tick = TICK
+        self._link, self._push, self._draw = link, push, draw or random.Random()
+        self._watched: deque[_Watched] = deque()
+
+    def watch(self, digest: str, data: bytes, holders: Sequence[NodeId], *, copies: int) -> None:
+        """Look after a blob that these relays took."""
+        self._watched.append(_Watched(digest, data, tuple(holders), copies, time.monotonic()))
+        while sum(len(item.data) for item in self._watched) > MAX_BYTES:
+            self._watched.popleft()
+
+    async def run(self) -> None:
+        """Look, for ever."""
+        while True:
+            for item in [item for item in self._watched if self._is_due(item)]:
+                item.looks += 1
+                await self._look(item)
+            self._watched = deque(item for item in self._watched if item.looks < len(self.after))
+            await asyncio.sleep(self.tick)
+
+    def _is_due(self, item: _Watched) -> bool:
+        return item.looks < len(self.after) and time.monotonic() - item.since >= self.after[item.looks]
+
+    async def _look(self, item: _Watched) -> None:
+        known = {relay.node: relay for relay in self._link.known()}
+        held = [node for node in item.holders if node in known and await self._has(known[node], item)]
+        for relay in self._link.order():
+            if len(held) >= item.copies:
+                break
+            if relay.node not in item.holders and await self._push(relay, item.digest, item.data):
+                log.info("blob.given_again", blob=item.digest, relay=relay.node)
+                held.append(relay.node)
+        item.holders = tuple(held)
+
+    async def _has(self, relay: RelayInfo, item: _Watched) -> bool:
+        start = self._draw.randrange(max(1, len(item.data) - PART))
+        wanted = item.data[start : start + PART]
+        try:
+            found = await self._link.read_part(relay, item.digest, start, len(wanted))
+        except NotHeld:
+            self._link.report_cheat(relay, "it took a blob and does not have it")
+            return False
+        except (PeerError, TransportError):
+            return False
+        if found != wanted:
+            self._link.report_cheat(relay, "it took a blob and gives other bytes")
+        return found == wanted
