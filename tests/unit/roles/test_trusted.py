@@ -13,7 +13,7 @@ from dht.envelope import Envelope, seal
 from dht.errors import Malformed
 from roles.messages import NodeRecord, OpenStep, Submission, TallyRow, head_key, open_row
 from roles.rules import Ignore, Reason, Reject
-from roles.trusted import MAX_DIGESTS_PER_INDEX, TrustedState
+from roles.trusted import MAX_DIGESTS_PER_INDEX, MAX_ROUNDS, TrustedState
 from roles.worker.generation import submission_digest
 from tests.builders import (
     STRANGER,
@@ -460,6 +460,24 @@ def test_admit_tally__reject_an_operator_that_is_not_the_validators() -> None:
     world.trusted.admit_tally(world.row(row, VALIDATORS[1]))
     with pytest.raises(Ignore):  # once per epoch and round
         world.trusted.admit_tally(world.row(row.model_copy(update={"root": "ef" * 32}), VALIDATORS[1]))
+
+
+def test_admit_tally__a_validators_endless_rounds_are_bounded_and_cost_only_its_own() -> None:
+    world = make_world()
+    fields: dict[str, Any] = {"epoch": 0, "closing_block": 30, "parent_root": "00" * 32, "root": "ab" * 32, "total": 1}
+    fields |= {"run": world.run, "blob": "cd" * 32, "size": 10, "signature": "00" * 65}
+
+    def attest(number: int, round_number: int) -> None:
+        operator = world.spec.validators[number].operator
+        row = world.row(TallyRow(round=round_number, operator=operator, **fields), VALIDATORS[number])
+        world.trusted.admit_tally(row)
+
+    attest(0, 0)
+    for round_number in range(MAX_ROUNDS + 5):
+        attest(1, round_number)
+    rounds = sorted(place[1] for place in world.trusted.tallies if place[2] == VALIDATORS[1].node)
+    assert rounds == list(range(5, MAX_ROUNDS + 5))
+    assert (0, 0, VALIDATORS[0].node) in world.trusted.tallies
 
 
 def test_forget_before__drops_everything_of_older_steps() -> None:
