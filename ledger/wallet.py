@@ -244,6 +244,8 @@ def _typed_data(domain: Domain, kind: str, fields: list[dict[str, str]], message
 def _write_new(path: Path, text: str) -> None:
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError as error:
+        raise WalletError(f"{path} exists already; remove it first if you really mean to lose that key") from error
     except OSError as error:
         raise WalletError(f"cannot create {path}: {error.strerror}") from error
     with os.fdopen(descriptor, "w") as file:
@@ -256,5 +258,7 @@ def _read(path: Path) -> str:
     try:
         with path.open() as file:
             return file.read(MAX_KEY_FILE)
-    except (OSError, UnicodeDecodeError) as error:
-        raise WalletError(f"cannot read the key file {path}") from error
+    except OSError as error:
+        raise WalletError(f"cannot read the key file {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise WalletError(f"{path} is not a key file: expected 64 hex digits") from error

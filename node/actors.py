@@ -17,6 +17,7 @@ from ledger.client import LedgerClient
 from ledger.records import RegistrationRequest
 from node.config import NodeConfig
 from node.errors import ConfigError
+from node.join import is_web_address
 from node.relay_book import RelayBook
 from node.run_creation import default_model, model_files
 from roles.announce import Voice
@@ -125,10 +126,6 @@ def build_relay(parts: Parts) -> Any:
     from roles.relay import Relay, RelaySettings
 
     config = parts.config
-    if config.sponsor and config.operator_key is None:
-        raise ConfigError("a sponsor pays gas: name its operator key by --operator-key")
-    if config.http_url is None and config.host in EVERY_INTERFACE:
-        raise ConfigError(f"a relay on {config.host} must say where others reach it: --http-url http://HOST:PORT")
     return Relay(
         parts.key,
         root=parts.state,
@@ -146,6 +143,16 @@ def build_relay(parts: Parts) -> Any:
             sponsored_per_hour=config.sponsor_hourly,
         ),
     )
+
+
+def check_relay(config: NodeConfig) -> None:
+    """Whether a relay can be made of these settings. Raises ConfigError."""
+    if config.sponsor and config.operator_key is None:
+        raise ConfigError("a sponsor pays gas: name its operator key by --operator-key")
+    if config.http_url is None and config.host in EVERY_INTERFACE:
+        raise ConfigError(f"a relay on {config.host} must say where others reach it: --http-url http://HOST:PORT")
+    if config.http_url is not None and not is_web_address(config.http_url):
+        raise ConfigError(f"--http-url {config.http_url[:80]!r} is not an address like http://relay.example:8080")
 
 
 def sponsor_with(ledger: LedgerClient) -> Callable[[RegistrationRequest], Awaitable[object]]:

@@ -12,6 +12,7 @@ import platform
 import shutil
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -19,12 +20,14 @@ import structlog
 from dht.directory import HivemindDirectory
 from dht.envelope import Envelope
 from dht.identity import NodeKey
+from dht.peers import check_transport
 from dht.records import Publisher
 from ledger.wallet import load_key
 from node import __version__
-from node.actors import Actor, Parts, build_relay, build_trainer, build_validator, build_worker
+from node.actors import Actor, Parts, build_relay, build_trainer, build_validator, build_worker, check_relay
 from node.config import NodeConfig
 from node.defaults import HEARTBEAT_SECONDS, OBSERVER_SECONDS, OFFLINE_SECONDS
+from node.errors import ConfigError
 from node.health import LoopLag, Uptime, raise_file_limit
 from node.join import JoinString
 from node.joining import fetch_spec, find_join, join_ledger
@@ -70,6 +73,7 @@ class Node:
         """Join, take part, leave. Raises ConfigError, NodeError or LedgerError with a sentence for the user."""
         raise_file_limit()
         join = find_join(self._config)
+        check_settings(self._config, join)
         key = load_or_make_key(self._config)
         self._node = key.node
         log.info("node.started", version=__version__, node=key.node, run=join.run, pid=os.getpid())
@@ -87,7 +91,6 @@ class Node:
     async def _join(self, stack: AsyncExitStack, key: NodeKey, join: JoinString) -> Parts:
         config = self._config
         operator = load_key(config.operator_key.expanduser()) if config.operator_key else None
-        read_wallet(config)  # a wrong wallet is said before anything is opened
         self._phase = "connecting"
         directory = await stack.enter_async_context(self._open_directory(join))
         self._directory = directory
@@ -231,7 +234,7 @@ class Node:
             hardware=f"{platform.machine()} {os.cpu_count()} cores"[:256],
             load_permille=min(1000, int(self._lag.percentile(0.5) * 1000)),
             policy_step=commit.step if commit else 0,
-            disk_free=shutil.disk_usage(parts.config.home).free,
+            disk_free=free_disk(parts.config.home),
             boot=self._boot,
             state="online" if is_online else "offline",
         )
@@ -281,6 +284,32 @@ async def build_actor(parts: Parts) -> Actor:
             return await build_validator(parts)
         case _:
             return await build_trainer(parts)
+
+
+def check_settings(config: NodeConfig, join: JoinString) -> None:
+    """Say what is wrong with the settings before a key is made or anything opened. Raises ConfigError, LedgerError."""
+    read_wallet(config)
+    if config.operator_key:
+        load_key(config.operator_key.expanduser())
+    if config.key is not None or config.key_path.exists():
+        NodeKey.load(config.key_path)
+    for address in config.announce:
+        check_transport(address.partition("/p2p/")[0])
+    if config.role == "relay":
+        check_relay(config)
+    elif not (join.peers or join.relays or config.spec or (config.home / "peers.json").exists()):
+        raise ConfigError(
+            "nobody to ask about the run: the join string names no peer and no relay; get a whole one "
+            "(intellect://RUN?peer=..&rpc=..) from the run's operator, or add --peer"
+        )
+
+
+def free_disk(folder: Path) -> int:
+    """Bytes free where the folder is; 0 when that cannot be known (its removal is told by who needs it)."""
+    try:
+        return shutil.disk_usage(folder).free
+    except OSError:
+        return 0
 
 
 def load_or_make_key(config: NodeConfig) -> NodeKey:

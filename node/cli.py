@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import errno
 import os
 import sys
 import tempfile
@@ -35,6 +36,13 @@ INTRODUCTION = f"""intellect-node {__version__}: a decentralised network that tr
 
 Commands (each has --help):
 """ + "\n".join(f"  {name:14} {text}" for name, text in COMMANDS.items())
+
+
+DISK_FAULTS = (
+    *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO),
+    *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG),
+)
+"""What is the matter with a disk or folder, not with the program."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -136,6 +144,8 @@ def _sentences(error: BaseException) -> list[str]:
     if isinstance(error, BaseExceptionGroup):
         parts = [_sentences(each) for each in error.exceptions]
         return list(dict.fromkeys(line for part in parts for line in part)) if all(parts) else []
+    if isinstance(error, OSError) and error.errno in DISK_FAULTS and error.filename:
+        return [f"cannot use {error.filename}: {error.strerror}; see to its disk, owner and mode, then start again"]
     return [str(error)] if isinstance(error, NodeError | LedgerError) else []
 
 

@@ -98,10 +98,14 @@ def load_config(*, file: Path | None, environment: Mapping[str, str], flags: Map
 def _read_file(path: Path) -> dict[str, Any]:
     try:
         with path.expanduser().open("rb") as file:
-            content = file.read(MAX_CONFIG_BYTES)
+            content = file.read(MAX_CONFIG_BYTES + 1)
+        if len(content) > MAX_CONFIG_BYTES:
+            raise ConfigError(f"the configuration {path} is longer than {MAX_CONFIG_BYTES} bytes")
         plain = tomllib.loads(content.decode())
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read the configuration {path}: {error}") from error
+    except OSError as error:
+        raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from error
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError(f"the configuration {path} is not TOML text") from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"the configuration {path} is not valid TOML: {error}") from error
     for name in plain:
@@ -138,4 +142,19 @@ def _sentence(error: ValidationError, given: Mapping[str, Any]) -> str:
         close = difflib.get_close_matches(str(given.get(name)), words, n=1)
         hint = f"; did you mean {close[0]}?" if close else ""
         return f"setting {name}: {str(given.get(name))[:64]!r} is not one of {', '.join(words)}{hint}"
-    return f"setting {name}: {first['msg']}"
+    value = str(given.get(str(first["loc"][0])))[:64]
+    bound = next(iter(first.get("ctx", {}).values()), None)
+    match first["type"]:
+        case "int_parsing" | "int_type" | "int_from_float" | "int_parsing_size":
+            said = f"{value!r} is not a whole number"
+        case "less_than_equal":
+            said = f"{value} is too large, at most {bound}"
+        case "greater_than_equal":
+            said = f"{value} is too small, at least {bound}"
+        case "string_pattern_mismatch":
+            said = f"{value!r} is not known; it may be cpu, cuda or cuda:0, cuda:1 and so on"
+        case "tuple_type":
+            said = f'a list is meant: {name} = ["{value}"]'
+        case _:
+            said = first["msg"]
+    return f"setting {name}: {said}"

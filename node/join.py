@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qsl, quote, urlsplit
 
+from dht.errors import Malformed
+from dht.peers import parse_peer
 from node.defaults import MAX_JOIN_BYTES
 from node.errors import ConfigError
 
@@ -40,46 +42,73 @@ def parse_join(text: str) -> JoinString:
     text = text.strip()
     if _RUN.match(text):
         return JoinString(text)
-    parts = urlsplit(text)
+    try:
+        parts = urlsplit(text)
+    except ValueError:  # brackets that hold no IPv6 address
+        parts = urlsplit("")
     if parts.scheme != SCHEME or not _RUN.match(parts.netloc):
         raise ConfigError(
             f"{text[:80]!r} is not a join string; it looks like intellect://<64 hex digits>?peer=..&rpc=.. "
             "and is printed by the run's operator (intellect-node run show)"
         )
     found: dict[str, list[str]] = {"peer": [], "rpc": [], "relay": []}
-    for name, value in parse_qsl(parts.query, max_num_fields=MAX_PARTS):
+    for name, value in _fields(parts.query):
         if name not in found:
             raise ConfigError(f"join string: unknown part {name[:32]!r}; known are peer, rpc and relay")
         found[name].append(value)
-    return _checked(JoinString(parts.netloc, tuple(found["peer"]), tuple(found["rpc"]), tuple(found["relay"])))
-
-
-def _checked(join: JoinString) -> JoinString:
-    for peer in join.peers:
-        if not peer.startswith("/") or "/p2p/" not in peer:
-            raise ConfigError(
-                f"join string: {peer[:80]!r} is not a peer address like /ip4/1.2.3.4/tcp/31330/p2p/12D3KooW.."
-            )
-    for url in (*join.rpc, *join.relays):
-        if not url.startswith(("http://", "https://")):
-            raise ConfigError(f"join string: {url[:80]!r} is not an http:// or https:// address")
+    join = JoinString(parts.netloc, tuple(found["peer"]), tuple(found["rpc"]), tuple(found["relay"]))
+    check_places(join, where="join string")
     return join
+
+
+def _fields(query: str) -> list[tuple[str, str]]:
+    try:
+        return parse_qsl(query, max_num_fields=MAX_PARTS)
+    except ValueError as error:
+        raise ConfigError(f"join string: more than {MAX_PARTS} parts") from error
+
+
+def check_places(join: JoinString, *, where: str) -> None:
+    """See that each address has the form of one. Raises ConfigError naming the first that has not."""
+    for peer in join.peers:
+        try:
+            parse_peer(peer)
+        except Malformed as error:
+            raise ConfigError(
+                f"{where}: {peer[:80]!r} is not a peer address like /ip4/1.2.3.4/tcp/31330/p2p/12D3KooW..: {error}"
+            ) from error
+    for url in (*join.rpc, *join.relays):
+        if not is_web_address(url):
+            raise ConfigError(f"{where}: {url[:80]!r} is not an address like http://host:port or https://host")
+
+
+def is_web_address(url: str) -> bool:
+    """Whether this is an http or https URL with a host and a possible port."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        return False
 
 
 def read_join(text: str) -> JoinString:
     """A join string, or that in the first line of a file. Raises ConfigError."""
     if text.startswith(f"{SCHEME}:") or _RUN.match(text):
         return parse_join(text)
-    path = Path(text).expanduser()
-    if not path.is_file():
-        return parse_join(text) if "://" in text else _refuse_path(text)
+    if "://" in text:
+        return parse_join(text)
     try:
-        with path.open() as file:
+        with Path(text).expanduser().open() as file:
             content = file.read(MAX_JOIN_BYTES)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read the join file {path}: {error}") from error
+    except PermissionError as error:
+        raise ConfigError(
+            f"cannot read the join file {text[:80]}: {error.strerror}; check its owner and mode"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"the file {text[:80]} is not text, so it holds no join string") from error
+    except (OSError, ValueError, RuntimeError) as error:  # not there, a folder, too long, a NUL, no home folder
+        raise ConfigError(
+            f"{text[:80]!r} is neither a join string (intellect://..) nor a file that holds one; "
+            "the run's operator hands it out"
+        ) from error
     return parse_join(content.strip().partition("\n")[0])
-
-
-def _refuse_path(text: str) -> JoinString:
-    raise ConfigError(f"{text[:80]!r} is neither a join string nor a file that holds one")

@@ -13,7 +13,7 @@ from ledger.client import LedgerClient
 from ledger.errors import LedgerError, LedgerMismatch, LedgerUnavailable
 from node.config import NodeConfig
 from node.errors import ConfigError
-from node.join import JoinString, read_join
+from node.join import JoinString, check_places, read_join
 from node.ledger_access import open_ledger
 from node.relay_book import RelayBook
 from node.running import patiently
@@ -30,7 +30,11 @@ def find_join(config: NodeConfig) -> JoinString:
     elif config.spec:
         join = JoinString(read_spec_file(config.spec).run_id)
     else:
-        raise ConfigError("no run is named: add --join with the run's join string (intellect-node runs lists runs)")
+        raise ConfigError(
+            "no run is named: add --join with the run's join string, intellect://.. or a file that holds it; the run's "
+            "operator hands it out, and a testnet prints the whole command (intellect-node testnet)"
+        )
+    check_places(JoinString(join.run, config.peer, config.rpc, config.relay), where="settings")
     return JoinString(
         join.run,
         peers=_merged(join.peers, config.peer),
@@ -48,12 +52,13 @@ def read_spec_file(path: Path, run: str | None = None) -> RunSpec:
     from dht.encoding import sha256
 
     try:
-        data = path.expanduser().read_bytes()[: MAX_SPEC_BYTES + 1]
+        with path.expanduser().open("rb") as file:
+            data = file.read(MAX_SPEC_BYTES + 1)
         return spec_from_bytes(data, run or sha256(data))
     except OSError as error:
         raise ConfigError(f"cannot read the run's spec {path}: {error.strerror}") from error
     except SpecError as error:
-        raise ConfigError(f"{path}: {error}") from error
+        raise ConfigError(f"{path} is not a run's spec as `run create` writes it: {error}") from error
 
 
 async def fetch_spec(config: NodeConfig, *, run: str, book: RelayBook, client: RelayClient) -> RunSpec:

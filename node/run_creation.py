@@ -46,9 +46,14 @@ def read_draft(path: Path | None) -> dict[str, Any]:
         return tomllib.loads(resources.files("node.testnet").joinpath("run.toml").read_text())
     try:
         with path.expanduser().open("rb") as file:
-            return tomllib.loads(file.read(MAX_CONFIG_BYTES).decode())
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read the run's draft {path}: {error}") from error
+            content = file.read(MAX_CONFIG_BYTES + 1)
+        if len(content) > MAX_CONFIG_BYTES:
+            raise ConfigError(f"the run's draft {path} is longer than {MAX_CONFIG_BYTES} bytes")
+        return tomllib.loads(content.decode())
+    except OSError as error:
+        raise ConfigError(f"cannot read the run's draft {path}: {error.strerror}") from error
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError(f"the run's draft {path} is not TOML text") from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"the run's draft {path} is not valid TOML: {error}") from error
 
@@ -78,14 +83,17 @@ def build_spec(
 ) -> RunSpec:
     """Complete a draft. Raises ConfigError naming what is wrong."""
     full = dict(draft)
-    full["model"] = {"files": model_files(model), "name": model.name, **draft.get("model", {})}
-    full["tasks"] = [_complete_task(task) for task in draft.get("tasks", [])]
+    full["model"] = {"files": model_files(model), "name": model.name, **_table(draft.get("model", {}), "model")}
+    tasks = draft.get("tasks", [])
+    if not isinstance(tasks, list) or not all(isinstance(task, dict) for task in tasks):
+        raise ConfigError("the run's draft: tasks is a list of tables: [[tasks]] and below it name = ..")
+    full["tasks"] = [_complete_task(task) for task in tasks]
     full["ledger"] = {
         "chain_id": place.chain_id,
         "contract": place.contract,
         "code_hash": place.code_hash,
         "deployment_block_hash": place.block_hash,
-        **draft.get("ledger", {}),
+        **_table(draft.get("ledger", {}), "ledger"),
     }
     for name, operators in (("validators", validators), ("trainers", trainers)):
         if operators:
@@ -94,13 +102,19 @@ def build_spec(
             raise ConfigError(f"the draft names no {name}: add [[{name}]] with node, operator and payout")
     try:
         return RunSpec.model_validate_json(json.dumps(full))  # JSON mode: a list is good for a tuple
-    except (ValidationError, TypeError) as error:
+    except ValidationError as error:
         raise ConfigError(f"the run's draft: {_first(error)}") from error
+    except (TypeError, ValueError) as error:
+        raise ConfigError("the run's draft holds a date, a time or another value no setting takes") from error
 
 
-def _first(error: Exception) -> str:
-    if not isinstance(error, ValidationError):
-        return str(error)
+def _table(value: object, name: str) -> dict[str, Any]:
+    if isinstance(value, dict):
+        return value
+    raise ConfigError(f"the run's draft: {name} is a table: [{name}] and below it its settings")
+
+
+def _first(error: ValidationError) -> str:
     first = error.errors(include_url=False, include_input=False)[0]
     return f"{'.'.join(map(str, first['loc'])) or 'as a whole'}: {first['msg']}"
 
@@ -109,7 +123,7 @@ def _complete_task(task: dict[str, Any]) -> dict[str, Any]:
     from roles.tasks import TaskError, load_task
 
     try:
-        loaded = load_task(str(task.get("name", "")), task.get("parameters", {}))
+        loaded = load_task(str(task.get("name", "")), _table(task.get("parameters", {}), "tasks.parameters"))
     except TaskError as error:
         raise ConfigError(str(error)) from error
     return {"parameters": {}, "size": loaded.size, "digest": loaded.digest, **task}

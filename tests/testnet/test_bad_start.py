@@ -20,6 +20,7 @@ from roles.spec import RunSpec
 pytestmark = [pytest.mark.testnet, pytest.mark.slow]
 
 NOBODY = "12D3KooWFYKueu8TNC7M47zb5jo64jdEsZvzQ8z4SFdrn1J7Lbc7"
+SILENT = f"/ip4/127.0.0.1/tcp/9/p2p/{NOBODY}"
 WAIT_SECONDS = 40
 
 
@@ -96,13 +97,13 @@ def test_start__port_in_use(tmp_path: Path) -> None:
 
 
 def test_start__data_folder_in_use(tmp_path: Path) -> None:
-    first = start(tmp_path, "worker", "--join", "ab" * 32)
+    first = start(tmp_path, "worker", "--join", "ab" * 32, "--peer", SILENT)
     try:
         assert first.stdout is not None
         for line in first.stdout:
             if "run.not_found_yet" in line:
                 break
-        code, said = end_of(start(tmp_path, "worker", "--join", "ab" * 32))
+        code, said = end_of(start(tmp_path, "worker", "--join", "ab" * 32, "--peer", SILENT))
         assert (code, "is in use by another node" in said) == (1, True), said  # BOOT-13
     finally:
         first.send_signal(signal.SIGTERM)

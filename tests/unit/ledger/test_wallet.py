@@ -58,7 +58,7 @@ def test_load_key__only_a_private_file(tmp_path: Path) -> None:
     path, key = tmp_path / "operator.key", new_key()
     save_key(path, key)
     assert load_key(path) == key
-    with pytest.raises(WalletError, match="cannot create"):
+    with pytest.raises(WalletError, match="exists already"):
         save_key(path, key)
     path.chmod(0o644)
     with pytest.raises(WalletError, match="chmod 600"):

@@ -29,7 +29,12 @@ def test_parse_join__bare_run_id() -> None:
         ("intellect://abc", "is not a join string"),
         (f"intellect://{RUN}?pear=x", "unknown part 'pear'"),
         (f"intellect://{RUN}?peer=10.0.0.1", "is not a peer address"),
-        (f"intellect://{RUN}?rpc=ftp://x", "is not an http"),
+        (f"intellect://{RUN}?peer=/ip4/1.2.3.4/tcp/1/p2p/nobody", "is not a peer address"),
+        (f"intellect://{RUN}?peer=/ip4/999.2.3.4/tcp/1/p2p/{PEER[-52:]}", "is not an ip4 address"),
+        (f"intellect://{RUN}?rpc=ftp://x", "is not an address like http"),
+        (f"intellect://{RUN}?relay=http://:80", "is not an address like http"),
+        (f"intellect://[{RUN}", "is not a join string"),
+        (f"intellect://{RUN}?" + "&".join(["rpc=http://a"] * 65), "more than 64 parts"),
     ],
 )
 def test_parse_join__wrong_part_is_named(text: str, said: str) -> None:
@@ -43,6 +48,7 @@ def test_read_join__from_a_file(tmp_path: Path) -> None:
     assert read_join(str(path)) == JOIN
 
 
-def test_read_join__neither_string_nor_file(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="neither a join string nor a file"):
-        read_join(str(tmp_path / "none"))
+@pytest.mark.parametrize("name", ["none", "", "a" * 30_000, "a\0b"])
+def test_read_join__neither_string_nor_file(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match=r"neither a join string .* nor a file"):
+        read_join(str(tmp_path / name))
