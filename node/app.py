@@ -48,8 +48,6 @@ log = structlog.get_logger()
 
 LIMITS = {kind: ROW_RULES[kind].max_bytes for kind in DHT_KINDS}
 LIFETIMES = {kind: ROW_RULES[kind].lifetime for kind in DHT_KINDS}
-TRAINER_KINDS = ("head/1", "checkpoint/1")
-VALIDATOR_KINDS = ("verdict/1", "tally/1")
 Build = Callable[[Parts], Awaitable[Actor]]
 
 
@@ -99,6 +97,7 @@ class Node:
         self._phase = "looking for the run"
         finder = RelayClient(key, run=join.run, trainers=(), relays=book, http=http)
         spec = await fetch_spec(config, run=join.run, book=book, client=finder)
+        directory.anchor(item.node for item in (*spec.validators, *spec.trainers))
         self._phase = "connecting to the ledger"
         ledger = await join_ledger(config, spec, join.rpc, operator)
         stack.push_async_callback(ledger.close)
@@ -144,6 +143,7 @@ class Node:
             limits=LIMITS,
             lifetimes=LIFETIMES,
             membership=self._is_admitted,
+            settled=self._is_settled,
             client_mode=config.role == "worker",
             peer_cache=config.home / "peers.json",
             state_dir=config.home,
@@ -152,14 +152,12 @@ class Node:
     def _is_admitted(self, row: Envelope) -> bool:
         """Whether our storage takes this row: membership by kind, once the ledger was seen; before that everybody's."""
         trusted = self._parts.trusted if self._parts else None
-        if trusted is None or trusted.view is None:
-            return True
-        terms = trusted.view.terms
-        if row.kind in TRAINER_KINDS:
-            return any(item.node == row.signer for item in terms.trainers)
-        if row.kind in VALIDATOR_KINDS:
-            return trusted.is_validator(row.signer)
-        return row.kind == "node/1" or trusted.is_member(row.signer)
+        return trusted is None or trusted.may_be_stored(row)
+
+    def _is_settled(self, row: Envelope) -> bool:
+        """Whether a row keeps its place when a key is full: those of nodes whose ids cost something."""
+        trusted = self._parts.trusted if self._parts else None
+        return trusted is None or trusted.view is None or trusted.is_member(row.signer)
 
     # -- taking part -----------------------------------------------------------------------------------------------
 
