@@ -333,7 +333,8 @@ class SimulatedSwarm:
 
     def wipe(self, node: SimNode) -> None:
         """Lose a node's disk; the key is kept elsewhere."""
-        shutil.rmtree(node.folder)
+        while node.folder.exists():  # a thread of the killed node may be writing still
+            shutil.rmtree(node.folder, ignore_errors=True)
         node.folder.mkdir()
 
     async def _run(self, node: SimNode) -> None:
