@@ -81,9 +81,11 @@ class LedgerClient(BaseLedger):
         state_dir: Path | None = None,
         chain_id: int | None = None,
         code_hash: str | None = None,
+        deployment_block: str | None = None,
         patience: float = PATIENCE_SECONDS,
     ) -> Self:
-        """Connect and check every end-point that answers.
+        """Connect and check every end-point that answers. What is expected of the chain is checked where it is given;
+        `deployment_block`, a hash, tells apart chains that share an id.
 
         `state_dir` holds the sender's journal. `patience` bounds, in seconds, how long a request tries the end-points.
         Raises LedgerUnavailable when none answers, LedgerMismatch when they disagree or are not what is expected,
@@ -99,6 +101,8 @@ class LedgerClient(BaseLedger):
                 raise LedgerMismatch(f"the RPC serves chain {seen_chain}, the run is on chain {chain_id}")
             if code_hash is not None and code_hash != seen_code:
                 raise LedgerMismatch(f"the code at {contract} is not the contract the run names")
+            if deployment_block is not None and not await _has_block(rpc, deployment_block):
+                raise LedgerMismatch("the RPC serves another chain of that id: the run's deployment block is not on it")
             sender = _sender(rpc, operator_key, chain_id=seen_chain, contract=contract, state_dir=state_dir)
         except BaseException:
             await rpc.close()
@@ -268,6 +272,13 @@ def _must_be(sender: Sender | None) -> Sender:
     if sender is None:
         raise LedgerError("deploying needs a key")
     return sender
+
+
+async def _has_block(rpc: Rpc, block_hash: str) -> bool:
+    try:
+        return await rpc.call("eth_getBlockByHash", "0x" + block_hash, False) is not None
+    except RpcError:  # some end-points say "unknown block" that way
+        return False
 
 
 def _sender(rpc: Rpc, key: bytes | None, *, chain_id: int, contract: str, state_dir: Path | None) -> Sender | None:

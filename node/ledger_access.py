@@ -31,5 +31,6 @@ async def open_ledger(
         state_dir=state,
         chain_id=ledger.chain_id,
         code_hash=ledger.code_hash,
+        deployment_block=ledger.deployment_block_hash,
         **extra,
     )

@@ -37,6 +37,16 @@ async def test_connect__checks_the_contract_the_run_names(live: LiveRun) -> None
         await LedgerClient.connect([live.url], contract="0x12")
 
 
+async def test_connect__tells_chains_of_one_id_apart(live: LiveRun) -> None:
+    deployed = live.deployment
+    async with await LedgerClient.connect(
+        [live.url], contract=deployed.contract, deployment_block=deployed.block_hash
+    ) as client:
+        assert await client.runs()
+    with pytest.raises(LedgerMismatch, match="deployment block"):
+        await LedgerClient.connect([live.url], contract=deployed.contract, deployment_block="ab" * 32)
+
+
 async def test_connect__says_when_nothing_answers() -> None:
     with pytest.raises(LedgerUnavailable, match="no RPC end-point answers"):
         await LedgerClient.connect([DEAD_URL], contract=address_of(ACCOUNTS[0]), patience=0.1)
