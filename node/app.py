@@ -7,6 +7,7 @@ record says OFFLINE, then HTTP, ledger, DHT.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import platform
 import shutil
@@ -19,9 +20,10 @@ import structlog
 
 from dht.directory import HivemindDirectory
 from dht.envelope import Envelope
+from dht.errors import TransportError
 from dht.identity import NodeKey
 from dht.peers import check_transport
-from dht.records import Publisher
+from dht.records import Publisher, unix_ms
 from ledger.wallet import load_key
 from node import __version__
 from node.actors import Actor, Parts, build_relay, build_trainer, build_validator, build_worker, check_relay
@@ -36,9 +38,10 @@ from node.registration import Registrar, read_wallet
 from node.relay_book import RelayBook
 from node.status.client import write_status_file
 from node.status.server import status_server
+from node.twin import check_twin, new_boot
 from roles.announce import Voice
 from roles.compute import ComputeThread
-from roles.messages import DHT_KINDS, ROW_RULES, NodeRecord
+from roles.messages import DHT_KINDS, ROW_RULES, NodeRecord, nodes_key
 from roles.observer import Observer
 from roles.shardcast.client import RelayClient
 from roles.shardcast.link import make_http
@@ -61,7 +64,7 @@ class Node:
         self._config, self._events = config, events
         self._build = build or build_actor
         self._lag, self._uptime = LoopLag(), Uptime()
-        self._boot = os.urandom(8).hex()
+        self._boot = new_boot(unix_ms())
         self._phase = "starting"
         self._node = ""
         self._parts: Parts | None = None
@@ -209,9 +212,17 @@ class Node:
         await Registrar(spec=parts.spec, key=parts.key, wallet=wallet, ledger=parts.ledger, relays=parts.relays).run()
 
     async def _heartbeat(self, parts: Parts, *, http: str) -> None:
+        first = (await parts.voice.announce(self._record(parts, http=http))).sequence
         while True:
-            await parts.voice.announce(self._record(parts, http=http))
             await asyncio.sleep(HEARTBEAT_SECONDS)
+            await self._look_for_twin(parts, first)
+            await parts.voice.announce(self._record(parts, http=http))
+
+    async def _look_for_twin(self, parts: Parts, first: int) -> None:
+        key = nodes_key(parts.spec.run_id, parts.config.role)
+        with contextlib.suppress(TransportError):
+            rows = (await parts.directory.read([key])).get(key, [])
+            check_twin(rows, spec=parts.spec, own=self._record(parts, http=""), since=first)
 
     async def _say_offline(self, parts: Parts) -> None:
         self._phase = "stopping"
