@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import errno
+import io
 import os
 import sys
 import tempfile
@@ -79,6 +80,9 @@ class Parser(argparse.ArgumentParser):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; the process's exit code. Never lets a traceback through."""
     die_with_parent()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal that knows no such letter shows a question mark
+            stream.reconfigure(errors="replace")
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         return dispatch(words)
@@ -144,8 +148,9 @@ def _sentences(error: BaseException) -> list[str]:
     if isinstance(error, BaseExceptionGroup):
         parts = [_sentences(each) for each in error.exceptions]
         return list(dict.fromkeys(line for part in parts for line in part)) if all(parts) else []
-    if isinstance(error, OSError) and error.errno in DISK_FAULTS and error.filename:
-        return [f"cannot use {error.filename}: {error.strerror}; see to its disk, owner and mode, then start again"]
+    if isinstance(error, OSError) and error.errno in DISK_FAULTS:
+        place = error.filename or "the disk"
+        return [f"cannot use {place}: {error.strerror}; see to its space, owner and mode, then start again"]
     return [str(error)] if isinstance(error, NodeError | LedgerError) else []
 
 

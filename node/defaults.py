@@ -17,6 +17,9 @@ WAIT_SECONDS = 1.0
 COMPLAIN_SECONDS = 15.0
 """Between two messages about the same thing still missing: often enough to read, rare enough not to bury the rest."""
 
+FIRST_COMPLAINT_SECONDS = 4.0
+"""Before the first of them: every start needs a second or two to find its peers, which is no news."""
+
 START_PATIENCE_SECONDS = 300.0
 """How long a node looks for its run (spec, contract) before it gives up with a sentence."""
 

@@ -5,6 +5,7 @@ Every event is also counted by name, which is what `/metrics` shows. Fields that
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import logging.handlers
@@ -18,6 +19,7 @@ from typing import Any, TextIO
 import structlog
 
 from node.defaults import EVENT_FILE_BYTES, LOG_FILE_BYTES
+from node.phrases import phrase_of
 
 SECRET_WORDS = ("secret", "password", "private", "mnemonic", "keystore")
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
@@ -42,18 +44,22 @@ class EventStream:
         return self.path.open("a", buffering=1, encoding="utf-8")
 
     def write(self, event: Event) -> None:
-        """Append one event as a line of JSON."""
+        """Append one event as a line of JSON. A full disk loses the line, not the node: who needs the disk says so."""
         self.counts[str(event.get("event"))] += 1
         self.recent.append(dict(event))
-        self._file.write(json.dumps(event, default=str, separators=(",", ":")) + "\n")
-        if self._file.tell() > self._limit:
-            self._file.close()
-            self.path.replace(self.path.with_suffix(".1.jsonl"))
-            self._file = self._open()
+        with contextlib.suppress(OSError):
+            if self._file.closed:
+                self._file = self._open()
+            self._file.write(json.dumps(event, default=str, separators=(",", ":")) + "\n")
+            if self._file.tell() > self._limit:
+                self._file.close()
+                self.path.replace(self.path.with_suffix(".1.jsonl"))
+                self._file = self._open()
 
     def close(self) -> None:
         """Flush and close."""
-        self._file.close()
+        with contextlib.suppress(OSError):
+            self._file.close()
 
 
 def configure_logging(
@@ -64,6 +70,7 @@ def configure_logging(
     library.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
     logging.basicConfig(handlers=[library], level=logging.WARNING, force=True)
     logging.captureWarnings(True)
+    logging.raiseExceptions = False  # a full disk must not print the tracebacks of lost messages
     threshold = LEVELS[level]
 
     def show(_: Any, method: str, event: Event) -> Event:
@@ -97,12 +104,21 @@ def _without_secrets(event: Event) -> dict[str, Any]:
 
 
 def format_line(event: Event) -> str:
-    """One event for people: time, role, name, then its first fields, long ids shortened."""
-    shown = [(name, value) for name, value in event.items() if name not in ("ts", "level", "node", "role", "event")]
-    fields = " ".join(f"{name}={_short(value)}" for name, value in shown[:FIELDS_SHOWN] if name != "exception")
+    """One event for people: time, role, and its sentence; or its name and first fields when it has none."""
     clock = time.strftime("%H:%M:%S", time.localtime(event["ts"]))
-    mark = "" if event["level"] in ("info", "debug") else f"{str(event['level']).upper()} "
-    return f"{clock} {event.get('role', '-'):9} {mark}{event['event']} {fields}".rstrip()
+    is_quiet = event["level"] in ("info", "debug")
+    mark = "" if is_quiet else f"{str(event['level']).upper()} "
+    said = phrase_of(event)
+    if said is None:
+        said = f"{event['event']} {_fields(event)}"
+    elif not is_quiet:
+        said = f"{said} [{event['event']}]"
+    return f"{clock} {event.get('role', '-'):9} {mark}{said}".rstrip()
+
+
+def _fields(event: Event) -> str:
+    shown = [(name, value) for name, value in event.items() if name not in ("ts", "level", "node", "role", "event")]
+    return " ".join(f"{name}={_short(value)}" for name, value in shown[:FIELDS_SHOWN] if name != "exception")
 
 
 def _short(value: Any) -> str:

@@ -13,7 +13,7 @@ import structlog
 
 from dht.errors import TransportError
 from ledger.errors import LedgerUnavailable
-from node.defaults import COMPLAIN_SECONDS, START_PATIENCE_SECONDS, WAIT_SECONDS
+from node.defaults import COMPLAIN_SECONDS, FIRST_COMPLAINT_SECONDS, START_PATIENCE_SECONDS, WAIT_SECONDS
 from node.errors import ConfigError
 
 log = structlog.get_logger()
@@ -28,8 +28,9 @@ async def patiently(
     hint: str,
     patience: float = START_PATIENCE_SECONDS,
 ) -> T:
-    """Try until it succeeds, saying `event` at once and then now and then. Raises ConfigError with `hint` at the end."""
-    begun, said = time.monotonic(), -COMPLAIN_SECONDS
+    """Try until it succeeds, saying `event` soon and then now and then. Raises ConfigError with `hint` at the end."""
+    begun = time.monotonic()
+    said = begun - COMPLAIN_SECONDS + FIRST_COMPLAINT_SECONDS
     while True:
         try:
             return await attempt()

@@ -9,17 +9,22 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
 from node.testnet.picture import Picture, sparkline
 
 PICTURE_WIDTH = 112
+PICTURE_HEIGHT = 60
+FIXED_LINES = 8
+"""Title, four lines of progress, two heads of tables, the last line."""
+GAPS = 4
+WRAP_LOSS = 40
+"""What wrapping at words may leave empty at the ends of lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +69,8 @@ class LiveView:
 
     def draw(self, frame: Frame) -> None:
         """Show this frame in place of the last."""
-        self._live.update(render(frame), refresh=True)
+        width, height = self._console.size
+        self._live.update(render(frame, width=width, height=height - 1), refresh=True)
 
     def say(self, text: str) -> None:
         """A line above the page, that stays."""
@@ -113,29 +119,67 @@ def describe_step(frame: Frame, step: int) -> str:
     return f"step {step}/{frame.steps}{said}  accepted {len(picture.accepted)}  refused {_reasons(picture)}"
 
 
-def render(frame: Frame) -> Group:
-    """The page."""
-    picture = frame.picture
-    curve = picture.reward_curve
-    title = Text.assemble(
+def render(frame: Frame, *, width: int = PICTURE_WIDTH, height: int = PICTURE_HEIGHT) -> Group:
+    """The page, in at most `height` lines: nodes, then wallets, are left out of it where a terminal is too small."""
+    wallets, nodes = max(1, len(frame.contributions)), len(frame.states)
+    space = height - FIXED_LINES - wallets - nodes
+    command = _command(frame)
+    lines = sum(1 + (len(line.plain) + WRAP_LOSS) // width for line in command)
+    if space < lines:
+        command, lines = [Text("add a worker by the command above", style="dim", no_wrap=True)], 1
+    space -= lines
+    gap = [Text()] if space >= GAPS else []
+    nodes_shown = max(3, nodes + min(0, space))
+    wallets_shown = max(2, wallets + min(0, space + nodes - nodes_shown))
+    return Group(
+        _title(frame),
+        *gap,
+        _progress(frame, width),
+        *gap,
+        _contributions(frame.contributions, wallets_shown),
+        *gap,
+        _nodes(frame, nodes_shown, width),
+        *gap,
+        *command,
+        Text("Ctrl-C stops everything", style="dim", no_wrap=True),
+    )
+
+
+def _command(frame: Frame) -> list[Text]:
+    return [Text("add a worker from another terminal:", style="dim"), Text(f"  {frame.join_command}", style="dim")]
+
+
+def _title(frame: Frame) -> Text:
+    clock = time.strftime("%M:%S", time.gmtime(frame.seconds))
+    return Text.assemble(
         ("intellect-node testnet", "bold"),
-        f"   run {frame.run[:12]}..   block {frame.block}   {time.strftime('%M:%S', time.gmtime(frame.seconds))}",
+        f"   run {frame.run[:12]}..   block {frame.block}   {clock}",
+        no_wrap=True,
+        overflow="ellipsis",
     )
-    reward = f"{curve[-1]:.3f}" if curve else "-"
+
+
+def _progress(frame: Frame, width: int) -> Table:
+    picture, curve = frame.picture, frame.picture.reward_curve
+    if picture.step == 0:
+        step = f"0 of {frame.steps} trained: the nodes are starting"
+    else:
+        now = "ended" if picture.has_ended else f"collecting rollouts for {picture.step}"
+        step = f"{picture.trained} of {frame.steps} trained, {max(0, picture.committed)} on the ledger; {now}"
     lines = Table.grid(padding=(0, 2))
-    lines.add_row(
-        "step", f"{picture.trained} of {frame.steps} trained, collecting {picture.step}, committed {picture.committed}"
-    )
-    lines.add_row("reward", Text.assemble((sparkline(curve), "green"), f" {reward}"))
+    lines.add_column(no_wrap=True, style="cyan", min_width=8)
+    lines.add_column(no_wrap=True, overflow="ellipsis")
+    lines.add_row("step", step)
+    bars = sparkline(curve, width=max(8, min(60, width - 36)))
+    lines.add_row("reward", Text.assemble((bars, "green"), _from_to(curve)))
     lines.add_row("accepted", f"{len(picture.accepted)} submissions, {sum(picture.tokens.values())} tokens")
     lines.add_row("refused", _reasons(picture))
-    return Group(
-        title,
-        Panel(lines, expand=False),
-        _contributions(frame.contributions),
-        _nodes(frame),
-        Text(f"add a worker from another terminal:\n  {frame.join_command}\nCtrl-C stops everything", style="dim"),
-    )
+    return lines
+
+
+def _from_to(curve: Sequence[float]) -> str:
+    """`0.310 -> 0.875`: the first step's mean reward and the newest."""
+    return f"  {curve[0]:.3f} -> {curve[-1]:.3f}" if curve else "no step's answers are complete yet"
 
 
 def save_picture(frame: Frame, path: Path) -> None:
@@ -149,24 +193,38 @@ def _reasons(picture: Picture) -> str:
     return ", ".join(f"{count} {reason}" for reason, count in picture.reasons.most_common()) or "0"
 
 
-def _contributions(contributions: Mapping[str, tuple[int, int]]) -> Table:
-    table = Table(title="contributions (verified tokens)", title_justify="left", expand=False)
-    table.add_column("wallet")
-    table.add_column("on the ledger", justify="right")
-    table.add_column("pending", justify="right")
-    for wallet, (final, pending) in contributions.items():
+def _contributions(contributions: Mapping[str, tuple[int, int]], rows: int) -> Table:
+    table = _table(("wallet (tokens that a quorum verified)", "left"), ("on the ledger", "right"), ("pending", "right"))
+    shown = len(contributions) if len(contributions) <= rows else rows - 1
+    for wallet, (final, pending) in list(contributions.items())[:shown]:
         table.add_row(wallet, str(final), str(pending))
+    if not contributions:
+        table.add_row(Text("nothing accepted yet", style="dim"), "", "")
+    if len(contributions) > shown:
+        table.add_row(Text(f"and {len(contributions) - shown} more", style="dim"), "", "")
     return table
 
 
-def _nodes(frame: Frame) -> Table:
-    table = Table(title="nodes", title_justify="left", expand=False)
-    table.add_column("node")
-    table.add_column("state")
-    table.add_column("last event", no_wrap=True)
-    for name, state in frame.states.items():
-        style = "red" if state.startswith("crashed") else "" if state != "ready" else "green"
-        table.add_row(name, Text(state, style=style), frame.picture.nodes[name].last)
+def _nodes(frame: Frame, rows: int, width: int) -> Table:
+    table = _table(("node", "left"), ("state", "left"), ("last event", "left"))
+    shown = len(frame.states) if len(frame.states) <= rows else rows - 1
+    for name, state in list(frame.states.items())[:shown]:
+        table.add_row(name, Text(state, style=_style_of(state)), frame.picture.nodes[name].last[: max(8, width - 28)])
+    if len(frame.states) > shown:
+        table.add_row(Text(f"and {len(frame.states) - shown} more", style="dim"), "", "")
+    return table
+
+
+def _style_of(state: str) -> str:
+    if state.startswith(("crashed", "killed")):
+        return "red"
+    return "green" if state in ("ready", "restarted") else ""
+
+
+def _table(*columns: tuple[str, Literal["left", "right"]]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold cyan", expand=False)
+    for name, justify in columns:
+        table.add_column(name, justify=justify, no_wrap=True, overflow="ellipsis")
     return table
 
 

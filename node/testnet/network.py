@@ -29,8 +29,8 @@ from node.testnet.events import EventTail
 from node.testnet.live import Frame, LiveView, PlainView, View, save_picture, summary_lines
 from node.testnet.picture import Picture
 from node.testnet.plan import NodePlan, TestnetOptions, TestnetPlan, free_ports, make_plan
-from node.testnet.processes import Child, processes_of, stop_all
-from node.testnet.setup import Prepared, join_command, node_child, prepare_run, start_chain
+from node.testnet.processes import Child, guests_in, processes_of, stop_all
+from node.testnet.setup import Prepared, join_command, node_child, prepare_run, restart_command, start_chain
 from roles.shardcast.client import RelayClient
 from roles.shardcast.link import RelayInfo, make_http
 from roles.tally import MAX_BLOB
@@ -41,7 +41,12 @@ LEDGER_SECONDS = 1.5
 TALLY_SECONDS = 180.0
 """After the end of training: what verdicts and the final tally may take."""
 GONE_SECONDS = 5.0
+INTERRUPTED = 130
 RELAY_SECONDS = 15.0
+RESTART_SECONDS = 600.0
+"""How long a lost trainer may be missing before the testnet gives up."""
+GUEST_SECONDS = 30.0
+"""After the end: what nodes started by hand in the testnet's folder may take to leave."""
 
 
 @dataclass(slots=True)
@@ -64,7 +69,7 @@ class Testnet:
         self._tails = {node.name: EventTail(node.events_file) for node in self._plan.nodes}
         self._children: dict[str, Child] = {}
         self._chain: Child | None = None
-        self._reported: set[str] = set()
+        self._crashed: dict[str, tuple[float, int]] = {}  # node -> when it was seen, and how often it had started
         self._listening: set[str] = set()
         self._block = self._pictured = 0
         self._contributions: Contributions | None = None
@@ -124,13 +129,23 @@ class Testnet:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
         if stop.event.is_set():
-            return 130 if stop.was_interrupt else 1
+            return INTERRUPTED if stop.was_interrupt else 1
         await self._judge(ledger, client)
+        await self._see_guests_off(stop)
         await self.stop()
         frame = self._frame(prepared)
         for line in summary_lines(frame, checks=self._final_lines(frame)):
             self._view.say(line)
         return 1 if self._outcome.faults else 0
+
+    async def _see_guests_off(self, stop: StopSignal) -> None:
+        """Nodes started by hand hear of the end by themselves: relays and chain stay until they have left."""
+        until, has_said = time.monotonic() + GUEST_SECONDS, False
+        while guests_in(self._options.directory) and time.monotonic() < until and not stop.event.is_set():
+            if not has_said:
+                self._view.say("waiting for the nodes that were started by hand to leave ..")
+                has_said = True
+            await asyncio.sleep(TURN_SECONDS)
 
     async def stop(self) -> None:
         """Workers, validators, trainer, relays, then the chain; whatever happens, nothing stays."""
@@ -169,12 +184,12 @@ class Testnet:
             self._keep_picture(frame)
             if self._chain is not None and not self._chain.is_running:
                 raise ConfigError("the chain ended: " + " ".join(self._chain.last_lines()))
-            if self._children["trainer"].has_crashed:
-                self._outcome.faults.append("the trainer crashed; start it again by hand, or look at its output")
-                return
             if self._has_ended():
                 return
-            if self._children["trainer"].code is not None:
+            if self._is_trainer_lost():
+                self._outcome.faults.append("the trainer ended and was not started again: nothing more can be trained")
+                return
+            if self._children["trainer"].code == 0 or self._picture.has_ended:
                 ended_at = ended_at or time.monotonic()
                 if time.monotonic() - ended_at > TALLY_SECONDS:
                     self._outcome.faults.append("the validators did not finish the tally in time")
@@ -189,17 +204,40 @@ class Testnet:
             self._pictured = self._picture.trained
             save_picture(frame, self._options.picture)
 
+    def _is_trainer_lost(self) -> bool:
+        """Whether it is gone and the time to start it again by hand is over."""
+        if not self._children["trainer"].has_crashed or self._picture.has_ended or self._has_restarted("trainer"):
+            return False
+        return time.monotonic() - self._crashed["trainer"][0] > RESTART_SECONDS
+
+    def _has_restarted(self, name: str) -> bool:
+        return name in self._crashed and self._picture.nodes[name].starts > self._crashed[name][1]
+
     def _has_ended(self) -> bool:
+        if self._children["trainer"].has_crashed and not self._picture.has_ended:
+            return False
         watched = [node.name for node in self._plan.nodes if node.role != "relay"]
         return all(self._children[name].code is not None for name in watched)
 
     def _report_crashes(self) -> None:
-        for name, child in self._children.items():
-            if child.has_crashed and name not in self._reported:
-                self._reported.add(name)
-                self._outcome.faults.append(f"{name} ended with code {child.code}")
-                lines = "\n    ".join(child.last_lines())
-                self._view.say(f"{name} ended with code {child.code}; its last lines ({child.output}):\n    {lines}")
+        for node in self._plan.nodes:
+            child = self._children.get(node.name)
+            if child is None or not child.has_crashed or node.name in self._crashed:
+                continue
+            self._crashed[node.name] = (time.monotonic(), self._picture.nodes[node.name].starts)
+            if child.was_killed:  # by hand, or by a machine out of memory: the network should not mind
+                self._outcome.notes.append(f"{node.name} {child.end_in_words} on the way")
+            else:
+                self._outcome.faults.append(f"{node.name} {child.end_in_words}")
+            self._view.say(self._about_crash(node, child))
+
+    def _about_crash(self, node: NodePlan, child: Child) -> str:
+        lines = "".join(f"\n    {line}" for line in child.last_lines())
+        wait = f" within {RESTART_SECONDS:.0f} s: the run waits for it" if node.role == "trainer" else ""
+        return (
+            f"{node.name} {child.end_in_words}; its last lines ({child.output}):{lines}\n"
+            f"start it again from another terminal{wait}:\n  {restart_command(node)}"
+        )
 
     async def _watch_ledger(self, ledger: LedgerClient, client: RelayClient) -> None:
         while True:
@@ -243,6 +281,10 @@ class Testnet:
         child = self._children.get(node.name)
         if child is None or (child.code is None and not child.is_running):
             return "not started"
+        if self._has_restarted(node.name):
+            return "restarted" if self._picture.nodes[node.name].is_ready else "restarting"
+        if child.was_killed:
+            return "killed"
         if child.has_crashed:
             return f"crashed ({child.code})"
         if child.code is not None:
@@ -285,8 +327,15 @@ class Testnet:
 
 
 def _prepare_folder(options: TestnetOptions) -> None:
-    options.directory.mkdir(parents=True, exist_ok=True)
-    if any(options.directory.iterdir()):
+    try:
+        options.directory.mkdir(parents=True, exist_ok=True)
+        is_empty = not any(options.directory.iterdir())
+        (options.directory / "chain").mkdir(exist_ok=True)  # so that a folder nobody may write to is told at once
+    except OSError as error:
+        raise ConfigError(
+            f"cannot use the folder {options.directory}: {error.strerror}; name another by --dir"
+        ) from error
+    if not is_empty:
         raise ConfigError(
             f"{options.directory} is not empty: a testnet begins anew; name another folder or remove that one"
         )
@@ -302,15 +351,20 @@ def _reap() -> None:
 
 
 def run_testnet(options: TestnetOptions, *, plain: bool, remove: bool) -> int:
-    """Run a testnet; the exit code."""
+    """Run a testnet; the exit code. `remove` its folder afterwards, unless something there needs a look. Raises ConfigError."""
     adopt_orphans()
     raise_file_limit()
     view: View = PlainView() if plain or not sys.stdout.isatty() else LiveView()
-    code = asyncio.run(_run(options, view))
-    if remove and code == 0:
-        shutil.rmtree(options.directory, ignore_errors=True)
-    elif code != 0:
-        sys.stdout.write(f"everything is kept in {options.directory}\n")
+    code = 1
+    try:
+        code = asyncio.run(_run(options, view))
+    finally:
+        if remove and code in (0, INTERRUPTED) and not guests_in(options.directory):
+            shutil.rmtree(options.directory, ignore_errors=True)
+        elif options.directory.is_dir() and any(options.directory.glob("*/*")):
+            sys.stdout.write(f"everything is kept in {options.directory}\n")
+        elif remove:  # nothing ever ran
+            shutil.rmtree(options.directory, ignore_errors=True)
     return code
 
 

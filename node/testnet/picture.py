@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from node.phrases import phrase_of
+
 Event = Mapping[str, Any]
 QUIET = ("row.unconfirmed", "verdict.delayed", "manifest.accepted", "manifest.missed", "directory.state_changed")
 """Events that say little about what a node does now."""
@@ -20,6 +22,7 @@ class NodePicture:
     last: str = ""
     at: float = 0.0
     is_ready: bool = False
+    starts: int = 0
     warnings: Counter[str] = field(default_factory=Counter)
 
 
@@ -49,6 +52,8 @@ class Picture:
             node.warnings[kind] += 1
         if kind not in QUIET:
             node.last = _line(kind, event)
+        if kind == "node.started":
+            node.starts, node.is_ready = node.starts + 1, False
         node.is_ready |= kind == "node.ready"
         match kind:
             case "step.opened":
@@ -99,6 +104,8 @@ class Picture:
 
 
 def _line(kind: str, event: Event) -> str:
+    if said := phrase_of(event):
+        return said[:120]
     names = ("step", "index", "policy_step", "reward", "outcome", "reason", "why", "cause", "wallet", "url")
     parts = [f"{name}={_short(event[name])}" for name in names if name in event]
     return f"{kind} {' '.join(parts)}".strip()[:96]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import sys
@@ -70,6 +71,19 @@ class Child:
     def has_crashed(self) -> bool:
         """Whether it ended with a failure that nobody asked for."""
         return self.code not in (None, 0) and not self._is_stopping
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether somebody else ended it by a signal that no fault of its own sends."""
+        return self.has_crashed and self.code in (-signal.SIGKILL, -signal.SIGTERM)
+
+    @property
+    def end_in_words(self) -> str:
+        """How it ended: `was killed (SIGKILL)`, `ended with code 1`."""
+        if self.code is not None and self.code < 0:
+            name = signal.Signals(-self.code).name
+            return f"was killed ({name})" if self.was_killed else f"crashed ({name})"
+        return f"ended with code {self.code}"
 
     async def start(self) -> None:
         """Start it, in a session of its own so that the terminal's Ctrl-C is ours to pass on."""
@@ -144,4 +158,16 @@ def processes_of(parent: int) -> list[tuple[int, str]]:
             if mark in (entry / "environ").read_bytes().split(b"\0"):
                 command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace").strip()
                 found.append((int(entry.name), command[:120]))
+    return found
+
+
+def guests_in(directory: Path) -> list[int]:
+    """Processes of nodes whose data folder lies in here and that we did not start: somebody added them by hand."""
+    found: list[int] = []
+    for path in directory.glob("*/status.json"):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            pid = int(json.loads(path.read_text())["pid"])
+            environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            if environment != [b""] and f"{PARENT_VARIABLE}={os.getpid()}".encode() not in environment:  # no zombie
+                found.append(pid)
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,9 +106,20 @@ def node_child(node: NodePlan) -> Child:
 
 def join_command(prepared: Prepared, home: Path) -> str:
     """What to type in a second terminal to add a worker."""
-    program = Path(sys.executable).with_name("intellect-node")
-    if program.is_relative_to(Path.cwd()):
-        program = program.relative_to(Path.cwd())
-    name = str(program) if program.exists() else f"{sys.executable} -m node"
     wallet = "0x000000000000000000000000000000000000dEaD"
-    return f"{name} --role worker --join {prepared.join_file} --data {home} --wallet {wallet}"
+    arguments = ["--role", "worker", "--join", str(prepared.join_file), "--data", str(home), "--wallet", wallet]
+    return shlex.join([*_program(), *arguments])
+
+
+def restart_command(node: NodePlan) -> str:
+    """What to type to start a node again that has ended; it goes on where it was."""
+    return shlex.join([*_program(), "--role", node.role, "--config", str(node.config_file)])
+
+
+def _program() -> list[str]:
+    """This program as it is called from the folder the user is in."""
+    program = Path(sys.executable).with_name("intellect-node")
+    if not program.exists():
+        return [sys.executable, "-m", "node"]
+    here = Path.cwd()
+    return [str(program.relative_to(here) if program.is_relative_to(here) else program)]

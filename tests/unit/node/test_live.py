@@ -57,6 +57,20 @@ def test_render__shows_steps_reward_refusals_wallets_and_the_command() -> None:
         assert text in shown
 
 
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40), (40, 15), (200, 60)])
+@pytest.mark.parametrize("wallets", [0, 2, 30])
+@pytest.mark.parametrize("nodes", [8, 60])
+def test_render__fits_the_terminal(width: int, height: int, wallets: int, nodes: int) -> None:
+    console = Console(file=io.StringIO(), width=width, height=height, record=True)
+    contributions = {f"0x{number:040x}": (number, 1) for number in range(wallets)}
+    states = {f"validator-{number}": "ready" for number in range(nodes)}
+    shown = frame(contributions=contributions, states=states, join_command="intellect-node --join " + "x" * 90)
+    console.print(render(shown, width=width, height=height - 1))
+    lines = console.export_text().splitlines()
+    assert len(lines) <= height - 1
+    assert lines[-1].startswith("Ctrl-C stops everything")
+
+
 def test_plain_view__says_each_step_and_each_change_once(capsys: pytest.CaptureFixture[str]) -> None:
     view = PlainView()
     view.draw(frame())

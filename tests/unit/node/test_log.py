@@ -44,7 +44,7 @@ def test_configure_logging__event_to_file_and_terminal(tmp_path: Path) -> None:
     found = json.loads(line)
     assert (found["event"], found["role"], found["step"]) == ("submission.sent", "worker", 7)
     assert "hunter2" not in line + terminal.getvalue()
-    assert "submission.sent step=7 submission=aaaaaa..aaaa" in terminal.getvalue()
+    assert "submission.sent step=7 submission=aaaaaa..aaaa" in terminal.getvalue()  # no sentence without its fields
     assert events.counts["submission.sent"] == 1
 
 
@@ -68,6 +68,24 @@ def test_event_tail__gives_whole_lines_once(tmp_path: Path) -> None:
     assert [event["event"] for event in tail.read()] == ["b"]
     path.write_text('{"event":"c"}\n')  # begun anew
     assert [event["event"] for event in tail.read()] == ["c"]
+
+
+def test_format_line__an_event_is_a_sentence() -> None:
+    event = {
+        "ts": 0.0,
+        "level": "info",
+        "role": "worker",
+        "event": "submission.accepted",
+        "step": 7,
+        "index": 0,
+        "tokens": 9,
+    }
+    assert format_line(event).endswith("worker    step 7, group 0: ACCEPTED, 9 tokens")
+
+
+def test_format_line__a_warning_keeps_its_name() -> None:
+    event = {"ts": 0.0, "level": "warning", "role": "worker", "event": "run.not_found_yet", "cause": "no relay"}
+    assert format_line(event).endswith("WARNING the run is not found yet: no relay [run.not_found_yet]")
 
 
 def test_format_line__warning_is_marked_and_exceptions_stay_in_the_file() -> None:

@@ -1,0 +1,105 @@
+"""What an event says to a person: one short sentence instead of a name and fields. Pure.
+
+Events keep their names in the event file, and warnings keep them on the terminal too, so that they can be looked up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+PHRASES: Mapping[str, str] = {
+    "batch.closed": "step {step}: batch complete, mean reward {reward}",
+    "blob.unsent": "step {step}: rollouts not uploaded yet: {why}",
+    "checkpoint.committed": "checkpoint {step} is committed on the ledger",
+    "checkpoint.published": "checkpoint {step} is on the relays",
+    "checkpoint.uncommitted": "checkpoint {step} is not committed yet: {why}",
+    "checkpoint.unsent": "checkpoint {step} is not on the relays yet: {why}",
+    "directory.answered": "peers answer again",
+    "directory.unreachable": "the DHT cannot be read: {why}",
+    "key.made": "new node key in {file}: keep a copy, it is your node",
+    "ledger.answered": "the ledger answers again",
+    "ledger.trusted": "one ledger end-point only ({rpc}): what it says is believed",
+    "ledger.unreachable": "the ledger does not answer: {why}",
+    "manifest.accepted": "checkpoint {step} announced",
+    "node.ready": "ready, {seconds} s after the start",
+    "node.started": "intellect-node {version}, run {run}, process {pid}",
+    "node.stopped": "left after {seconds} s",
+    "registration.pending": "not registered yet: {cause}",
+    "relays.changed": "relays known: {relays}",
+    "role.ended": "the role is done",
+    "run.ended": "the run has ended with step {step}",
+    "run.not_found_yet": "the run is not found yet: {cause}",
+    "run.saturated": "step {step}: all answers are right, nothing is left to learn (reward {reward})",
+    "step.opened": "step {step} is open; newest checkpoint {policy_step}",
+    "step.trained": "step {step} trained, mean reward {reward}",
+    "submission.accepted": "step {step}, group {index}: ACCEPTED, {tokens} tokens",
+    "submission.dropped": "step {step}, group {index}: given up, {why}",
+    "submission.made": "step {step}, group {index}: sampled {tokens} tokens with checkpoint {policy_step}, reward {reward}",
+    "submission.sent": "step {step}, group {index}: sent, on {relays} relays",
+    "submission.unjudged": "step {step}, group {index}: no verdict came in time",
+    "tally.attested": "epoch {epoch}: tally of {total} tokens attested",
+    "tally.finalised": "epoch {epoch}: {total} tokens are final on the ledger",
+    "tally.proposed": "epoch {epoch}: tally of {total} tokens proposed",
+    "tally.delayed": "epoch {epoch}: no tally yet: {why}",
+    "trainer.waiting": "waiting: {why}",
+    "weights.fetched": "checkpoint {policy_step} fetched in {seconds} s",
+    "weights.loaded": "checkpoint {policy_step} in use",
+    "weights.refused": "checkpoint {policy_step} refused: {why}",
+    "weights.unreachable": "checkpoint {policy_step} cannot be fetched yet: {why}",
+    "worker.ended": "worker done",
+    "worker.resumed": "going on with {submissions} submissions from before, newest of step {newest_step}",
+    "worker.waiting": "waiting: {why}",
+}
+
+
+def phrase_of(event: Mapping[str, Any]) -> str | None:
+    """The sentence for an event; None when it has none, or lacks a field that its sentence needs."""
+    fields = {name: _short(value) for name, value in event.items()}
+    if "cause" in fields:
+        fields.setdefault("why", fields["cause"])
+    match event["event"]:
+        case "node.registered":
+            return _registered(event)
+        case "directory.state_changed":
+            return _directory(event)
+        case "submission.refused":
+            return f"step {event.get('step')}, group {event.get('index')}: REFUSED, {event.get('reason')}"
+        case "verdict.signed":
+            is_accept = event.get("outcome") == "accept"
+            said = "accept" if is_accept else f"{event.get('outcome')}, {event.get('reason')}"
+            return f"step {event.get('step')}, group {event.get('index')} of {_short(event.get('node'))}: {said}"
+    try:
+        return PHRASES[event["event"]].format_map(fields)
+    except KeyError:
+        return None
+
+
+def _registered(event: Mapping[str, Any]) -> str:
+    wallet = event.get("wallet")
+    if wallet in (None, "none"):
+        return "registered without a wallet: nobody is credited but the node"
+    if event.get("linked"):
+        return f"registered, linked to the wallet {wallet}"
+    return f"registered; credited to {wallet} once its owner signs"
+
+
+def _directory(event: Mapping[str, Any]) -> str:
+    match event.get("state"):
+        case "waiting for seeds":
+            return f"waiting for seeds: no peer has answered yet ({event.get('dialled')} dialled)"
+        case "online":
+            return "connected to the DHT"
+        case "stopped":
+            return "disconnected from the DHT"
+    return f"DHT: {event.get('state')}"
+
+
+def _short(value: Any) -> str:
+    """Numbers with few digits, long ids cut."""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    text = str(value)
+    if len(text) >= 40 and " " not in text and "/" not in text and not text.startswith("0x"):
+        return f"{text[:6]}..{text[-4:]}"
+    return text if len(text) <= 160 else text[:157] + "..."
