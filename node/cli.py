@@ -34,6 +34,7 @@ INTRODUCTION = f"""intellect-node {__version__}: a decentralised network that tr
 
   intellect-node testnet                                   a whole network on this machine
   intellect-node --role worker --join RUN --wallet 0x..    take part in a run
+  intellect-node --role worker --help                      every setting of a node
 
 Commands (each has --help):
 """ + "\n".join(f"  {name:14} {text}" for name, text in COMMANDS.items())
@@ -46,15 +47,27 @@ DISK_FAULTS = (
 """What is the matter with a disk or folder, not with the program."""
 
 
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Examples as they were written; a default is shown when there is one."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        has_default = action.default not in (None, False, argparse.SUPPRESS) and action.option_strings
+        return f"{action.help} (default: %(default)s)" if has_default else action.help
+
+
 class Parser(argparse.ArgumentParser):
     """argparse that names the nearest known flag, and takes no abbreviations."""
 
-    def __init__(self, prog: str, description: str | None = None) -> None:
+    def __init__(
+        self, prog: str, description: str | None = None, *, examples: str = "", usage: str | None = None
+    ) -> None:
         super().__init__(
             prog=prog,
+            usage=usage,
             description=description,
+            epilog=f"examples:\n{examples.rstrip()}" if examples else None,
             allow_abbrev=False,
-            formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+            formatter_class=HelpFormatter,
         )
 
     def parse_args(  # type: ignore[override]

@@ -23,8 +23,12 @@ class NodeConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    role: Literal["trainer", "worker", "validator", "relay"] = Field(description="What this node does in the run.")
-    join: str | None = Field(default=None, description="Join string of the run, or a file that holds it.")
+    role: Literal["trainer", "worker", "validator", "relay"] = Field(
+        description="What this node does in the run: trainer, worker, validator or relay."
+    )
+    join: str | None = Field(
+        default=None, description="Join string of the run (intellect://..), or a file that holds it."
+    )
     spec: Path | None = Field(
         default=None, description="File with the run's spec, where no relay serves it yet (operators)."
     )

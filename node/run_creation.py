@@ -35,6 +35,10 @@ class ChainPlace:
     block_hash: str
 
 
+NOWHERE = ChainPlace(0, "0x" + "00" * 20, "0" * 64, "0" * 64)
+"""Stands in for the ledger while a draft is only checked."""
+
+
 def default_model() -> Path:
     """Folder of the policy shipped with the program."""
     return Path(str(resources.files("roles.rl").joinpath("default_policy")))
@@ -83,7 +87,7 @@ def build_spec(
 ) -> RunSpec:
     """Complete a draft. Raises ConfigError naming what is wrong."""
     full = dict(draft)
-    full["model"] = {"files": model_files(model), "name": model.name, **_table(draft.get("model", {}), "model")}
+    full["model"] = {"files": model_files(model), "name": model.name, **draft_table(draft, "model")}
     tasks = draft.get("tasks", [])
     if not isinstance(tasks, list) or not all(isinstance(task, dict) for task in tasks):
         raise ConfigError("the run's draft: tasks is a list of tables: [[tasks]] and below it name = ..")
@@ -93,7 +97,7 @@ def build_spec(
         "contract": place.contract,
         "code_hash": place.code_hash,
         "deployment_block_hash": place.block_hash,
-        **_table(draft.get("ledger", {}), "ledger"),
+        **draft_table(draft, "ledger"),
     }
     for name, operators in (("validators", validators), ("trainers", trainers)):
         if operators:
@@ -108,7 +112,9 @@ def build_spec(
         raise ConfigError("the run's draft holds a date, a time or another value no setting takes") from error
 
 
-def _table(value: object, name: str) -> dict[str, Any]:
+def draft_table(draft: dict[str, Any], name: str) -> dict[str, Any]:
+    """A table of a draft; empty when it has none. Raises ConfigError for something else of that name."""
+    value = draft.get(name, {})
     if isinstance(value, dict):
         return value
     raise ConfigError(f"the run's draft: {name} is a table: [{name}] and below it its settings")
@@ -123,7 +129,7 @@ def _complete_task(task: dict[str, Any]) -> dict[str, Any]:
     from roles.tasks import TaskError, load_task
 
     try:
-        loaded = load_task(str(task.get("name", "")), _table(task.get("parameters", {}), "tasks.parameters"))
+        loaded = load_task(str(task.get("name", "")), draft_table(task, "parameters"))
     except TaskError as error:
         raise ConfigError(str(error)) from error
     return {"parameters": {}, "size": loaded.size, "digest": loaded.digest, **task}

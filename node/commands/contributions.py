@@ -14,10 +14,18 @@ if TYPE_CHECKING:
     from node.config import NodeConfig
     from node.contributions import Contributions
 
+EXAMPLES = """\
+  intellect-node contributions --join run.join                     everybody's
+  intellect-node contributions --join run.join --wallet 0x..       one wallet's, with what only claims it
+  intellect-node contributions --join run.join --node 12D3.. --json
+"""
+
 
 def main(words: Sequence[str]) -> int:
     """Run the command."""
-    parser = Parser("intellect-node contributions", "What a wallet or node has earned: verified tokens.")
+    parser = Parser(
+        "intellect-node contributions", "What a wallet or node has earned: verified tokens.", examples=EXAMPLES
+    )
     add_run_flags(parser)
     parser.add_argument("--wallet", help="only this wallet's (0x..)")
     parser.add_argument("--node", help="only this node's")

@@ -11,10 +11,17 @@ from node.cli import Parser, print_line
 if TYPE_CHECKING:
     import argparse
 
+EXAMPLES = """\
+  intellect-node runs --rpc http://127.0.0.1:8545 --contract 0x..
+  intellect-node runs --join 'intellect://RUN?peer=..&rpc=..'      the contract of that run
+"""
+
 
 def main(words: Sequence[str]) -> int:
     """Run the command."""
-    parser = Parser("intellect-node runs", "List the runs of a ledger.")
+    parser = Parser(
+        "intellect-node runs", "List the runs of a ledger's contract, and how far each is.", examples=EXAMPLES
+    )
     parser.add_argument("--rpc", action="append", help="URL of a ledger end-point; may be repeated")
     parser.add_argument("--contract", help="address of the contract (0x..)")
     parser.add_argument("--join", help="a join string or node folder's join file, instead of --rpc")

@@ -186,7 +186,9 @@ def save_picture(frame: Frame, path: Path) -> None:
     """The page as an SVG that loads nothing from elsewhere."""
     console = Console(file=io.StringIO(), width=PICTURE_WIDTH, record=True, force_terminal=True)
     console.print(render(frame))
-    path.write_text(re.sub(r"@font-face\s*\{.*?\}", "", console.export_svg(title="scripts/testnet"), flags=re.DOTALL))
+    path.expanduser().write_text(
+        re.sub(r"@font-face\s*\{.*?\}", "", console.export_svg(title="scripts/testnet"), flags=re.DOTALL)
+    )
 
 
 def _reasons(picture: Picture) -> str:

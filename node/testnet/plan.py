@@ -13,7 +13,7 @@ from dht.identity import NodeKey
 from ledger.devnet import devnet_accounts
 from ledger.records import Operator
 from ledger.wallet import address_of, save_key
-from node.errors import ConfigError
+from node.errors import UsageError
 
 Role = Literal["trainer", "worker", "validator", "relay"]
 MAX_NODES = 60
@@ -37,11 +37,16 @@ class TestnetOptions:
     __test__ = False  # not a test, whatever pytest makes of the name
 
     def check(self) -> None:
-        """Raise ConfigError for numbers that make no network."""
-        if self.workers < 0 or min(self.validators, self.relays, self.steps) < 1:
-            raise ConfigError("a testnet needs at least one validator, one relay and one step")
+        """Raise UsageError for numbers that make no network."""
+        if self.workers < 0:
+            raise UsageError(f"--workers {self.workers}: 0 or more (with 0 the run waits until you add one by hand)")
+        for name in ("validators", "relays", "steps"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"--{name} {getattr(self, name)}: a testnet needs at least one")
         if self.workers + self.validators + self.relays > MAX_NODES:
-            raise ConfigError(f"at most {MAX_NODES} nodes fit on one machine")
+            raise UsageError(f"at most {MAX_NODES} nodes fit on one machine")
+        if self.picture is not None and not self.picture.expanduser().absolute().parent.is_dir():
+            raise UsageError(f"--picture {self.picture}: there is no such folder")
 
     @property
     def quorum(self) -> int:

@@ -13,8 +13,8 @@ from ledger.client import create_run, deploy
 from ledger.errors import LedgerError
 from node.errors import ConfigError
 from node.join import JoinString
-from node.run_creation import ChainPlace, build_spec, default_model, operators_of, read_draft
-from node.testnet.plan import NodePlan, TestnetOptions, TestnetPlan, write_node
+from node.run_creation import NOWHERE, ChainPlace, build_spec, default_model, draft_table, operators_of, read_draft
+from node.testnet.plan import NodePlan, TestnetOptions, TestnetPlan, make_plan, write_node
 from node.testnet.processes import Child, node_command
 from roles.spec import RunSpec
 
@@ -73,10 +73,22 @@ async def prepare_run(plan: TestnetPlan, options: TestnetOptions, rpc: str) -> P
     return Prepared(spec, join, rpc, spec_file, join_file)
 
 
+def check_draft(options: TestnetOptions) -> None:
+    """See that a run can be made of these options, before anything is started. Raises ConfigError."""
+    plan = make_plan(options)
+    build_spec(
+        _adapted(options),
+        model=options.model or default_model(),
+        place=NOWHERE,
+        validators=[node.as_operator() for node in plan.validators],
+        trainers=[plan.trainer.as_operator()],
+    )
+
+
 def _adapted(options: TestnetOptions) -> dict[str, object]:
     draft = read_draft(options.draft)
     draft["quorum"] = options.quorum
-    draft["training"] = {**draft.get("training", {}), "steps": options.steps}
+    draft["training"] = {**draft_table(draft, "training"), "steps": options.steps}
     return draft
 
 
