@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from ledger.abi import revert_reason, unhex
 from ledger.accounts import ACCOUNTS, devnet_accounts
 from ledger.errors import LedgerError
 from ledger.evm import CHAIN_ID, DevChain, Genesis, Json, Refused, Reverted
-from ledger.wallet import NO_ADDRESS, address_of
+from ledger.wallet import NO_ADDRESS, address_of, checked_address
 
 MAX_BODY = 512 * 1024
 MAX_BATCH = 64
@@ -156,12 +156,13 @@ async def running_devnet(
     seed: str,
     journal: Path | None = None,
     block_seconds: float = 1.0,
+    fund: Sequence[str] = (),
 ) -> AsyncIterator[str]:
-    """A devnet that answers at the URL given, closed in order on leaving."""
+    """A devnet that answers at the URL given, closed in order on leaving. Addresses in `fund` hold coins from the start."""
     listener = _listen(host, port)
     failure: Exception | None = None
     try:
-        chain = DevChain(_genesis(seed), clock=time.time, journal=journal)
+        chain = DevChain(_genesis(seed, fund), clock=time.time, journal=journal)
         server = _Server(DevnetRpc(chain))
         async with asyncio.TaskGroup() as tasks:
             serving = tasks.create_task(server.serve(sockets=[listener]))
@@ -214,6 +215,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8545)
     parser.add_argument("--seed", default="devnet", help="accounts are derived from it")
+    parser.add_argument(
+        "--fund", action="append", default=[], metavar="ADDRESS", help="address that holds coins too; may be repeated"
+    )
     parser.add_argument("--journal", type=Path, help="file that keeps the chain over restarts")
     parser.add_argument("--block-seconds", type=float, default=1.0, help="time between empty blocks")
     options = parser.parse_args(arguments)
@@ -235,6 +239,7 @@ async def _serve_until_signal(options: argparse.Namespace) -> None:
         seed=options.seed,
         journal=options.journal,
         block_seconds=options.block_seconds,
+        fund=options.fund,
     ) as url:
         sys.stdout.write(f"devnet ready {url} chain {CHAIN_ID}\n")
         sys.stdout.flush()
@@ -248,8 +253,9 @@ async def _mine_on_time(chain: DevChain, seconds: float) -> None:
             chain.mine()
 
 
-def _genesis(seed: str) -> Genesis:
-    return Genesis(int(time.time()), tuple(address_of(key) for key in devnet_accounts(ACCOUNTS, seed)))
+def _genesis(seed: str, fund: Sequence[str]) -> Genesis:
+    seeded = (address_of(key) for key in devnet_accounts(ACCOUNTS, seed))
+    return Genesis(int(time.time()), tuple(dict.fromkeys([*seeded, *map(checked_address, fund)])))
 
 
 def _listen(host: str, port: int) -> socket.socket:
