@@ -226,6 +226,9 @@ def main(arguments: list[str] | None = None) -> int:
     except LedgerError as error:
         sys.stderr.write(f"devnet: {error}\n")
         return 1
+    except OSError as error:
+        sys.stderr.write(f"devnet: cannot use {error.filename or 'the disk'}: {error.strerror}\n")
+        return 1
     return 0
 
 

@@ -68,6 +68,7 @@ class Journal:
 
     def __init__(self, path: Path, genesis: Genesis) -> None:
         lines, kept = _read_lines(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         os.ftruncate(self._descriptor, kept)
         os.lseek(self._descriptor, 0, os.SEEK_END)

@@ -122,7 +122,17 @@ def draft_table(draft: dict[str, Any], name: str) -> dict[str, Any]:
 
 def _first(error: ValidationError) -> str:
     first = error.errors(include_url=False, include_input=False)[0]
-    return f"{'.'.join(map(str, first['loc'])) or 'as a whole'}: {first['msg']}"
+    place = ".".join(map(str, first["loc"])) or "as a whole"
+    match first["type"]:
+        case "extra_forbidden":
+            return f"{place}: there is no such setting"
+        case "missing":
+            return f"{place}: this setting is needed"
+        case "string_type":
+            return f'{place}: a text in quotation marks is meant, also for decimals: "1.0"'
+        case "string_pattern_mismatch":
+            return f"{place}: not in the form it must have ({first.get('ctx', {}).get('pattern', '')})"
+    return f"{place}: {first['msg'].removeprefix('Value error, ')}"
 
 
 def _complete_task(task: dict[str, Any]) -> dict[str, Any]:

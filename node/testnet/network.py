@@ -81,7 +81,6 @@ class Testnet:
     async def run(self, stop: StopSignal) -> int:
         """Everything, until the end or a stop. Raises ConfigError when it cannot even begin."""
         options = self._options
-        _prepare_folder(options)
         (port,) = free_ports(1)
         self._view.say(f"testnet in {options.directory}")
         self._chain, rpc = await start_chain(self._plan, port)
@@ -354,6 +353,7 @@ def run_testnet(options: TestnetOptions, *, plain: bool, remove: bool) -> int:
     """Run a testnet; the exit code. `remove` its folder afterwards, unless something there needs a look. Raises ConfigError."""
     adopt_orphans()
     raise_file_limit()
+    _prepare_folder(options)
     view: View = PlainView() if plain or not sys.stdout.isatty() else LiveView()
     code = 1
     try:
