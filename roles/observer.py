@@ -29,6 +29,9 @@ MAX_OF_SIGNER = 256
 """Rows of one signer that wait, and that are looked at in one look: a flood of rows that never become valid must cost
 nobody else, neither room nor time. The others have their turn at the next look."""
 MAX_SEEN = 200_000
+BURIED_BLOCKS = 2
+"""Blocks above a beacon's block before its hash is used: the last blocks of a chain change places now and then, and who
+samples, or judges, by a hash that did not stay would find every submission at fault. Until then the beacon is unknown."""
 SETTLED_BLOCKS = 256
 """Blocks above a block after which its hash is taken to stand; until then a re-organisation may change it."""
 REJECTED: tuple[type[Exception], ...] = (PeerError, Reject)
@@ -168,7 +171,7 @@ class Observer:
         needed = {first + self.spec.epoch.beacon_blocks for first in registered.values()}
         hashes = {number: self._beacons[number] for number in needed if number in self._beacons}
         for number in sorted(needed - hashes.keys()):
-            block = await self._ledger.block(number) if number <= head else None
+            block = await self._ledger.block(number) if number + BURIED_BLOCKS <= head else None
             if block is not None:
                 hashes[number] = block.hash
         self._beacons = {number: value for number, value in hashes.items() if number <= head - SETTLED_BLOCKS}

@@ -6,7 +6,7 @@ Every builder gives something the network would accept; a test spoils the one th
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from ledger.wallet import address_of, registration_typed_data, sign_typed_data
 from roles.inference.sampling import SamplingSettings
 from roles.inference.transformers_engine import TransformersEngine
 from roles.messages import ROW_RULES, SHARE_ALL, Head, OpenStep, Submission, Verdict, place_of, subkey_for
+from roles.observer import BURIED_BLOCKS
 from roles.rollouts.schema import RolloutFile, RolloutLimits, RolloutRow, read_rollouts, write_rollouts
 from roles.rules import Reason
 from roles.spec import (
@@ -357,7 +358,7 @@ async def register_workers(chain: MemoryChain, spec: RunSpec, keys: Mapping[Node
     ledger = MemoryLedger(chain, run=spec.run_id, operator_key=TRAINER_OPERATOR)
     for key, wallet in (keys or dict(zip(WORKERS, WALLETS, strict=True))).items():
         await ledger.register(make_registration(ledger, spec, key, wallet))
-    chain.mine(spec.epoch.beacon_blocks)
+    chain.mine(spec.epoch.beacon_blocks + BURIED_BLOCKS)
 
 
 def make_registration(
@@ -386,7 +387,7 @@ class MemoryRelays:
         self.checkpoints: dict[str, Path] = {}
         self.is_down = False
 
-    async def put(self, data: bytes, *, copies: int = 2) -> tuple[str, ...]:
+    async def put(self, data: bytes, *, copies: int = 2, last: Collection[str] = ()) -> tuple[str, ...]:
         self._reach()
         self.blobs[sha256(data)] = data
         return (node_key(31).node,)

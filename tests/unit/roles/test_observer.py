@@ -11,7 +11,7 @@ from dht.memory import MemoryDirectory, MemoryNetwork
 from dht.records import unix_ms
 from ledger.memory import MemoryChain, MemoryLedger
 from roles.messages import ROW_RULES, SHARE_ALL, OpenStep, Submission
-from roles.observer import MAX_OF_SIGNER, Observer
+from roles.observer import BURIED_BLOCKS, MAX_OF_SIGNER, Observer
 from roles.rules import Reason, Reject
 from roles.trusted import TrustedState
 from roles.worker.generation import submission_digest
@@ -20,10 +20,12 @@ from tests.builders import (
     TRAINER,
     TRAINER_OPERATOR,
     VALIDATORS,
+    WALLETS,
     WORKERS,
     World,
     make_chain,
     make_head,
+    make_registration,
     make_row,
     make_spec,
     make_submission,
@@ -181,3 +183,16 @@ async def test_watch__two_waiters_each_see_every_change(scene: Scene) -> None:
     await first.changed(timeout=0.5)
     await second.changed(timeout=0.5)
     assert scene.observer.version > 0
+
+
+async def test_look__beacon_is_unknown_until_its_block_lies_deep_enough__chain_fork(scene: Scene) -> None:
+    """The last blocks of a chain change places now and then: nobody samples or judges by their hashes."""
+    ledger = MemoryLedger(scene.chain, run=scene.world.spec.run_id, operator_key=TRAINER_OPERATOR)
+    await ledger.register(make_registration(ledger, scene.world.spec, STRANGER, WALLETS[0]))
+    scene.chain.mine(scene.world.spec.epoch.beacon_blocks + BURIED_BLOCKS - 1)
+    await scene.observer.look()
+    assert STRANGER.node in (scene.trusted.view.registrations if scene.trusted.view else ())
+    assert scene.trusted.seed_of(STRANGER.node, 1, 0) is None
+    scene.chain.mine()
+    await scene.observer.look()
+    assert scene.trusted.seed_of(STRANGER.node, 1, 0) is not None
