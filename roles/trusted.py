@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dht.encoding import Message
@@ -25,6 +25,9 @@ TERM = 1
 """The only term while leases are not in force: the first trainer of the ledger leads."""
 MAX_DIGESTS_PER_INDEX = 4
 """Distinct submissions of one (node, step, index) remembered; two already are an equivocation."""
+MAX_INDICES = 4096
+"""Indices of a step that are looked at, whatever limit its head says: to find the admitted index before another, each
+between them is hashed (4096 take some 30 ms), for every submission. With a sensible share nobody gets that far."""
 MAX_EARLY_VERDICTS = 4096
 """Verdicts of one validator on submissions not seen yet: what a lying one could fill the memory with."""
 MAX_ROUNDS = 256
@@ -73,6 +76,10 @@ def is_verdict_on(verdict: Verdict, submission: Submission) -> bool:
     """Whether the verdict names the submission's own node, step and index, and its units where it accepts."""
     place = (verdict.node, verdict.step, verdict.index) == (submission.node, submission.step, submission.index)
     return place and (verdict.outcome != "accept" or verdict.tokens == submission.tokens)
+
+
+def _relays_in(row: Envelope) -> tuple[str, ...]:
+    return tuple(row.hint.decode("ascii", "replace").split(",")) if row.hint else ()
 
 
 def _operators(listed: Sequence[Operator | OperatorSpec]) -> tuple[tuple[str, str, str], ...]:
@@ -204,9 +211,9 @@ class TrustedState:
 
     def _open_step(self, opened: OpenStep) -> None:
         before = self.opened.get(opened.step)  # the share is fixed when the step opens; the limit only rises
-        if before is not None:
-            opened = OpenStep(step=before.step, share=before.share, limit=max(before.limit, opened.limit))
-        self.opened[opened.step] = opened
+        share = opened.share if before is None else before.share
+        limit = min(MAX_INDICES, max(opened.limit, before.limit if before else 0))
+        self.opened[opened.step] = OpenStep(step=opened.step, share=share, limit=limit)
 
     def admit_submission(self, row: Envelope) -> AdmittedSubmission:
         """Stage 1 of verification, but for timing. Raises Malformed, Reject or Ignore; on any of them nothing changed."""
@@ -214,7 +221,7 @@ class TrustedState:
         if not isinstance(submission, Submission) or row.signer != submission.node:
             raise Malformed("not a submission of its signer")
         if (known := self.submissions.get(row.digest)) is not None:
-            return known
+            return self._say_again(known, row)
         if self.view is None or submission.node not in self.view.registrations:
             raise Ignore(Reason.UNREGISTERED)
         opened = rules.check_open(submission, head=self.head, opened=self.opened.get(submission.step))
@@ -223,6 +230,12 @@ class TrustedState:
         rules.check_policy(submission, committed=committed, async_level=self.spec.training.async_level)
         seed = self._check_place_in_sequence(submission, opened)
         return self._remember(row, submission, seed)
+
+    def _say_again(self, known: AdmittedSubmission, row: Envelope) -> AdmittedSubmission:
+        """The same submission, said again: its blob may lie with other relays by now."""
+        if row.sequence > known.row.sequence:
+            known = self.submissions[row.digest] = replace(known, relays=_relays_in(row), row=row)
+        return known
 
     def _check_place_in_sequence(self, submission: Submission, opened: OpenStep) -> str:
         seed = self.seed_of(submission.node, submission.step, submission.index)
@@ -240,8 +253,7 @@ class TrustedState:
         if len(digests) >= MAX_DIGESTS_PER_INDEX:
             raise Ignore(Reason.REPEATED_EQUIVOCATION)
         self._equivocations[submission.node] += bool(digests)
-        relays = tuple(row.hint.decode("ascii", "replace").split(",")) if row.hint else ()
-        admitted = AdmittedSubmission(submission, row.digest, seed, relays, row)
+        admitted = AdmittedSubmission(submission, row.digest, seed, _relays_in(row), row)
         digests.append(row.digest)
         self.submissions[row.digest] = admitted
         for early in self._early.values():

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from roles.messages import SHARE_ALL
 from roles.spec import RunSpec
+from roles.trusted import MAX_INDICES
 
 SURPLUS = 1.25
 """Times the groups a batch lacks that are asked for: some come late, some are refused."""
@@ -21,7 +22,7 @@ FEWEST_ADMITTED = 8
 """Indices that a share admits on average at least: with fewer, a step might begin with no work for anybody."""
 USABLE_PRIOR = 0.5
 LEAST_USABLE = 0.05
-MAX_LIMIT = 1_000_000
+MAX_LIMIT = MAX_INDICES
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,4 +63,5 @@ def raised_limit(
         return opened.limit
     per_index = max(1, workers) * spec.sampling.groups_per_submission * opened.share / SHARE_ALL
     more = math.ceil(SURPLUS * lacking / usable_fraction / per_index)
-    return min(MAX_LIMIT, opened.limit + max(1, min(spec.training.initial_limit, more)))
+    raised = opened.limit + max(1, min(spec.training.initial_limit, more))
+    return max(opened.limit, min(MAX_LIMIT, raised))

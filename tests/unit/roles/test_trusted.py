@@ -13,9 +13,10 @@ from dht.envelope import Envelope, seal
 from dht.errors import Malformed
 from roles.messages import NodeRecord, OpenStep, Submission, TallyRow, head_key, open_row
 from roles.rules import Ignore, Reason, Reject
-from roles.trusted import MAX_DIGESTS_PER_INDEX, MAX_ROUNDS, TrustedState
+from roles.trusted import MAX_DIGESTS_PER_INDEX, MAX_INDICES, MAX_ROUNDS, TrustedState
 from roles.worker.generation import submission_digest
 from tests.builders import (
+    NOW,
     STRANGER,
     TRAINER,
     VALIDATORS,
@@ -104,6 +105,24 @@ def test_admit_submission__ignore_while_the_beacon_block_is_unknown() -> None:
     world = make_world()
     world.trusted.admit_view(replace(make_view(world.spec), beacons={}))
     assert refused(world, make_submission(world)).reason is Reason.BEACON_UNKNOWN
+
+
+def test_admit_submission__said_again_names_the_relays_that_have_it_now() -> None:
+    world = make_world()
+    submission = make_submission(world)
+    digest = admit(world, submission, hint=b"one,two")
+    assert admit(world, submission, hint=b"three", sequence=NOW + 1) == digest
+    assert world.trusted.submissions[digest].relays == ("three",)
+    admit(world, submission, hint=b"one", sequence=NOW - 1)  # an older row, found late
+    assert world.trusted.submissions[digest].relays == ("three",)
+
+
+def test_admit_head__limit_beyond_reason_is_cut() -> None:
+    """However far apart the trainer says that admitted indices lie, looking for the one before costs little."""
+    world = make_world(head=make_head(open_steps=(OpenStep(step=1, limit=1_000_000, share=1),)))
+    assert world.trusted.opened[1].limit == MAX_INDICES
+    error = refused(world, make_submission(world, index=MAX_INDICES))
+    assert (type(error), error.reason) == (Ignore, Reason.OVER_LIMIT)
 
 
 def test_admit_submission__reject_index_the_share_does_not_admit() -> None:
