@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -47,8 +47,9 @@ class Announcer(Protocol):
 class Relays(Protocol):
     """The relays, as their client sees them."""
 
-    async def put(self, data: bytes, *, copies: int = 2) -> tuple[str, ...]:
-        """Upload under signed grants; ids of the relays that hold it. Raises TransportError when none does."""
+    async def put(self, data: bytes, *, copies: int = 2, last: Collection[str] = ()) -> tuple[str, ...]:
+        """Upload under signed grants, to those of `last` only when the others do not suffice; ids of the relays that
+        hold it. Raises TransportError when none does."""
 
     async def get(self, digest: str, *, limit: int, relays: Sequence[str] = ()) -> bytes:
         """Bytes with this SHA-256. Raises TransportError when no relay has them."""

@@ -69,14 +69,16 @@ class RelayClient:
             group.create_task(self.origin.run())
             group.create_task(self.keeper.run())
 
-    async def put(self, data: bytes, *, copies: int = 2) -> tuple[NodeId, ...]:
-        """Store a blob on `copies` relays, or as many as take it. Raises TransportError when none does."""
+    async def put(self, data: bytes, *, copies: int = 2, last: Collection[NodeId] = ()) -> tuple[NodeId, ...]:
+        """Store a blob on `copies` relays, or as many as take it; those of `last` are asked when the others do not
+        suffice. Raises TransportError when none takes it."""
         digest, troubles = sha256(data), ["no relay is known"]
 
         async def push(relay: RelayInfo) -> bool:
             return await self._put_one(relay, digest, data, troubles)
 
-        holders = await replicate(self.link.order(), push, copies=copies, patience=PATIENCE, hedge=True)
+        relays = self.link.order(last=last)
+        holders = await replicate(relays, push, copies=copies, patience=PATIENCE, hedge=True)
         if not holders:
             raise TransportError(f"no relay took the blob: {troubles[-1]}")
         self.keeper.watch(digest, data, holders, copies=copies)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from types import TracebackType
@@ -40,10 +40,11 @@ def unix_ms() -> int:
 
 @dataclass(frozen=True, slots=True)
 class RelayInfo:
-    """A relay as its node record tells it."""
+    """A relay as its node record tells it. `is_free`: its id cost nothing, so that one hand may have made many."""
 
     node: str
     url: str
+    is_free: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,15 +112,19 @@ class RelayLink:
         self.choice = choice or ServerChoice()
         self._key, self._relays, self._http, self._clock = key, relays, http, clock
 
-    def order(self, hints: Sequence[str] = (), *, most: int = MOST_TRIED) -> list[RelayInfo]:
-        """Relays in the order to try them: the hinted first while they do well, drawn by score; ourselves never.
+    def order(
+        self, hints: Sequence[str] = (), *, last: Collection[str] = (), most: int = MOST_TRIED
+    ) -> list[RelayInfo]:
+        """Relays in the order to try them, drawn by score; ourselves never. The hinted come first while they do well,
+        then those whose ids cost something, then the others, then those of `last`.
 
         At most `most`: a flood of dead records must not make one call last for hours.
         """
         known = {info.node: info for info in self._relays() if info.node != self._key.node and _is_usable(info.url)}
         hinted = [node for node in dict.fromkeys(hints) if node in known and self.choice.is_well(node)]
-        rest = [node for node in known if node not in hinted]
-        return [known[node] for node in (*self.choice.order(hinted), *self.choice.order(rest))][:most]
+        rank = {node: (node in last, known[node].is_free) for node in known}
+        rest = sorted(self.choice.order(node for node in known if node not in hinted), key=rank.__getitem__)
+        return [known[node] for node in (*self.choice.order(hinted), *rest)][:most]
 
     def known(self) -> list[RelayInfo]:
         """Relays known now whose address can be used at all."""

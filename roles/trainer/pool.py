@@ -170,8 +170,9 @@ class Pool:
 
     async def _read(self, item: AdmittedSubmission) -> tuple[PooledGroup, ...]:
         submission = item.submission
+        newest = self._trusted.submissions.get(item.digest, item)  # it may name other relays by now
         async with asyncio.timeout(FETCH_TIMEOUT):
-            data = await self._relays.get(submission.blob, limit=submission.size, relays=item.relays)
+            data = await self._relays.get(submission.blob, limit=submission.size, relays=newest.relays)
         file = await asyncio.to_thread(read_rollouts, data, self._limits)
         return split_groups(file, item, self._spec)
 

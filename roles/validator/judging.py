@@ -256,7 +256,8 @@ class Judging:
         """Fetch the blob and run the checks; None when nothing can be said yet."""
         digest = item.admitted.digest
         try:
-            data = await self._blobs.get(item.admitted, limit=self._spec.checks.max_blob)
+            newest = self._trusted.submissions.get(digest, item.admitted)  # it may name other relays by now
+            data = await self._blobs.get(newest, limit=self._spec.checks.max_blob)
         except (NodeError, TimeoutError):
             return self._note_failure(item, Finding("soft", Reason.BLOB_MISSING))
         audit = digest in self._trusted.disputed() or self._audits(digest)

@@ -3,36 +3,38 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import structlog
 
 from dht.errors import TransportError
-from roles.announce import Voice
 from roles.messages import Submission
 from roles.observer import Observer
-from roles.ports import Relays
 from roles.trusted import TrustedState
+from roles.worker.courier import Courier
 from roles.worker.shelf import Kept, Shelf
 
 log = structlog.get_logger()
 
 ROOM = 2
 """Submissions that may wait for their upload before sampling pauses."""
-UPLOAD_TIMEOUT = 300.0
-ANNOUNCE_TIMEOUT = 60.0
-KEEP_SECONDS = 3600
-"""How long a row is published again: longer than a verdict and a tally take."""
 RETRY_SECONDS = 1.0
 
 
 class Outbox:
-    """Sends what is put in. A blob that no relay takes is tried again until its step is too old to be judged."""
+    """Sends what is put in, and tells `sent`. A blob that no relay takes is tried again until its step is too old to be
+    judged."""
 
     def __init__(
-        self, *, trusted: TrustedState, observer: Observer, voice: Voice, relays: Relays, shelf: Shelf
+        self,
+        *,
+        trusted: TrustedState,
+        observer: Observer,
+        courier: Courier,
+        shelf: Shelf,
+        sent: Callable[[Submission, str, tuple[str, ...]], None],
     ) -> None:
-        self._trusted, self._observer, self._voice = trusted, observer, voice
-        self._relays, self._shelf = relays, shelf
+        self._trusted, self._courier, self._shelf, self._sent = trusted, courier, shelf, sent
         self._queue: asyncio.Queue[Kept] = asyncio.Queue(ROOM)
         self._watch = observer.watch()
 
@@ -59,11 +61,8 @@ class Outbox:
         if relays is None or self._is_late(submission):
             log.warning("submission.dropped", step=submission.step, index=submission.index, why="its step has closed")
             return
-        if item.relays is None:
-            await asyncio.to_thread(self._shelf.mark_uploaded, submission, relays)
-        row = await self._voice.announce(submission, relays=relays, keep_seconds=KEEP_SECONDS)
-        self._observer.offer([row])
-        self._observer.wake()
+        await self._courier.announce(submission, relays)
+        self._sent(submission, item.digest, relays)
         log.info(
             "submission.sent",
             step=submission.step,
@@ -79,8 +78,7 @@ class Outbox:
         said = False
         while not self._is_late(submission):
             try:
-                async with asyncio.timeout(UPLOAD_TIMEOUT):
-                    return await self._relays.put(blob)
+                return await self._courier.upload(submission, blob)
             except (TransportError, TimeoutError) as error:
                 if not said:
                     log.warning("blob.unsent", step=submission.step, index=submission.index, why=str(error))

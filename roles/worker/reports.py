@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
 import structlog
 
-from roles.messages import Submission
+from roles.messages import Submission, Verdict
 from roles.rules import SENTENCES, Reason
 from roles.trusted import TrustedState
 
 log = structlog.get_logger()
+
+PASSING = frozenset({Reason.BLOB_MISSING, Reason.SCORING_TIMEOUT})
+"""Refusals that become acceptances once what is missing is there: told only when nothing can change any more."""
 
 
 class Reports:
@@ -29,28 +33,52 @@ class Reports:
         """How many have no verdict yet."""
         return len(self._open)
 
-    def tell(self) -> None:
-        """Log the verdicts that have come to stand since the last call."""
+    def is_open(self, digest: str) -> bool:
+        """Whether it has no verdict yet."""
+        return digest in self._open
+
+    def steps(self) -> set[int]:
+        """Steps of what has none."""
+        return {submission.step for submission in self._open.values()}
+
+    def misses(self, digest: str) -> int:
+        """How many validators say that its blob is missing."""
+        return sum(verdict.reason == Reason.BLOB_MISSING for verdict in self._refusals(digest))
+
+    def is_heard(self, digest: str) -> bool:
+        """Whether any validator has said anything of it."""
+        standing = self._trusted.standings.get(digest)
+        return standing is not None and bool(standing.verdicts)
+
+    def tell(self, *, at_last: bool = False) -> None:
+        """Log the verdicts that have come to stand since the last call; `at_last` those too that might have changed."""
         for digest, submission in list(self._open.items()):
             if self._trusted.is_accepted(digest):
                 self._close(digest, "submission.accepted", submission, tokens=submission.tokens)
-            elif (reason := self._refusal(digest)) is not None:
+            elif (reason := self._refusal(digest, at_last=at_last)) is not None:
                 self._close(digest, "submission.refused", submission, **_in_words(reason))
 
     def forget_before(self, step: int) -> None:
         """Give up on steps below `step`: their verdicts will not come."""
         for digest, submission in list(self._open.items()):
             if submission.step < step:
-                self._close(digest, "submission.unjudged", submission)
+                reason = self._refusal(digest, at_last=True)
+                if reason is None:
+                    self._close(digest, "submission.unjudged", submission)
+                else:
+                    self._close(digest, "submission.refused", submission, **_in_words(reason))
 
     def _close(self, digest: str, event: str, submission: Submission, **fields: object) -> None:
         del self._open[digest]
         log.info(event, step=submission.step, index=submission.index, submission=digest, **fields)
 
-    def _refusal(self, digest: str) -> int | None:
-        """The commonest reason, once refusals are a quorum."""
+    def _refusals(self, digest: str) -> Iterator[Verdict]:
         standing = self._trusted.standings.get(digest)
-        against = [v.reason for v in standing.verdicts.values() if v.outcome != "accept"] if standing else []
+        return (v for v in standing.verdicts.values() if v.outcome != "accept") if standing else iter(())
+
+    def _refusal(self, digest: str, *, at_last: bool) -> int | None:
+        """The commonest reason, once refusals that stay (or any, at last) are a quorum."""
+        against = [v.reason for v in self._refusals(digest) if at_last or v.reason not in PASSING]
         if len(against) < self._trusted.spec.quorum:
             return None
         return Counter(against).most_common(1)[0][0]

@@ -24,17 +24,21 @@ from roles.ports import Relays
 from roles.spec import RunSpec
 from roles.tasks.task import Task
 from roles.trusted import TrustedState
+from roles.worker.courier import Courier
 from roles.worker.errors import DiskFailed
 from roles.worker.generation import Generator, HeldPolicy, Ticket
 from roles.worker.lifecycle import Lifecycle, WorkerState
 from roles.worker.outbox import Outbox
 from roles.worker.policies import Policies
+from roles.worker.redelivery import Redelivery
 from roles.worker.reports import Reports
 from roles.worker.shelf import Kept, Shelf
 
 log = structlog.get_logger()
 
 IDLE_SECONDS = 1.0
+LATE_STEPS = 4
+"""Steps for which verdicts are waited for beyond those that are open: a blob that had to be sent again takes longer."""
 FLUSH_SECONDS = 20.0
 """After the end: how long uploads under way, and then verdicts, are waited for."""
 
@@ -62,8 +66,14 @@ class Worker:
         self._shelf = Shelf(state)
         self._generator = Generator(spec, node=node, engine=engine, task=task)
         self._policies = Policies(trusted=trusted, observer=observer, relays=relays, folder=state / "weights")
-        self._outbox = Outbox(trusted=trusted, observer=observer, voice=voice, relays=relays, shelf=self._shelf)
         self._reports = Reports(trusted)
+        courier = Courier(observer=observer, voice=voice, relays=relays, shelf=self._shelf)
+        self._redelivery = Redelivery(
+            trusted=trusted, observer=observer, courier=courier, reports=self._reports, shelf=self._shelf
+        )
+        self._outbox = Outbox(
+            trusted=trusted, observer=observer, courier=courier, shelf=self._shelf, sent=self._redelivery.note
+        )
         self._lifecycle = Lifecycle()
         self._own: dict[tuple[int, int], str] = {}  # (step, index) -> digest
         self._unread: set[int] = set()  # steps that may hold rows of ours from before this process
@@ -95,7 +105,7 @@ class Worker:
         kept = await asyncio.to_thread(self._shelf.load)
         async with asyncio.TaskGroup() as group:
             beside = [group.create_task(self._policies.run()), group.create_task(self._outbox.run())]
-            beside.append(group.create_task(self._report()))
+            beside += [group.create_task(self._redelivery.run()), group.create_task(self._report())]
             await self._await_head()
             await self._resume(kept)
             await self._work()
@@ -140,7 +150,7 @@ class Worker:
                 while self._reports.open:
                     self._reports.tell()
                     await self._watch.changed(IDLE_SECONDS)
-        self._reports.tell()
+        self._reports.tell(at_last=True)
         log.info("worker.ended")
 
     # -- the loop ------------------------------------------------------------------------------------------------
@@ -253,10 +263,16 @@ class Worker:
         head = self._trusted.head
         return max(1, head.step - self._spec.training.async_level) if head else 1
 
+    def _patience(self) -> int:
+        head = self._trusted.head
+        return LATE_STEPS if head is not None and head.state != "ended" else 0
+
     async def _forget(self) -> None:
         oldest = self._oldest_open()
-        self._reports.forget_before(oldest - 1)
-        self._trusted.forget_before(oldest - 1)
+        self._reports.forget_before(oldest - 1 - self._patience())
+        unjudged = self._reports.steps()
+        self._observer.extra_steps = set(unjudged)  # their verdicts are read on
+        self._trusted.forget_before(min({oldest - 1, *unjudged}))
         # Blobs stay until their epoch is surely tallied; relays hold them meanwhile too.
         before = oldest - 1 - self._spec.epoch.checkpoints
         if gone := [place for place in self._own if place[0] < before]:

@@ -97,6 +97,7 @@ class RelayFaults:
     is_down: bool = False
     serves_wrong_bytes: bool = False
     withholds_weights: bool = False
+    serves_uploaders_only: bool = False  # takes rollouts, gives them back to workers, and to nobody else
 
 
 class _OneBlock(httpx.AsyncByteStream):
@@ -126,6 +127,8 @@ class FaultyTransport(httpx.AsyncBaseTransport):
             raise httpx.ConnectError("connection refused", request=request)
         if self._faults.withholds_weights and self._is_for_weights(request):
             raise httpx.ReadTimeout("no bytes", request=request)
+        if self._faults.serves_uploaders_only and self._is_for_rollouts(request):
+            return httpx.Response(404, stream=_OneBlock(b"{}"))
         task = asyncio.create_task(self._inner.handle_async_request(request))
         self._serving.add(task)
         task.add_done_callback(self._serving.discard)
@@ -135,6 +138,12 @@ class FaultyTransport(httpx.AsyncBaseTransport):
             data[len(data) // 2] ^= 1
             return httpx.Response(reply.status_code, headers=reply.headers, stream=_OneBlock(bytes(data)))
         return reply
+
+    def _is_for_rollouts(self, request: httpx.Request) -> bool:
+        """Whether another than a worker asks for a blob that is no part of a checkpoint."""
+        who = structlog.contextvars.get_contextvars().get("role")
+        is_blob = request.url.path.startswith("/blobs/") and not self._relay.shelf.catalogue.lists(request.url.path[7:])
+        return who != "worker" and request.method == "GET" and is_blob
 
     def _is_for_weights(self, request: httpx.Request) -> bool:
         return request.method == "GET" and self._relay.shelf.catalogue.lists(request.url.path.rpartition("/")[2])

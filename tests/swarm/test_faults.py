@@ -66,6 +66,24 @@ async def test_relays__all_dead_for_a_while(tmp_path: Path) -> None:
         await swarm.events.wait("run.ended")
 
 
+async def test_relays__that_serve_only_their_uploader_cost_nobody_credit(tmp_path: Path) -> None:
+    """Both relays that the first uploads go to say yes, give the worker what it left there, and validators nothing."""
+    async with SimulatedSwarm.open(tmp_path, relays=3, training=SHORT, prepare=_two_faced_relays) as swarm:
+        await swarm.events.wait("submission.sent")
+        swarm.relay_faults["relay2"].is_down = False
+        again = await swarm.events.wait("submission.sent_again")
+        assert again["why"] == "validators do not find its blob"
+        await swarm.events.wait("submission.accepted", submission=again["submission"])
+        await swarm.events.wait("run.ended")
+        assert not swarm.events.find("submission.refused")
+
+
+def _two_faced_relays(swarm: SimulatedSwarm) -> None:
+    for name in ("relay0", "relay1"):
+        swarm.relay_faults[name].serves_uploaders_only = True
+    swarm.relay_faults["relay2"].is_down = True
+
+
 async def test_ledger__down_for_a_while(tmp_path: Path) -> None:
     async with SimulatedSwarm.open(tmp_path, training=SHORT) as swarm:
         await swarm.events.wait("step.opened", step=1)

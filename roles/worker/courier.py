@@ -1,0 +1,47 @@
+"""Takes one submission out: its blob to relays, then its row, which names them. First time or again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Collection, Iterable
+
+from roles.announce import Voice
+from roles.messages import Submission
+from roles.observer import Observer
+from roles.ports import Relays
+from roles.worker.shelf import Shelf
+
+UPLOAD_TIMEOUT = 300.0
+KEEP_SECONDS = 3600
+"""How long a row is published again: longer than a verdict and a tally take."""
+MAX_DOUBTED = 256
+
+
+class Courier:
+    """`doubted` are relays with which validators did not find what we had left there: they are asked last from then on."""
+
+    def __init__(self, *, observer: Observer, voice: Voice, relays: Relays, shelf: Shelf) -> None:
+        self._observer, self._voice, self._relays, self._shelf = observer, voice, relays, shelf
+        self._doubted: OrderedDict[str, None] = OrderedDict()
+
+    def doubt(self, relays: Iterable[str]) -> None:
+        """Ask these last."""
+        for relay in relays:
+            self._doubted[relay] = None
+        while len(self._doubted) > MAX_DOUBTED:
+            self._doubted.popitem(last=False)
+
+    async def upload(self, submission: Submission, blob: bytes, *, last: Collection[str] = ()) -> tuple[str, ...]:
+        """Relays that took the blob, remembered on disk; those of `last` are asked last. Raises TransportError,
+        TimeoutError, OSError."""
+        async with asyncio.timeout(UPLOAD_TIMEOUT):
+            relays = await self._relays.put(blob, last={*last, *self._doubted})
+        await asyncio.to_thread(self._shelf.mark_uploaded, submission, relays)
+        return relays
+
+    async def announce(self, submission: Submission, relays: tuple[str, ...]) -> None:
+        """Say the row, and that these relays have its blob."""
+        row = await self._voice.announce(submission, relays=relays, keep_seconds=KEEP_SECONDS)
+        self._observer.offer([row])
+        self._observer.wake()
