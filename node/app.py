@@ -105,6 +105,7 @@ class Node:
         ledger = await join_ledger(config, spec, join.rpc, operator)
         stack.push_async_callback(ledger.close)
         trusted = TrustedState(spec, spec.run_id)
+        book.is_member = trusted.is_member
         observer = Observer(
             spec=spec,
             trusted=trusted,

@@ -1,10 +1,15 @@
-"""The relays known now: from their node records in the DHT, and from the addresses a join string or setting names."""
+"""The relays known now: from their node records in the DHT, and from the addresses a join string or setting names.
+
+Any key can sign a record that it is a relay. Those that the ledger knows, and those that the user named, come first; of
+the others so many are known at most, whoever was there first.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import httpx
 import structlog
@@ -23,20 +28,33 @@ FIRST_SECONDS = 0.3
 HINT_SECONDS = 5.0
 """What asking a hinted address for its node id may take."""
 MAX_STATUS = 64 * 1024
+MAX_FREE = 8
+"""Relays known whose ids cost nothing: enough to begin with in a young run, too few for a swarm of false ones to matter."""
+
+
+def nobody(node: str) -> bool:
+    """The ledger is not known yet."""
+    return False
 
 
 class RelayBook:
-    """Call it for the relays known now. `refresh` reads the directory once; `run` does so for ever."""
+    """Call it for the relays known now. `refresh` reads the directory once; `run` does so for ever. `is_member` says
+    whether an id is registered on the ledger or an operator's; whoever makes the book sets it when that is known."""
 
     def __init__(self, *, run: str, directory: Directory, http: httpx.AsyncClient, hints: Sequence[str]) -> None:
         self._run, self._directory, self._http = run, directory, http
+        self.is_member: Callable[[str], bool] = nobody
         self._hints = list(dict.fromkeys(hints))
         self._hinted: dict[str, RelayInfo] = {}
         self._found: dict[str, RelayInfo] = {}
 
     def __call__(self) -> Sequence[RelayInfo]:
-        """Relays, those of the directory first; each once."""
-        return list((self._hinted | self._found).values())
+        """Relays, each once: the user's own, members', and some of those whose ids are free."""
+        named = {info.node for info in self._hinted.values()}
+        known = {info.node: info for info in (*self._hinted.values(), *self._found.values())}
+        costly = {node: info for node, info in known.items() if node in named or self.is_member(node)}
+        free = [replace(info, is_free=True) for node, info in known.items() if node not in costly]
+        return [*costly.values(), *free[:MAX_FREE]]
 
     async def run(self) -> None:
         """Stay current."""
@@ -54,9 +72,12 @@ class RelayBook:
         except TransportError:
             return
         found = {info.node: info for row in rows if (info := self._relay_in(row)) is not None}
-        if set(found) != set(self._found):
-            log.info("relays.changed", relays=len(found))
-        self._found = found
+        before = [node for node in self._found if node in found]
+        is_changed = len(before) != len(self._found) or len(before) != len(found)
+        # Who was there before stays in front, so that a crowd of new ones takes nobody's place.
+        self._found = {node: found[node] for node in dict.fromkeys((*before, *found))}
+        if is_changed:
+            log.info("relays.changed", relays=len(self()))
 
     def _relay_in(self, row: Envelope) -> RelayInfo | None:
         try:

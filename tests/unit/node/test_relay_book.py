@@ -12,7 +12,7 @@ from dht.encoding import encode
 from dht.envelope import Envelope, seal
 from dht.errors import TransportError
 from dht.identity import NodeKey
-from node.relay_book import RelayBook
+from node.relay_book import MAX_FREE, RelayBook
 from roles.messages import NodeRecord, nodes_key
 
 RUN = "ab" * 32
@@ -36,15 +36,15 @@ class Rows:
         return dict.fromkeys(keys, self.rows)
 
 
-def record(**changes: Any) -> Envelope:
-    values = {"node": RELAY.node, "role": "relay", "http": "http://one", "software": "x", "boot": "0" * 16}
+def record(key: NodeKey = RELAY, **changes: Any) -> Envelope:
+    values = {"node": key.node, "role": "relay", "http": "http://one", "software": "x", "boot": "0" * 16}
     message = NodeRecord(**{**values, **changes})
     return seal(
-        RELAY,
+        key,
         run=RUN,
         kind="node/1",
         record_key=nodes_key(RUN, message.role),
-        subkey=RELAY.node,
+        subkey=key.node,
         sequence=1,
         expiration=2,
         payload=encode(message),
@@ -66,10 +66,32 @@ async def test_refresh__relay_of_the_directory() -> None:
 
 
 @pytest.mark.parametrize("changes", [{"state": "offline"}, {"http": ""}, {"role": "validator"}])
-async def test_refresh__what_is_no_relay_to_use(changes: dict[str, str]) -> None:
+async def test_refresh__what_is_no_relay_to_use(changes: dict[str, Any]) -> None:
     known = book(Rows(record(**changes)))
     await known.refresh()
     assert not known()
+
+
+async def test_refresh__free_identities_are_few_and_take_nobodys_place() -> None:
+    """Relay ids cost nothing: a crowd of them neither hides the registered ones nor drives out who was there first."""
+    member, early, crowd = RELAY, NodeKey(b"e" * 32), [NodeKey(bytes([number]) * 32) for number in range(1, 40)]
+    rows = Rows(record(early))
+    known = book(rows)
+    known.is_member = lambda node: node == member.node
+    await known.refresh()
+    rows.rows = tuple(record(key) for key in (*crowd, early, member))
+    await known.refresh()
+    infos = known()
+    assert (infos[0].node, infos[0].is_free) == (member.node, False)
+    assert {info.is_free for info in infos[1:]} == {True}
+    assert len(infos) == 1 + MAX_FREE
+    assert early.node in {info.node for info in infos}
+
+
+async def test_refresh__relay_the_user_named_needs_no_registration() -> None:
+    known = book(Rows(record()), HINT, status={"node": RELAY.node})
+    await known.refresh()
+    assert [info.is_free for info in known()] == [False]
 
 
 async def test_refresh__directory_down_keeps_what_is_known() -> None:

@@ -8,12 +8,14 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import httpx
 import pytest
 
 from dht.encoding import sha256
 from dht.errors import PeerError, TransportError
+from dht.identity import NodeKey
 from roles.shardcast.assembly import Assembly
-from roles.shardcast.link import RelayInfo
+from roles.shardcast.link import RelayInfo, RelayLink
 from roles.shardcast.manifest import manifest_digest
 from roles.shardcast.shards import read_shard
 from tests.unit.roles.shardcast.network import (
@@ -72,6 +74,16 @@ async def test_put__relays_that_keep_nothing_are_found_out_and_others_get_the_bl
         assert all(client.link.choice.is_banned(liar.node) for liar in liars)
         assert not any(client.link.choice.is_banned(relay.node) for relay in network.relays[:2])
         running.cancel()
+
+
+async def test_order__free_relays_after_those_that_cost_and_the_doubted_last() -> None:
+    infos = [RelayInfo(NodeKey(bytes([n]) * 32).node, f"http://{n}", is_free=n % 2 == 1) for n in range(1, 9)]
+    async with httpx.AsyncClient() as http:
+        link = RelayLink(NodeKey.generate(), run="ab" * 32, relays=lambda: infos, http=http)
+        doubted = {infos[0].node, infos[1].node}
+        order = [(info.node in doubted, info.is_free) for info in link.order(last=doubted)]
+        assert order == [(False, False)] * 3 + [(False, True)] * 3 + [(True, False), (True, True)]
+        assert link.order([infos[0].node], last=doubted)[0] == infos[0]  # a hint says that it has the blob
 
 
 async def test_put__relays_that_keep_it_are_asked_and_nothing_is_sent_again(tmp_path: Path) -> None:
