@@ -33,11 +33,11 @@ PHRASES: Mapping[str, str] = {
     "run.saturated": "step {step}: all answers are right, nothing is left to learn (reward {reward})",
     "step.opened": "step {step} is open; newest checkpoint {policy_step}",
     "step.trained": "step {step} trained, mean reward {reward}",
-    "submission.accepted": "step {step}, group {index}: ACCEPTED, {tokens} tokens",
-    "submission.dropped": "step {step}, group {index}: given up, {why}",
-    "submission.made": "step {step}, group {index}: sampled {tokens} tokens with checkpoint {policy_step}, reward {reward}",
-    "submission.sent": "step {step}, group {index}: sent, on {relays} relays",
-    "submission.unjudged": "step {step}, group {index}: no verdict came in time",
+    "submission.accepted": "step {step}, index {index}: ACCEPTED, {tokens} tokens",
+    "submission.dropped": "step {step}, index {index}: given up, {why}",
+    "submission.made": "step {step}, index {index}: sampled {tokens} tokens with checkpoint {policy_step}, reward {reward}",
+    "submission.sent": "step {step}, index {index}: sent, on {relays} relays",
+    "submission.unjudged": "step {step}, index {index}: no verdict came in time",
     "tally.attested": "epoch {epoch}: tally of {total} tokens attested",
     "tally.finalised": "epoch {epoch}: {total} tokens are final on the ledger",
     "tally.proposed": "epoch {epoch}: tally of {total} tokens proposed",
@@ -64,11 +64,11 @@ def phrase_of(event: Mapping[str, Any]) -> str | None:
         case "directory.state_changed":
             return _directory(event)
         case "submission.refused":
-            return f"step {event.get('step')}, group {event.get('index')}: REFUSED, {event.get('reason')}"
+            return f"step {event.get('step')}, index {event.get('index')}: REFUSED, {event.get('reason')}"
         case "verdict.signed":
             is_accept = event.get("outcome") == "accept"
             said = "accept" if is_accept else f"{event.get('outcome')}, {event.get('reason')}"
-            return f"step {event.get('step')}, group {event.get('index')} of {_short(event.get('node'))}: {said}"
+            return f"step {event.get('step')}, index {event.get('index')} of {_short(event.get('node'))}: {said}"
     try:
         return PHRASES[event["event"]].format_map(fields)
     except KeyError:
@@ -87,7 +87,8 @@ def _registered(event: Mapping[str, Any]) -> str:
 def _directory(event: Mapping[str, Any]) -> str:
     match event.get("state"):
         case "waiting for seeds":
-            return f"waiting for seeds: no peer has answered yet ({event.get('dialled')} dialled)"
+            dialled = event.get("dialled")
+            return f"waiting for seeds: {f'none of {dialled} has answered yet' if dialled else 'none is known'}"
         case "online":
             return "connected to the DHT"
         case "stopped":

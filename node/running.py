@@ -46,14 +46,19 @@ async def patiently(
 
 
 class StopSignal:
-    """Set by SIGTERM or SIGINT; the second one ends the process at once."""
+    """Set by SIGTERM or SIGINT; the second one calls `hurry` if there is one, else (and the third) ends the process at once."""
 
     def __init__(self) -> None:
         self.event = asyncio.Event()
         self.was_interrupt = False
+        self.hurry: Callable[[], None] | None = None
 
     def receive(self, number: int) -> None:
         """Take note of a signal."""
+        if self.event.is_set() and self.hurry is not None:
+            hurry, self.hurry = self.hurry, None
+            hurry()
+            return
         if self.event.is_set():
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)

@@ -96,20 +96,22 @@ class Testnet:
                 client = RelayClient(
                     NodeKey.generate(), run=prepared.spec.run_id, trainers=(), relays=lambda: relays, http=http
                 )
-                await self._start_nodes()
+                await self._start_nodes(stop)
                 return await self._until_end(prepared, ledger, client, stop)
 
-    async def _start_nodes(self) -> None:
+    async def _start_nodes(self, stop: StopSignal) -> None:
         """Relays first, until their DHT listens: whoever dials too early waits out a back-off."""
-        await self._start(self._plan.relays)
+        await self._start(self._plan.relays, stop)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(RELAY_SECONDS):
-                while not all(self._is_listening(relay) for relay in self._plan.relays):  # noqa: ASYNC110 - nobody tells us
+                while not stop.event.is_set() and not all(self._is_listening(r) for r in self._plan.relays):  # noqa: ASYNC110 - nobody tells us
                     await asyncio.sleep(0.05)
-        await self._start(node for node in self._plan.nodes if node.role != "relay")
+        await self._start((node for node in self._plan.nodes if node.role != "relay"), stop)
 
-    async def _start(self, nodes: Iterable[NodePlan]) -> None:
+    async def _start(self, nodes: Iterable[NodePlan], stop: StopSignal) -> None:
         for node in nodes:
+            if stop.event.is_set():
+                return
             child = node_child(node)
             self._children[node.name] = child
             await child.start()
@@ -154,6 +156,12 @@ class Testnet:
         if self._chain is not None:
             await self._chain.stop()
         await self._end_leftovers()
+
+    def kill(self) -> None:
+        """End every process at once; `stop` then has nothing to wait for."""
+        for child in (*self._children.values(), *([self._chain] if self._chain else [])):
+            if child.is_running:
+                child.kill()
 
     async def _end_leftovers(self) -> None:
         """Give children of children a moment, then say and end what is still there."""
@@ -371,10 +379,15 @@ def run_testnet(options: TestnetOptions, *, plain: bool, remove: bool) -> int:
 async def _run(options: TestnetOptions, view: View) -> int:
     testnet = Testnet(options, view)
     async with stop_on_signals() as stop:
+        stop.hurry = testnet.kill
         try:
             with view:
                 return await testnet.run(stop)
+        except (NodeError, LedgerError):
+            if stop.event.is_set():  # what was being asked was stopped under it
+                return INTERRUPTED if stop.was_interrupt else 1
+            raise
         finally:
             if stop.event.is_set():
-                view.say("stopping workers, validators, trainer, relays and the chain ..")
+                view.say("stopping workers, validators, trainer, relays and the chain (Ctrl-C again: at once) ..")
             await testnet.stop()

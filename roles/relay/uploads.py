@@ -120,9 +120,11 @@ class Uploads:
             kept = await asyncio.to_thread(self._judge, data)
             if kept.digest != digest:
                 raise Refusal(400, "wrong_digest", "the manifest has another digest than the path says")
+            is_new = kept.digest not in {held.digest for held in self._shelf.catalogue}
             await self._shelf.add(kept)
         self._desk.noticed()
-        log.info("manifest.accepted", step=kept.manifest.step, manifest=digest)
+        if is_new:  # a trainer gives it again now and then, to see who forgot it
+            log.info("manifest.accepted", step=kept.manifest.step, manifest=digest)
         return JSONResponse({"stored": digest}, 201)
 
     def _judge(self, data: bytes) -> KeptCheckpoint:

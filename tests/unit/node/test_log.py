@@ -80,7 +80,7 @@ def test_format_line__an_event_is_a_sentence() -> None:
         "index": 0,
         "tokens": 9,
     }
-    assert format_line(event).endswith("worker    step 7, group 0: ACCEPTED, 9 tokens")
+    assert format_line(event).endswith("worker    step 7, index 0: ACCEPTED, 9 tokens")
 
 
 def test_format_line__a_warning_keeps_its_name() -> None:
