@@ -1,20 +1,29 @@
 """What a validator must not forget: rows it admitted, verdicts and attestations it signed. One SQLite file, durable before
-anything is announced, so that a restart says again what was said and never contradicts it.
+anything is announced, so that a restart says again what was said and never contradicts it. A row that is damaged is passed
+over; a file that is damaged, or lost but for its log, is never begun anew in silence: it keeps the validator from attesting
+two tallies of one round.
 """
 
 from __future__ import annotations
 
+import os
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import structlog
 
 from dht.encoding import decode, encode
 from dht.envelope import Envelope, from_bytes, to_bytes
-from dht.errors import NodeError
+from dht.errors import Malformed, NodeError
 from roles.messages import ROW_RULES, OpenStep, Submission, TallyRow, Verdict
+from roles.shardcast.disk import sync_directory
 from roles.verification.duplicates import Place
+
+log = structlog.get_logger()
+T = TypeVar("T")
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS opened (step INTEGER PRIMARY KEY, message BLOB NOT NULL);
@@ -36,14 +45,22 @@ class JudgedRows:
     """The records of one validator in one run. Calls block for a write to the disk at most."""
 
     def __init__(self, path: Path) -> None:
+        """Raises StateError when the file cannot be used, or is not a validator's records."""
+        self._path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            if not path.exists():
+                _create(path)
             self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-            self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute("PRAGMA synchronous=FULL")
-            self._db.executescript(_TABLES)
+            try:
+                _check(self._db)
+                self._db.execute("PRAGMA journal_mode=WAL")
+                self._db.execute("PRAGMA synchronous=FULL")
+            except BaseException:
+                self._db.close()
+                raise
         except (OSError, sqlite3.Error) as error:
-            raise StateError(f"cannot use the validator's records {path}: {error}") from error
+            raise _failure(path, error) from error
 
     def close(self) -> None:
         """Close the file."""
@@ -71,29 +88,35 @@ class JudgedRows:
                 "SELECT message FROM attestations WHERE epoch=? AND round=?", (row.epoch, row.round)
             ).fetchone()
             if held is not None:
-                return bytes(held[0]) == encode(row)
+                return bool(held[0] == encode(row))  # one that is damaged still says that there was one
             db.execute("INSERT INTO attestations VALUES (?,?,?)", (row.epoch, row.round, encode(row)))
         return True
 
     def opened(self) -> list[OpenStep]:
         """Open steps remembered."""
-        return [decode(OpenStep, bytes(message)) for (message,) in self._all("SELECT message FROM opened")]
+        return list(self._read("SELECT message FROM opened", lambda message: decode(OpenStep, message)))
 
     def rows(self) -> Iterator[tuple[Envelope, bool]]:
         """Submissions in the order of their steps and indices, and whether each was in time."""
         limit = ROW_RULES["submission/1"].max_bytes
-        for data, in_time in self._all("SELECT row, in_time FROM rows ORDER BY step, number, rowid"):
-            yield from_bytes(bytes(data), limit=limit), bool(in_time)
+        return self._read(
+            "SELECT row, in_time FROM rows ORDER BY step, number, rowid",
+            lambda data, in_time: (from_bytes(data, limit=limit), bool(in_time)),
+        )
 
     def verdicts(self) -> list[tuple[Verdict, tuple[str, ...]]]:
         """Verdicts that stand, and the completions each credited."""
-        found = self._all("SELECT message, sequences FROM verdicts ORDER BY rowid")
-        return [(decode(Verdict, bytes(message)), tuple(text.split())) for message, text in found]
+        return list(
+            self._read(
+                "SELECT message, sequences FROM verdicts ORDER BY rowid",
+                lambda message, text: (decode(Verdict, message), tuple(text.split())),
+            )
+        )
 
     def attestations(self) -> list[TallyRow]:
         """Attestations given, oldest first."""
-        found = self._all("SELECT message FROM attestations ORDER BY epoch, round")
-        return [decode(TallyRow, bytes(message)) for (message,) in found]
+        query = "SELECT message FROM attestations ORDER BY epoch, round"
+        return list(self._read(query, lambda message: decode(TallyRow, message)))
 
     def forget_before(self, step: int, epoch: int) -> None:
         """Drop what is final: steps below `step`, and attestations of epochs below `epoch`."""
@@ -102,12 +125,25 @@ class JudgedRows:
                 db.execute(f"DELETE FROM {table} WHERE step < ?", (step,))  # noqa: S608 - our own names
             db.execute("DELETE FROM attestations WHERE epoch < ?", (epoch,))
 
+    def _read(self, query: str, parse: Callable[..., T]) -> Iterator[T]:
+        """What the rows say, without those that are damaged; how many those were is said."""
+        damaged = 0
+        for values in self._all(query):
+            try:
+                yield parse(*values)
+            except (Malformed, TypeError, ValueError, AttributeError):  # SQLite keeps any type in any column
+                damaged += 1
+        if damaged:
+            log.warning(
+                "records.damaged", file=str(self._path), rows=damaged, of=query.partition(" FROM ")[2].split()[0]
+            )
+
     def _all(self, query: str) -> list[Any]:
         try:
             with closing(self._db.execute(query)) as cursor:
                 return cursor.fetchall()
         except sqlite3.Error as error:
-            raise StateError(f"cannot read the validator's records: {error}") from error
+            raise _failure(self._path, error) from error
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -121,7 +157,46 @@ class JudgedRows:
                 raise
             self._db.execute("COMMIT")
         except sqlite3.Error as error:
-            raise StateError(f"cannot write the validator's records: {error}") from error
+            raise _failure(self._path, error) from error
+
+
+def _create(path: Path) -> None:
+    """A file with empty tables, whole or not there at all: one found empty later is damaged, and not new."""
+    if path.with_name(f"{path.name}-wal").exists():
+        raise sqlite3.DatabaseError("it is gone, its log is still there")
+    temporary = path.with_name(f".{path.name}.new")
+    temporary.unlink(missing_ok=True)
+    with closing(sqlite3.connect(temporary)) as db:
+        db.executescript(_TABLES)
+    os.replace(temporary, path)
+    sync_directory(path.parent)
+
+
+def _check(db: sqlite3.Connection) -> None:
+    """Raises sqlite3.DatabaseError for a file that is damaged, or another program's."""
+    found = db.execute("PRAGMA quick_check(1)").fetchone()
+    if found != ("ok",):
+        raise sqlite3.DatabaseError(str(found[0]).strip().replace("\n", " ")[:200] if found else "no answer")
+    with closing(sqlite3.connect(":memory:")) as model:
+        model.executescript(_TABLES)
+        if not _columns(model) <= _columns(db):
+            raise sqlite3.DatabaseError("its tables are not those of a validator")
+
+
+def _columns(db: sqlite3.Connection) -> set[tuple[str, str]]:
+    query = "SELECT t.name, c.name FROM sqlite_master t, pragma_table_info(t.name) c WHERE t.type = 'table'"
+    return set(db.execute(query))
+
+
+def _failure(path: Path, error: Exception) -> StateError:
+    """What to do about it. SQLite's operational errors are the disk's; others say that the file is not what it was."""
+    if isinstance(error, OSError | sqlite3.OperationalError):
+        return StateError(f"cannot use the validator's records {path}: {error}; check space and rights")
+    return StateError(
+        f"the validator's records {path} are damaged ({error}): put back a copy of the file. Without one nothing keeps this "
+        "validator from attesting two tallies of one round: move the file away, and start only when the epoch that is open "
+        "now is final"
+    )
 
 
 def place_of_verdict(verdict: Verdict) -> Place:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+import structlog.testing
 
 from roles.messages import TallyRow
 from roles.validator.records import JudgedRows, StateError
@@ -62,7 +66,77 @@ def test_forget_before__what_is_final(tmp_path: Path) -> None:
     records.close()
 
 
-def test_open__damaged_file_is_named(tmp_path: Path) -> None:
-    (tmp_path / "judged.sqlite").write_bytes(b"not a database, by any means" * 100)
-    with pytest.raises(StateError, match=r"judged\.sqlite"):
-        JudgedRows(tmp_path / "judged.sqlite")
+def filled(path: Path) -> JudgedRows:
+    """Records with some of each."""
+    world = make_world()
+    submission = make_submission(world)
+    records = JudgedRows(path)
+    records.keep_rows([(submission, world.row(submission, WORKERS[0]), True)], make_head().open_steps)
+    records.keep_verdict(make_verdict(submission), ("ab", "cd"))
+    records.keep_attestation(ROW)
+    return records
+
+
+def garbage(path: Path) -> None:
+    path.write_bytes(b"not a database, by any means" * 100)
+
+
+def cut_to_nothing(path: Path) -> None:
+    filled(path).close()
+    path.write_bytes(b"")
+
+
+def middle_overwritten(path: Path) -> None:
+    filled(path).close()
+    data = bytearray(path.read_bytes())
+    data[4096:] = b"\xff" * (len(data) - 4096)
+    path.write_bytes(data)
+
+
+def of_another_program(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as db:
+        db.executescript("CREATE TABLE rows (digest TEXT, price INTEGER)")
+
+
+def gone_but_for_its_log(path: Path) -> None:
+    path.with_name("judged.sqlite-wal").write_bytes(b"log")
+
+
+@pytest.mark.parametrize(
+    "spoil", [garbage, cut_to_nothing, middle_overwritten, of_another_program, gone_but_for_its_log]
+)
+def test_open__damaged_file_is_named_and_never_begun_anew(tmp_path: Path, spoil: Callable[[Path], None]) -> None:
+    path = tmp_path / "judged.sqlite"
+    spoil(path)
+    for _ in range(2):
+        with pytest.raises(StateError, match=r"judged\.sqlite are damaged .* put back a copy .* two tallies"):
+            JudgedRows(path)
+
+
+def test_open__file_where_the_folder_should_be_is_no_damage(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("in the way")
+    with pytest.raises(StateError, match="check space and rights"):
+        JudgedRows(tmp_path / "state" / "judged.sqlite")
+
+
+def test_open__killed_while_it_was_made(tmp_path: Path) -> None:
+    (tmp_path / ".judged.sqlite.new").write_bytes(b"half")
+    JudgedRows(tmp_path / "judged.sqlite").close()
+
+
+@pytest.mark.parametrize("value", [b"", b"\x00\xff", "text", 7, 1.5])
+def test_read__damaged_rows_are_passed_over_and_said_once(tmp_path: Path, value: object) -> None:
+    records = filled(tmp_path / "judged.sqlite")
+    with closing(sqlite3.connect(tmp_path / "judged.sqlite")) as db, db:
+        for table, column in (
+            ("opened", "message"),
+            ("rows", "row"),
+            ("verdicts", "message"),
+            ("attestations", "message"),
+        ):
+            db.execute(f"UPDATE {table} SET {column} = ?", (value,))  # noqa: S608 - our own names
+    with structlog.testing.capture_logs() as logs:
+        assert (list(records.rows()), records.opened(), records.verdicts(), records.attestations()) == ([], [], [], [])
+    assert [line["of"] for line in logs] == ["rows", "opened", "verdicts", "attestations"]
+    assert not records.keep_attestation(ROW)  # what it was is lost; that there was one is not
+    records.close()
