@@ -29,7 +29,7 @@ from node.testnet.events import EventTail
 from node.testnet.live import Frame, LiveView, PlainView, View, save_picture, summary_lines
 from node.testnet.picture import Picture
 from node.testnet.plan import NodePlan, TestnetOptions, TestnetPlan, free_ports, make_plan
-from node.testnet.processes import Child, guests_in, processes_of, stop_all
+from node.testnet.processes import Child, guests_in, processes_of, remove_traces, stop_all
 from node.testnet.setup import Prepared, join_command, node_child, prepare_run, restart_command, start_chain
 from roles.shardcast.client import RelayClient
 from roles.shardcast.link import RelayInfo, make_http
@@ -156,6 +156,7 @@ class Testnet:
         if self._chain is not None:
             await self._chain.stop()
         await self._end_leftovers()
+        remove_traces([child.pid for child in self._children.values() if child.code is not None])
 
     def kill(self) -> None:
         """End every process at once; `stop` then has nothing to wait for."""

@@ -8,7 +8,8 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterable, Sequence
+import tempfile
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from node.lifetime import PARENT_VARIABLE
@@ -159,6 +160,16 @@ def processes_of(parent: int) -> list[tuple[int, str]]:
                 command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace").strip()
                 found.append((int(entry.name), command[:120]))
     return found
+
+
+def remove_traces(pids: Collection[int], folder: Path | None = None) -> None:
+    """Remove what nodes killed on the spot could not: their p2pd sockets, and the lock files of their ports."""
+    place = folder or Path(tempfile.gettempdir())
+    for path in (*place.glob("intellect-node-*.sock"), *place.glob("intellect-node-*.lock")):
+        with contextlib.suppress(OSError, ValueError):
+            owner = path.name.split("-")[2] if path.suffix == ".sock" else path.read_text()[:16]
+            if int(owner) in pids:
+                path.unlink()
 
 
 def guests_in(directory: Path) -> list[int]:
