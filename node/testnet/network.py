@@ -240,10 +240,11 @@ class Testnet:
             self._view.say(self._about_crash(node, child))
 
     def _about_crash(self, node: NodePlan, child: Child) -> str:
-        lines = "".join(f"\n    {line}" for line in child.last_lines())
+        tail = "".join(f"\n    {line}" for line in child.last_lines())
+        last = f"; its output is {child.output}" if child.was_killed else f"; its last lines ({child.output}):{tail}"
         wait = f" within {RESTART_SECONDS:.0f} s: the run waits for it" if node.role == "trainer" else ""
         return (
-            f"{node.name} {child.end_in_words}; its last lines ({child.output}):{lines}\n"
+            f"{node.name} {child.end_in_words}{last}\n"
             f"start it again from another terminal{wait}:\n  {restart_command(node)}"
         )
 

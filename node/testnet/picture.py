@@ -10,7 +10,14 @@ from typing import Any
 from node.phrases import phrase_of
 
 Event = Mapping[str, Any]
-QUIET = ("row.unconfirmed", "verdict.delayed", "manifest.accepted", "manifest.missed", "directory.state_changed")
+QUIET = (
+    "ledger.trusted",
+    "row.unconfirmed",
+    "verdict.delayed",
+    "manifest.accepted",
+    "manifest.missed",
+    "directory.state_changed",
+)
 """Events that say little about what a node does now."""
 BARS = "▁▂▃▄▅▆▇█"
 

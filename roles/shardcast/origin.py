@@ -53,6 +53,7 @@ class Origin:
         self, link: RelayLink, *, trainers: Sequence[NodeId] | frozenset[NodeId], patience: float = PATIENCE
     ) -> None:
         self._link, self._trainers, self._patience = link, frozenset(trainers), patience
+        self._refusing: set[NodeId] = set()  # told already: a dead relay is asked again every second
         self._owed: asyncio.Queue[tuple[_Cargo, frozenset[str]]] = asyncio.Queue()
 
     async def publish(self, envelope: Envelope, directory: Path, *, deadline: float = 120.0) -> tuple[NodeId, ...]:
@@ -126,8 +127,11 @@ class Origin:
         try:
             await self._link.send_manifest(relay, envelope)
         except NodeError as error:
-            log.warning("manifest.refused", relay=relay.node, reason=str(error))
+            if relay.node not in self._refusing:
+                self._refusing.add(relay.node)
+                log.warning("manifest.refused", relay=relay.node, reason=str(error))
             return str(error)
+        self._refusing.discard(relay.node)
         return ""
 
     async def _push(self, cargo: _Cargo, relay: RelayInfo) -> bool:
