@@ -321,7 +321,7 @@ class Testnet:
                 f"the ledger's tally says {total} tokens, wallets hold {sum(final.values())}, accepted were {sum(seen.values())}"
             )
         else:
-            self._outcome.notes.append(f"they equal the ledger's tally ({total} tokens) and the verdicts seen")
+            self._outcome.notes.insert(0, f"they equal the ledger's tally ({total} tokens) and the verdicts seen")
 
     def _final_lines(self, frame: Frame) -> list[str]:
         picture = self._picture
