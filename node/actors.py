@@ -232,7 +232,12 @@ def _learner(parts: Parts, base: Path) -> Any:
         micro_batch=training.micro_batch,
         temperature=float(parts.spec.sampling.temperature),
     )
-    return Learner(base, settings)
+    try:
+        return Learner(base, settings)
+    except Exception as error:  # transformers, safetensors and torch raise whatever they like for a wrong model
+        raise ConfigError(
+            f"the model in {base} cannot be loaded: {str(error)[:200] or type(error).__name__}"
+        ) from error
 
 
 def _set_threads(config: NodeConfig) -> None:

@@ -22,6 +22,8 @@ from node.defaults import MAX_CONFIG_BYTES
 from node.errors import ConfigError
 from roles.spec import RunSpec
 
+MAX_WEIGHTS_HEADER = 100 * 2**20
+"""Bytes; the safetensors format's own bound."""
 MODEL_SUFFIXES = (".json", ".safetensors", ".txt", ".model", ".jinja")
 
 
@@ -67,9 +69,41 @@ def model_files(model: Path) -> list[dict[str, Any]]:
     if not model.is_dir():
         raise ConfigError(f"the model folder {model} does not exist")
     files = [path for path in sorted(model.iterdir()) if path.suffix in MODEL_SUFFIXES and path.is_file()]
-    if not any(path.suffix == ".safetensors" for path in files):
+    weights = [path for path in files if path.suffix == ".safetensors"]
+    if not weights:
         raise ConfigError(f"the model folder {model} holds no .safetensors file")
+    for path in weights:
+        _check_weights(path)
+    _check_architecture(model / "config.json")
     return [{"name": path.name, "size": path.stat().st_size, "sha256": _sha256(path)} for path in files]
+
+
+def _check_weights(path: Path) -> None:
+    """Whether the file is as long as its header says: a broken download is told here, not by the trainer."""
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(length)) if length <= MAX_WEIGHTS_HEADER else {}
+        end = max(int(item["data_offsets"][1]) for name, item in header.items() if name != "__metadata__")
+        is_whole = path.stat().st_size == 8 + length + end
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
+        is_whole = False
+    if not is_whole:
+        raise ConfigError(f"{path} is not a whole safetensors file; fetch the model again")
+
+
+def _check_architecture(path: Path) -> None:
+    try:
+        held = json.loads(path.read_text())["architectures"]
+        is_causal = any(str(name).endswith(("ForCausalLM", "LMHeadModel")) for name in held)
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}; a model folder holds its config.json") from error
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ConfigError(f"{path} is not a model's config.json: it names no architectures") from error
+    if not is_causal:
+        raise ConfigError(f"the model of {path} is {', '.join(map(str, held))[:80]}: a causal language model is needed")
 
 
 def _sha256(path: Path) -> str:

@@ -214,8 +214,11 @@ class Testnet:
 
     def _is_trainer_lost(self) -> bool:
         """Whether it is gone and the time to start it again by hand is over."""
-        if not self._children["trainer"].has_crashed or self._picture.has_ended or self._has_restarted("trainer"):
+        trainer = self._children["trainer"]
+        if not trainer.has_crashed or self._picture.has_ended or self._has_restarted("trainer"):
             return False
+        if not trainer.was_killed and not self._picture.nodes["trainer"].is_ready:
+            return True  # it never came up: the same would happen again
         return time.monotonic() - self._crashed["trainer"][0] > RESTART_SECONDS
 
     def _has_restarted(self, name: str) -> bool:

@@ -1,0 +1,87 @@
+"""A run is made only of a model and a draft that can be run: everything wrong is a sentence, before it costs gas."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dht.identity import NodeKey
+from ledger.records import Operator
+from node.errors import ConfigError
+from node.run_creation import NOWHERE, build_spec, default_model, model_files, read_draft
+
+OPERATOR = Operator(NodeKey(bytes(32)).node, "0x" + "11" * 20, "0x" + "11" * 20)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A copy of the built-in model, to be spoilt."""
+    return Path(shutil.copytree(default_model(), tmp_path / "model"))
+
+
+def draft(**changes: Any) -> dict[str, Any]:
+    return {**read_draft(None), **changes}
+
+
+def test_build_spec__the_built_in_draft() -> None:
+    spec = build_spec(draft(), model=default_model(), place=NOWHERE, validators=[OPERATOR], trainers=[OPERATOR])
+    assert spec.name == "worked sums"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"tasks": 3}, "tasks is a list of tables"),
+        ({"tasks": [3]}, "tasks is a list of tables"),
+        ({"tasks": [{"name": "chess"}]}, "unknown task 'chess'"),
+        ({"model": 3}, "model is a table"),
+        ({"ledger": []}, "ledger is a table"),
+        ({"quorum": "x"}, "quorum: "),
+        ({"quorum": 9}, "quorum must be more than half"),
+        ({"colour": "red"}, "colour: there is no such setting"),
+        ({"sampling": {"temperature": 1.0}}, "sampling.temperature: a text in quotation marks"),
+        ({"name": {1, 2}}, "holds a date, a time or another value"),
+    ],
+)
+def test_build_spec__wrong_field_is_named(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        build_spec(draft(**changes), model=default_model(), place=NOWHERE, validators=[OPERATOR], trainers=[OPERATOR])
+
+
+def test_model_files__without_weights(model: Path) -> None:
+    (model / "model.safetensors").unlink()
+    with pytest.raises(ConfigError, match=r"holds no \.safetensors file"):
+        model_files(model)
+
+
+@pytest.mark.parametrize("size", [0, 7, 100, 100_000])
+def test_model_files__truncated_weights(model: Path, size: int) -> None:
+    path = model / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:size])
+    with pytest.raises(ConfigError, match="is not a whole safetensors file"):
+        model_files(model)
+
+
+@pytest.mark.parametrize("header", [b"[]", b"{}", b'{"w":3}', b'{"w":{"data_offsets":[]}}', b"\xff"])
+def test_model_files__weights_with_a_wrong_header(model: Path, header: bytes) -> None:
+    (model / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    with pytest.raises(ConfigError, match="is not a whole safetensors file"):
+        model_files(model)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ("nonsense", "names no architectures"),
+        ("{}", "names no architectures"),
+        (json.dumps({"architectures": ["T5ForConditionalGeneration"]}), "a causal language model is needed"),
+    ],
+)
+def test_model_files__not_a_causal_language_model(model: Path, config: str, said: str) -> None:
+    (model / "config.json").write_text(config)
+    with pytest.raises(ConfigError, match=said):
+        model_files(model)
