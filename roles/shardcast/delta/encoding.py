@@ -1,0 +1,134 @@
+"""Making a delta of two checkpoints: a header, then each file's blocks and its SHA-256."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+from dht.encoding import encode
+from roles.shardcast.delta.block import encode_block
+from roles.shardcast.delta.plan import FORMATS, MAX_FILES, MAX_HEADER, Block, Plan, plan_blocks, plan_file
+from roles.shardcast.disk import sync_directory
+
+T = TypeVar("T")
+A = TypeVar("A")
+
+MAGIC = b"INDELTA1"
+SAME, LITERAL, CODED = 0, 1, 2
+BLOCK_HEAD = struct.Struct("<BI")
+WORTHWHILE_SHARE = 0.5
+"""A delta greater than this share of the whole is not worth the base it ties its reader to."""
+THREADS = min(4, os.cpu_count() or 1)
+AHEAD = THREADS + 1
+"""Blocks read but not written yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaReport:
+    """What a delta came to. Sizes in bytes; `elements` counts the floats compared, `changed` those that differ."""
+
+    full_bytes: int
+    delta_bytes: int
+    changed: int
+    elements: int
+
+    @property
+    def is_worthwhile(self) -> bool:
+        """False: send the whole checkpoint instead."""
+        return self.delta_bytes <= WORTHWHILE_SHARE * self.full_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Coded:
+    """A block as it stands in a delta."""
+
+    mode: int
+    payload: bytes
+    changed: int
+    elements: int
+
+
+def encode_delta(base: Path, new: Path, out: Path) -> DeltaReport:
+    """Write to `out` what turns the checkpoint in `base` into the one in `new`, lossless; replaced at once when done.
+
+    Files as a manifest takes them: no hidden ones, no sub-directories. Blocking; holds a few blocks of 8 MiB. Raises
+    ValueError when `new` has no file or too many, OSError when a file cannot be read or written.
+    """
+    paths = sorted(path for path in new.iterdir() if path.is_file() and not path.name.startswith("."))
+    if not 0 < len(paths) <= MAX_FILES:
+        raise ValueError(f"{new} holds {len(paths)} files: no checkpoint")
+    plan = Plan(files=tuple(plan_file(base / path.name, path) for path in paths))
+    header = encode(plan)
+    if len(header) > MAX_HEADER:
+        raise ValueError(f"{new} holds too many kinds of tensors in turn")
+    temporary = out.with_name(f".{out.name}.tmp")
+    with temporary.open("wb") as file, ThreadPoolExecutor(THREADS) as pool:
+        file.write(MAGIC + struct.pack("<I", len(header)) + header)
+        changed = elements = 0
+        for entry, path in zip(plan.files, paths, strict=True):
+            for coded in _write_blocks(file, base / path.name, path, list(plan_blocks(entry)), pool):
+                changed, elements = changed + coded.changed, elements + coded.elements
+        delta_bytes = file.tell()
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, out)
+    sync_directory(out.parent)
+    return DeltaReport(sum(path.stat().st_size for path in paths), delta_bytes, changed, elements)
+
+
+def _write_blocks(
+    out: BinaryIO, base: Path, new: Path, blocks: list[Block], pool: ThreadPoolExecutor
+) -> Iterator[Coded]:
+    """One file's blocks, then its digest. Blocks are read and hashed here while the pool codes those before."""
+    digest = hashlib.sha256()
+    with new.open("rb") as after, (base if base.is_file() else new).open("rb") as before:
+
+        def read(block: Block) -> tuple[Block, bytes, bytes]:
+            data = read_exactly(after, block.start, block.size)
+            digest.update(data)
+            return block, b"" if block.base < 0 else read_exactly(before, block.base, block.size), data
+
+        for coded in map_ahead(pool, lambda job: _code(*job), map(read, blocks)):
+            out.write(BLOCK_HEAD.pack(coded.mode, len(coded.payload)) + coded.payload)
+            yield coded
+    out.write(digest.digest())
+
+
+def _code(block: Block, base: bytes, new: bytes) -> Coded:
+    form = FORMATS.get(block.kind)
+    elements = len(form.view(new)) if form else 0
+    if block.base >= 0 and base == new:
+        return Coded(SAME, b"", 0, elements)
+    if form is None:
+        return Coded(LITERAL, new, 0, 0)
+    payload, changed = encode_block(base, new, form)
+    return (
+        Coded(CODED, payload, changed, elements) if len(payload) < len(new) else Coded(LITERAL, new, changed, elements)
+    )
+
+
+def map_ahead(pool: ThreadPoolExecutor, work: Callable[[A], T], jobs: Iterable[A]) -> Iterator[T]:
+    """Results in order; at most `AHEAD` jobs are taken before the oldest one's result is."""
+    waiting: deque[Future[T]] = deque()
+    for job in jobs:
+        waiting.append(pool.submit(work, job))
+        if len(waiting) >= AHEAD:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()
+
+
+def read_exactly(file: BinaryIO, start: int, size: int) -> bytes:
+    """`size` bytes at `start`. Raises OSError when the file has become shorter."""
+    file.seek(start)
+    data = file.read(size)
+    if len(data) != size:
+        raise OSError(f"{file.name} is shorter than it was")
+    return data

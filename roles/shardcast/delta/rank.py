@@ -1,0 +1,100 @@
+"""Rank and select over a subset of a block's elements: which of them is the i-th element, and the other way round."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Integers = NDArray[np.int64]
+Words = NDArray[np.uint64]
+
+SELECT_BIT = np.array([([bit for bit in range(8) if byte >> bit & 1] + [0] * 8)[:8] for byte in range(256)], np.int64)
+"""Where the n-th set bit of a byte is, (256, 8)."""
+
+
+class Subset(Protocol):
+    """Elements of one class, in order of position."""
+
+    @property
+    def size(self) -> int:
+        """How many there are."""
+        ...
+
+    def rank(self, positions: Integers) -> Integers:
+        """Positions of members, ascending -> how many members lie before each."""
+        ...
+
+    def select(self, ranks: Integers) -> Integers:
+        """Inverse of `rank`; ranks are below `size`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A subset by its positions: for small ones, or when most members are asked for."""
+
+    positions: Integers
+
+    @property
+    def size(self) -> int:
+        """How many there are."""
+        return len(self.positions)
+
+    def rank(self, positions: Integers) -> Integers:
+        """By bisection."""
+        return np.searchsorted(self.positions, positions).astype(np.int64, copy=False)
+
+    def select(self, ranks: Integers) -> Integers:
+        """By index."""
+        return self.positions[ranks]
+
+
+@dataclass(frozen=True, slots=True)
+class Bitmap:
+    """A subset as one bit an element in 64-bit words, with the count of members before each word: for great subsets of
+    which few members are asked for; nothing is listed."""
+
+    words: Words
+    before: Integers
+
+    @property
+    def size(self) -> int:
+        """How many there are."""
+        return int(self.before[-1])
+
+    def rank(self, positions: Integers) -> Integers:
+        """Members before the word, and those in the word below the bit."""
+        word = positions >> 6
+        below = (np.uint64(1) << (positions & 63).astype(np.uint64)) - np.uint64(1)
+        ranks: Integers = self.before[word] + np.bitwise_count(self.words[word] & below)
+        return ranks
+
+    def select(self, ranks: Integers) -> Integers:
+        """The word by bisection, the byte by sums of its bytes' counts (one multiplication), the bit by table."""
+        word = np.searchsorted(self.before, ranks, side="right") - 1
+        found = self.words[word].astype("<u8")
+        sums = np.bitwise_count(found.view(np.uint8)).view("<u8") * np.uint64(0x0101010101010101)
+        left, each = (ranks - self.before[word]).astype(np.uint8), np.arange(len(word))
+        byte = (sums.view(np.uint8).reshape(-1, 8) <= left[:, None]).sum(axis=1)
+        left -= (sums << np.uint64(8)).view(np.uint8).reshape(-1, 8)[each, byte]
+        bit = SELECT_BIT[found.view(np.uint8).reshape(-1, 8)[each, byte], left]
+        positions: Integers = 64 * word + 8 * byte + bit
+        return positions
+
+
+def pack_words(mask: NDArray[np.bool_]) -> Words:
+    """64 elements a word, the first in the lowest bit; zeros after the last."""
+    packed = np.packbits(mask, bitorder="little")
+    padded = np.zeros(-(-len(mask) // 64) * 8, np.uint8)
+    padded[: len(packed)] = packed
+    return padded.view("<u8").astype(np.uint64, copy=False)
+
+
+def bitmap(words: Words) -> Bitmap:
+    """Counts the members before each word."""
+    before = np.zeros(len(words) + 1, np.int64)
+    np.cumsum(np.bitwise_count(words), out=before[1:])
+    return Bitmap(words, before)
