@@ -206,6 +206,7 @@ class Relay:
                     self._link,
                     kept.layout,
                     self._opener(kept),
+                    digest=kept.digest,
                     hints=hints,
                     arrived=lambda index: self._count(kept.layout.size(index)),
                 )

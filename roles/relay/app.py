@@ -18,6 +18,7 @@ from roles.relay.desk import Desk
 from roles.relay.metrics import MAX_CODES, Counters, prometheus_text
 from roles.relay.ranges import parse_range
 from roles.relay.refusal import Refusal
+from roles.relay.server import ZERO_COPY
 from roles.relay.sponsor import MAX_FORM
 from roles.relay.uploads import Uploads
 from roles.shardcast.blobs import BlobReader
@@ -26,6 +27,8 @@ from roles.shardcast.errors import StaleCheckpoint, StoreFull, WrongBytes
 log = structlog.get_logger("relay")
 
 LONGEST_WAIT = 10.0
+FILE_STEP = 2**20
+"""Bytes a reader must take before its time limit begins anew."""
 Handler = Callable[[Request], Awaitable[Response]]
 
 
@@ -44,6 +47,7 @@ class RelayRoutes:
             ("/blobs/{digest}", "GET", self.get_blob),
             ("/manifests/{digest}", "PUT", self._uploads.put_manifest),
             ("/manifests/{digest}", "GET", self.get_manifest),
+            ("/manifests/{digest}/shards", "GET", self.list_shards),
             ("/manifests", "GET", self.list_manifests),
             ("/register", "POST", self.register),
             ("/spec", "GET", self.get_spec),
@@ -79,12 +83,10 @@ class RelayRoutes:
         reader = await store.open(digest)
         if reader is None:
             raise Refusal(404, "not_held", "this relay does not hold that blob")
-        return _BlobResponse(reader, self._counted(reader.blocks(start, length)), status, headers, media)
+        return _BlobResponse(reader, (start, length), self._count_served, status, headers, media)
 
-    async def _counted(self, blocks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        async for block in blocks:
-            self._counters.bytes_served += len(block)
-            yield block
+    def _count_served(self, size: int) -> None:
+        self._counters.bytes_served += size
 
     async def get_manifest(self, request: Request) -> Response:
         """The manifest's envelope as it was signed."""
@@ -92,6 +94,22 @@ class RelayRoutes:
         if kept is None:
             raise Refusal(404, "not_held", "this relay does not hold that manifest")
         return Response(kept.data, media_type="application/octet-stream")
+
+    async def list_shards(self, request: Request) -> Response:
+        """Which shards of a checkpoint are here, as a number whose bit i is shard i, in hexadecimal.
+
+        With X-Wait, and X-Known saying how many the asker knows of, the answer waits until there is another.
+        """
+        kept = self._shelf.catalogue.find(digest_in_path(request))
+        if kept is None:
+            raise Refusal(404, "not_held", "this relay does not hold that manifest")
+        until = time.monotonic() + _waiting_time(request)
+        known = request.headers.get("x-known", "")
+        held = self._shelf.holdings(kept)
+        while known == str(held.bit_count()) and (left := until - time.monotonic()) > 0:
+            await self._shelf.store.wait_for_any(left)
+            held = self._shelf.holdings(kept)
+        return JSONResponse({"held": f"{held:x}"})
 
     async def list_manifests(self, request: Request) -> Response:
         """Checkpoints kept, newest first, with the count of shards that are here."""
@@ -179,19 +197,44 @@ class RelayRoutes:
 
 
 class _BlobResponse(StreamingResponse):
-    """Closes the blob however the response ends."""
+    """A span of a blob: without a copy where the server can, in blocks elsewhere. Closes it however the response ends."""
 
     def __init__(
-        self, reader: BlobReader, blocks: AsyncIterator[bytes], status: int, headers: dict[str, str], media: str
+        self,
+        reader: BlobReader,
+        span: tuple[int, int],
+        count: Callable[[int], None],
+        status: int,
+        headers: dict[str, str],
+        media: str,
     ) -> None:
-        super().__init__(blocks, status, headers, media)
-        self._reader = reader
+        super().__init__(self._counted(), status, headers, media)
+        self._reader, self._span, self._count = reader, span, count
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await super().__call__(scope, receive, send)
+            if ZERO_COPY in scope.get("extensions", {}):
+                await self._send_file(send)
+            else:
+                await super().__call__(scope, receive, send)
+        except ClientDisconnect:
+            return
         finally:
             self._reader.close()
+
+    async def _send_file(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        start, length = self._span
+        for offset in range(start, start + length, FILE_STEP):
+            step = min(FILE_STEP, start + length - offset)
+            await send({"type": ZERO_COPY, "file": self._reader.file, "offset": offset, "count": step})
+            self._count(step)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _counted(self) -> AsyncIterator[bytes]:
+        async for block in self._reader.blocks(*self._span):
+            self._count(len(block))
+            yield block
 
 
 class _Outermost:

@@ -15,11 +15,13 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any, BinaryIO, cast
 
+import h11
 import structlog
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from dht.errors import NodeError
@@ -27,6 +29,7 @@ from dht.errors import NodeError
 log = structlog.get_logger("relay")
 
 MAX_HEAD = 32 * 1024
+ZERO_COPY = "http.response.zerocopysend"
 START_SECONDS = 10.0
 GRACE = 1
 
@@ -56,6 +59,8 @@ class GuardedProtocol(H11Protocol):
         self._limits, self._open = limits, open_by_address
         self._deadline: asyncio.TimerHandle | None = None
         self._address = ""
+        self._inner = cast(ASGIApp, self.app)
+        self.app = cast(Any, self._with_files)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Count the connection and start waiting for its first request."""
@@ -98,6 +103,28 @@ class GuardedProtocol(H11Protocol):
         """The reader took it."""
         self._expect(None)
         super().resume_writing()
+
+    async def _with_files(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The application, which may send files by ASGI's zero-copy extension: from the page cache to the socket."""
+
+        async def sending(message: Message) -> None:
+            if message["type"] == ZERO_COPY:
+                await self._send_file(message["file"], message["offset"], message["count"])
+            else:
+                await send(message)
+
+        await self._inner({**scope, "extensions": {ZERO_COPY: {}}}, receive, sending)
+
+    async def _send_file(self, file: BinaryIO, offset: int, count: int) -> None:
+        if self.transport.is_closing():
+            raise ClientDisconnect
+        self.conn.send_with_data_passthrough(h11.Data(data=cast(bytes, range(count))))  # only its length is looked at
+        try:
+            async with asyncio.timeout(self._limits.reader):
+                await self.loop.sendfile(self.transport, file, offset, count)
+        except (OSError, TimeoutError) as error:  # the reader went away, or does not read
+            self.transport.abort()
+            raise ClientDisconnect from error
 
     def _expect(self, seconds: float | None) -> None:
         if self._deadline is not None:

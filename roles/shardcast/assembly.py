@@ -145,12 +145,11 @@ class ShardWriter:
         await asyncio.to_thread(assembly.mark, self._index)
 
     async def _flush(self) -> None:
-        data = bytes(self._pending)
-        self._pending.clear()
+        data, self._pending = self._pending, bytearray()
         if data:
             await asyncio.to_thread(self._place, data)
 
-    def _place(self, data: bytes) -> None:
+    def _place(self, data: bytearray) -> None:
         view = memoryview(data)
         pieces = self._assembly.layout.pieces(self._index, skip=self._written, length=len(data))
         try:

@@ -21,7 +21,8 @@ READ_BLOCK = 2**18
 class BlobWriter:
     """Takes one blob's bytes, exactly `size` of them. Leaving it without `commit` deletes them.
 
-    `stored` is called once the blob is in place, `left` when the writer is done with, either way.
+    `stored` is called once the blob is in place, `left` when the writer is done with, either way. Without `is_durable`
+    a power cut may lose or tear the blob, which whoever reads it next must find out; a kill loses nothing.
     """
 
     def __init__(
@@ -33,7 +34,9 @@ class BlobWriter:
         final: Path,
         stored: Callable[[], None],
         left: Callable[[], None],
+        is_durable: bool = True,
     ) -> None:
+        self._is_durable = is_durable
         self._digest, self._size, self._path, self._final = digest, size, temporary, final
         self._stored, self._left = stored, left
         self._hash, self._pending, self.received = hashlib.sha256(), bytearray(), 0
@@ -70,8 +73,7 @@ class BlobWriter:
         self._stored()
 
     async def _flush(self) -> None:
-        data = bytes(self._pending)
-        self._pending.clear()
+        data, self._pending = self._pending, bytearray()
         await self._in_thread(lambda: self._append(data))
 
     async def _in_thread(self, work: Callable[[], None]) -> None:
@@ -80,7 +82,7 @@ class BlobWriter:
         except OSError as error:
             raise StoreFull(f"the disk took no more: {error.strerror}") from error
 
-    def _append(self, data: bytes) -> None:
+    def _append(self, data: bytearray) -> None:
         if self._file is None:
             self._file = self._path.open("wb")
         self._file.write(data)
@@ -91,20 +93,22 @@ class BlobWriter:
         if file is None:
             raise ValueError("nothing was written")
         file.flush()
-        os.fsync(file.fileno())
+        if self._is_durable:
+            os.fsync(file.fileno())
         folder = self._final.parent
         if not folder.exists():
             folder.mkdir(exist_ok=True)
             sync_directory(folder.parent)
         os.replace(self._path, self._final)
-        sync_directory(folder)
+        if self._is_durable:
+            sync_directory(folder)
 
 
 class BlobReader:
     """An open blob."""
 
     def __init__(self, file: BinaryIO, size: int) -> None:
-        self._file, self.size = file, size
+        self.file, self.size = file, size
 
     async def blocks(self, start: int, length: int) -> AsyncIterator[bytes]:
         """`length` bytes from `start`, in blocks of at most 256 KiB."""
@@ -116,8 +120,8 @@ class BlobReader:
             start, length = start + len(block), length - len(block)
 
     def _read(self, start: int, length: int) -> bytes:
-        return os.pread(self._file.fileno(), length, start)
+        return os.pread(self.file.fileno(), length, start)
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        self.file.close()

@@ -195,7 +195,9 @@ class RelayClient:
                 return assembly.final
         try:
             if assembly.missing:
-                gatherer = ShardGatherer(self.link, assembly.layout, assembly.writer, hints=relays)
+                gatherer = ShardGatherer(
+                    self.link, assembly.layout, assembly.writer, digest=assembly.digest, hints=relays
+                )
                 await gatherer.gather(tuple(assembly.missing))
             return await asyncio.to_thread(assembly.finish)
         finally:

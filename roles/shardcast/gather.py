@@ -1,14 +1,18 @@
-"""Fetching many shards: any order, any relay, bounded at once, each sink verified on arrival. Used by clients and relays."""
+"""Fetching many shards: any order, any relay, bounded at once, each sink verified on arrival. Used by clients and relays.
+
+A few relays are asked again and again which shards they hold; the answer comes the moment they hold another. So nobody
+guesses which shard has come where, and a chain of relays moves at the pace of its slowest link.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import random
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 
-from dht.errors import NodeError, TransportError
+from dht.errors import NodeError, PeerError, TransportError
 from roles.shardcast.errors import Oversize, WrongBytes
 from roles.shardcast.link import RelayInfo, RelayLink, Sink
 from roles.shardcast.shards import Layout
@@ -19,6 +23,14 @@ WAIT_FOR_SHARD = 0.5
 """Seconds a relay is asked to hold a request for a shard on its way to it."""
 FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 1.0
+ASKED = 4
+"""Relays asked which shards they hold."""
+ANSWER_WITHIN = 5.0
+ASK_AGAIN = 0.25
+BREATH = 0.02
+"""Least seconds between two questions to one relay, however fast shards reach it."""
+FROM_ONE = 2
+"""Shards at once from one relay that is still receiving: more would share its link, and all come late."""
 
 
 class ShardGatherer:
@@ -31,12 +43,17 @@ class ShardGatherer:
         layout: Layout,
         open_sink: Callable[[int], Sink | None],
         *,
+        digest: str,
         hints: Sequence[str] = (),
         arrived: Callable[[int], None] = lambda index: None,
     ) -> None:
         self._link, self._layout, self._open_sink, self._hints = link, layout, open_sink, tuple(hints)
-        self._arrived = arrived
+        self._digest, self._arrived = digest, arrived
         self._moved = time.monotonic()
+        self._holdings: dict[str, int] = {}
+        self._doubted: dict[str, bool] = {}
+        self._busy: Counter[str] = Counter()
+        self._news = asyncio.Event()
 
     async def gather(self, missing: Iterable[int]) -> None:
         """Fetch them all. Raises TransportError after `stall` seconds without one arriving, StoreFull at once."""
@@ -46,15 +63,42 @@ class ShardGatherer:
         self._moved = time.monotonic()
         try:
             async with asyncio.TaskGroup() as group:
-                for _ in range(min(self._link.limits.concurrency, len(queue))):
-                    group.create_task(self._work(queue))
+                scouts = [group.create_task(self._scout(relay)) for relay in self._link.order(self._hints, most=ASKED)]
+                async with asyncio.TaskGroup() as workers:
+                    for _ in range(min(self._link.limits.concurrency, len(queue))):
+                        workers.create_task(self._work(queue))
+                for scout in scouts:
+                    scout.cancel()
         except BaseExceptionGroup as errors:
             raise first_error(errors) from errors
+
+    async def _scout(self, relay: RelayInfo) -> None:
+        """Keep what is known of the relay's shards fresh."""
+        every = (1 << len(self._layout.manifest.shards)) - 1
+        while True:
+            before = self._holdings.get(relay.node)
+            if before == every:
+                await self._pause(LONGEST_PAUSE)
+                continue
+            known = None if before is None else before.bit_count()
+            try:
+                held = await self._link.read_holdings(relay, self._digest, known=known, wait=ANSWER_WITHIN)
+            except (PeerError, TransportError):
+                self._holdings.pop(relay.node, None)
+                await asyncio.sleep(ASK_AGAIN)
+                continue
+            was_doubted = self._doubted.pop(relay.node, False)
+            await asyncio.sleep(ASK_AGAIN if was_doubted else BREATH)
+            self._holdings[relay.node] = held & every
+            self._tell()
 
     async def _work(self, queue: deque[int]) -> None:
         misses, pause = 0, FIRST_PAUSE
         while queue:
-            index = queue.pop()
+            index = self._next(queue)
+            if index is None:  # what is to be had comes from relays that are busy with us
+                await self._pause(LONGEST_PAUSE)
+                continue
             if await self._try_all(index, WAIT_FOR_SHARD if misses >= PATIENT_AFTER else 0.0):
                 self._moved, misses, pause = time.monotonic(), 0, FIRST_PAUSE
                 continue
@@ -63,11 +107,50 @@ class ShardGatherer:
             if time.monotonic() - self._moved > self._link.limits.stall:  # WGT-12
                 raise TransportError(f"no relay gave a shard for {self._link.limits.stall:g} seconds")
             if misses >= PATIENT_AFTER:
-                await asyncio.sleep(pause)
+                await self._pause(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
+
+    def _next(self, queue: deque[int]) -> int | None:
+        """Take a shard that some relay says it holds and has a place for; any one when no relay has one.
+
+        None when only relays without a free place have one.
+        """
+        free = busy = 0
+        for node, held in self._holdings.items():
+            if self._busy[node] < self._places(held):
+                free |= held
+            else:
+                busy |= held
+        index = next((index for index in reversed(queue) if free >> index & 1), None)
+        if index is None:
+            if any(busy >> index & 1 for index in queue):
+                return None
+            index = queue[-1]
+        queue.remove(index)
+        return index
+
+    def _places(self, held: int) -> int:
+        """How many shards are fetched at once from a relay that holds so much."""
+        is_whole = held.bit_count() == len(self._layout.manifest.shards)
+        return self._link.limits.concurrency if is_whole else FROM_ONE
+
+    async def _pause(self, seconds: float) -> None:
+        """Until there is news of a shard, at the latest after so long."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._news.wait()
+        except TimeoutError:
+            return
+
+    def _tell(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
 
     async def _try_all(self, index: int, wait: float) -> bool:
         for relay in self._link.order(self._hints):
+            held = self._holdings.get(relay.node)
+            if held is not None and not (held >> index & 1 and self._busy[relay.node] < self._places(held)):
+                continue
             sink = self._open_sink(index)
             if sink is None or await self._try_one(relay, index, sink, wait):
                 return True
@@ -75,6 +158,7 @@ class ShardGatherer:
 
     async def _try_one(self, relay: RelayInfo, index: int, sink: Sink, wait: float) -> bool:
         digest, size = self._layout.manifest.shards[index], self._layout.size(index)
+        self._busy[relay.node] += 1
         try:
             async with sink:
                 await self._link.receive(relay, digest, limit=size, sink=sink, wait=wait)
@@ -82,9 +166,19 @@ class ShardGatherer:
             self._link.choice.failed(relay.node)  # the manifest's word stands: here it is the relay that lies
             return False
         except (WrongBytes, TransportError):
+            self._doubt(relay.node, index)
             return False
+        finally:
+            self._busy[relay.node] -= 1
+            self._tell()
         self._arrived(index)
         return True
+
+    def _doubt(self, node: str, index: int) -> None:
+        """The relay did not give what it said it holds."""
+        self._doubted[node] = True
+        if node in self._holdings:
+            self._holdings[node] &= ~(1 << index)
 
 
 def first_error(errors: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -24,6 +24,7 @@ from roles.shardcast.errors import NotHeld, Oversize, RelayRefused, WrongBytes
 from roles.shardcast.grants import seal_grant
 from roles.shardcast.manifest import MAX_MANIFEST_BYTES, manifest_digest
 from roles.shardcast.server_choice import ServerChoice
+from roles.shardcast.wide_reads import WideTransport
 
 log = structlog.get_logger("shardcast")
 
@@ -90,7 +91,7 @@ Content = Callable[[], AsyncIterator[bytes]]
 def make_http(*, connections: int = 64) -> httpx.AsyncClient:
     """The client every node uses. Proxy variables are not read: relays on loopback must be reached (BOOT-06)."""
     limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections, keepalive_expiry=4.0)
-    return httpx.AsyncClient(trust_env=False, follow_redirects=False, limits=limits)
+    return httpx.AsyncClient(trust_env=False, follow_redirects=False, transport=WideTransport(limits))
 
 
 class RelayLink:
@@ -176,9 +177,30 @@ class RelayLink:
                     await _check_reply(reply)
                 return await _read_all(reply, length)
 
-    async def send(self, relay: RelayInfo, digest: str, size: int, content: Content) -> None:
-        """Upload a blob under a fresh grant, unless the relay has it. Raises TransportError."""
-        if await self.is_held(relay, digest):
+    async def read_holdings(
+        self, relay: RelayInfo, manifest: str, *, known: int | None = None, wait: float = 0.0
+    ) -> int:
+        """Which shards of a checkpoint the relay says it holds: bit i is shard i.
+
+        The relay is asked to answer within `wait` seconds, sooner when it no longer holds `known` of them. Raises
+        NotHeld when it does not know the checkpoint (or does not tell), TransportError.
+        """
+        headers = {"X-Wait": f"{wait:g}"} | ({} if known is None else {"X-Known": str(known)})
+        with self._scored(relay):
+            async with (
+                asyncio.timeout(self.limits.total(MAX_REPLY) + wait),
+                self._request("GET", relay, f"/manifests/{manifest}/shards", headers=headers) as reply,
+            ):
+                await _check_reply(reply)
+                data = await _read_all(reply, MAX_REPLY)
+        try:
+            return int(str(httpx.Response(200, content=data).json()["held"]), 16)
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise TransportError(f"relay {relay.node} does not say which shards it holds") from error
+
+    async def send(self, relay: RelayInfo, digest: str, size: int, content: Content, *, ask: bool = True) -> None:
+        """Upload a blob under a fresh grant; with `ask`, unless the relay has it. Raises TransportError."""
+        if ask and await self.is_held(relay, digest):
             return
         headers = self._grant(relay, digest, size) | {"Content-Length": str(size)}
         started = time.monotonic()
@@ -238,7 +260,7 @@ class RelayLink:
 
     async def _pour(self, reply: httpx.Response, sink: Sink, limit: int) -> int:
         size = 0
-        async for block in reply.aiter_raw(1 << 18):
+        async for block in reply.aiter_raw():
             size += len(block)
             if size > limit:
                 raise Oversize(f"the blob has more than {limit} bytes")

@@ -31,6 +31,8 @@ COPIES = 2
 PATIENCE = 5.0
 """Seconds the second copy may take longer than the first."""
 RETRY = 1.0
+SHARDS_AT_ONCE = 2
+"""Sent beside each other to one relay: enough to fill the link, few enough that the first one is there soon."""
 SHARD_TRIES = 3
 MOST_OFFERED = 32
 OFFER_SECONDS = 10.0
@@ -44,6 +46,11 @@ class _Cargo:
     envelope: Envelope
     directory: Path
     layout: Layout
+
+    @property
+    def digest(self) -> str:
+        """The manifest's."""
+        return manifest_digest(self.envelope)
 
 
 class Origin:
@@ -135,13 +142,14 @@ class Origin:
         return ""
 
     async def _push(self, cargo: _Cargo, relay: RelayInfo) -> bool:
-        queue = list(range(len(cargo.layout.manifest.shards)))
         try:
+            held = await self._link.read_holdings(relay, cargo.digest)
+            queue = [index for index in range(len(cargo.layout.manifest.shards)) if not held >> index & 1]
             async with asyncio.TaskGroup() as group:
-                for _ in range(min(self._link.limits.concurrency, len(queue))):
+                for _ in range(min(SHARDS_AT_ONCE, len(queue))):
                     group.create_task(self._push_shards(relay, cargo, queue))
-        except BaseExceptionGroup as errors:
-            trouble = first_error(errors)
+        except (NodeError, BaseExceptionGroup) as errors:
+            trouble = first_error(errors) if isinstance(errors, BaseExceptionGroup) else errors
             if not isinstance(trouble, NodeError | OSError):
                 raise
             log.warning("copy.failed", relay=relay.node, reason=str(trouble))
@@ -154,7 +162,7 @@ class Origin:
             digest, size = cargo.layout.manifest.shards[index], cargo.layout.size(index)
             for left in reversed(range(SHARD_TRIES)):
                 try:
-                    await self._link.send(relay, digest, size, partial(_blocks, cargo, index))
+                    await self._link.send(relay, digest, size, partial(_blocks, cargo, index), ask=False)
                     break
                 except RelayRefused:
                     raise

@@ -47,10 +47,13 @@ class Shelf:
         self._discard(await self.catalogue.add(kept))
 
     def begin(self, digest: str, size: int, *, is_shard: bool) -> BlobWriter:
-        """Open a writer; for a shard, older checkpoints are dropped if they must be. Raises StoreFull."""
+        """Open a writer; for a shard, older checkpoints are dropped if they must be. Raises StoreFull.
+
+        Shards are not synced one by one: others hold them, and one that a power cut damaged is pulled again.
+        """
         while True:
             try:
-                return self.store.begin(digest, size)
+                return self.store.begin(digest, size, is_durable=not is_shard)
             except StoreFull:
                 if not is_shard or not self._drop_oldest(digest):
                     raise
@@ -62,6 +65,11 @@ class Shelf:
     def held(self, kept: KeptCheckpoint) -> int:
         """Count of the shards here."""
         return sum(shard in self.store for shard in kept.manifest.shards)
+
+    def holdings(self, kept: KeptCheckpoint) -> int:
+        """Which shards are here: bit i is shard i."""
+        bits = "".join("1" if shard in self.store else "0" for shard in reversed(kept.manifest.shards))
+        return int(bits, 2)
 
     def _drop_oldest(self, wanted: str) -> bool:
         checkpoints = list(self.catalogue)

@@ -66,6 +66,7 @@ class BlobStore:
         self._pinned: set[str] = set()
         self._receiving: dict[str, int] = {}
         self._arrivals: dict[str, asyncio.Event] = {}
+        self._next_arrival = asyncio.Event()
         self._reserved = 0
         self._serial = 0
         self.used = 0
@@ -93,8 +94,9 @@ class BlobStore:
         """Never evict this blob (the spec, data sets), whether it is here yet or not."""
         self._pinned.add(digest)
 
-    def begin(self, digest: str, size: int) -> BlobWriter:
-        """Reserve room and open a writer. Raises StoreFull."""
+    def begin(self, digest: str, size: int, *, is_durable: bool = True) -> BlobWriter:
+        """Reserve room and open a writer. Raises StoreFull. What a power cut did to one that is not durable is found
+        when it is first opened again."""
         self._make_room(size)
         self._reserved += size
         self._serial += 1
@@ -106,6 +108,7 @@ class BlobStore:
             final=self._path(digest),
             stored=lambda: self._admit(digest, size),
             left=lambda: self._release(digest, size),
+            is_durable=is_durable,
         )
 
     async def put(self, data: bytes, *, pin: bool = False) -> str:
@@ -145,6 +148,12 @@ class BlobStore:
             async with asyncio.timeout(seconds):
                 await self._arrivals.setdefault(digest, asyncio.Event()).wait()
         return digest in self
+
+    async def wait_for_any(self, seconds: float) -> None:
+        """Until the next blob arrives, whichever it is; at the latest after `seconds`."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._next_arrival.wait()
 
     def discard(self, digest: str) -> None:
         """Delete a blob, unless it is pinned or wanted."""
@@ -204,6 +213,8 @@ class BlobStore:
         if digest not in self._entries:
             self._entries[digest] = _Entry(size, now, now, True)
             self.used += size
+        self._next_arrival.set()
+        self._next_arrival = asyncio.Event()
         arrival = self._arrivals.pop(digest, None)
         if arrival is not None:
             arrival.set()

@@ -119,7 +119,7 @@ def spoiled(app: ASGIApp, spoil: Callable[[bytes], bytes]) -> ASGIApp:
                 message = {**message, "body": spoil(message["body"])}
             await send(message)
 
-        await app(scope, receive, changed)
+        await app({**scope, "extensions": {}}, receive, changed)
 
     return spoiling
 
@@ -139,7 +139,7 @@ def stalling(app: ASGIApp, *, after: int, method: str = "GET") -> ASGIApp:
 
         if method == "PUT" and scope["method"] == "PUT" and scope["path"].startswith("/blobs"):
             await asyncio.Event().wait()
-        await app(scope, receive, slow if scope["method"] == method else send)
+        await app({**scope, "extensions": {}}, receive, slow if scope["method"] == method else send)
 
     return stalled
 

@@ -1,0 +1,1 @@
+"""How long a checkpoint takes from the publish call to the last client: see `__main__`."""

@@ -1,0 +1,158 @@
+"""The broadcasts measured: ours over loopback, ours over throttled links, and the peer package's."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.shardcast.processes import Child, Said, child, free_port, node
+from benchmarks.shardcast.throttle import Link, throttled
+
+PEER_SHARD = 50_000_000
+PEER_SCRIPT = Path(__file__).with_name("peer_node.py")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Seconds from the publish call, and what the processes used: MB and CPU seconds by kind, the largest of a kind."""
+
+    sealed: float
+    published: float
+    first: float
+    last: float
+    rss: dict[str, float]
+    cpu: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """The processes of one broadcast, ready."""
+
+    origin: Child
+    relays: list[Child]
+    clients: list[Child]
+
+
+async def broadcast(source: Path, into: Path, *, clients: int, relays: int = 2) -> Outcome:
+    """Origin, relays that know each other, clients that know every relay; all on loopback."""
+    ports = [free_port() for _ in range(relays)]
+    urls = {str(number): f"http://127.0.0.1:{port}" for number, port in enumerate(ports)}
+    async with AsyncExitStack() as stack:
+        row = str(into / "row")
+        nodes = Nodes(
+            await stack.enter_async_context(child(node(role="origin", folder=str(source), relays=urls, row=row))),
+            [
+                await stack.enter_async_context(child(node(**_relay(number, into, port=port, relays=urls))))
+                for number, port in enumerate(ports)
+            ],
+            [
+                await stack.enter_async_context(
+                    child(node(role="client", folder=str(into / f"client{number}"), relays=urls))
+                )
+                for number in range(clients)
+            ],
+        )
+        return await _measure(nodes)
+
+
+async def throttled_chain(source: Path, into: Path, *, link: Link) -> Outcome:
+    """Origin -> relay -> relay -> client, each knowing only the one before, each link as narrow and as long as `link`."""
+    ports = [free_port(), free_port()]
+    row = str(into / "row")
+    async with AsyncExitStack() as stack:
+        gates = [await stack.enter_async_context(throttled(port, link)) for port in (ports[0], ports[0], ports[1])]
+        up, across, down = ({str(number): url} for number, url in zip((0, 0, 1), gates, strict=True))
+        nodes = Nodes(
+            await stack.enter_async_context(child(node(role="origin", folder=str(source), relays=up, row=row))),
+            [
+                await stack.enter_async_context(child(node(**_relay(0, into, port=ports[0], relays={})))),
+                await stack.enter_async_context(child(node(**_relay(1, into, port=ports[1], relays=across)))),
+            ],
+            [await stack.enter_async_context(child(node(role="client", folder=str(into / "client"), relays=down)))],
+        )
+        return await _measure(nodes)
+
+
+def _relay(number: int, into: Path, *, port: int, relays: dict[str, str]) -> dict[str, object]:
+    folder = str(into / f"relay{number}")
+    return {
+        "role": "relay",
+        "number": number,
+        "folder": folder,
+        "port": port,
+        "relays": relays,
+        "row": str(into / "row"),
+        "poll": 0.1,
+    }
+
+
+async def _measure(nodes: Nodes) -> Outcome:
+    for one in (nodes.origin, *nodes.relays, *nodes.clients):
+        await one.hear("ready")
+    nodes.origin.tell()
+    began = (await nodes.origin.hear("began"))["at"]
+    sealed = await nodes.origin.hear("sealed")
+    for one in nodes.clients:
+        one.tell(sealed["digest"])
+    done = await asyncio.gather(*(one.hear("done") for one in nodes.clients))
+    published = await nodes.origin.hear("published")
+    ends = [said["at"] - began for said in done]
+    spent = {
+        "origin": [await nodes.origin.stop()],
+        "relay": [await one.stop() for one in nodes.relays],
+        "client": [await one.stop() for one in nodes.clients],
+    }
+    return Outcome(
+        sealed["at"] - began, published["at"] - began, min(ends), max(ends), _most(spent, "rss"), _most(spent, "cpu")
+    )
+
+
+def _most(spent: dict[str, list[Said]], name: str) -> dict[str, float]:
+    return {kind: max(float(said[name]) for said in all_said) for kind, all_said in spent.items()}
+
+
+async def peer_broadcast(python: str, file: Path, into: Path, *, clients: int, relays: int = 2) -> Outcome:
+    """The same with the `shardcast` package of the interpreter given: origin first, relays that look every second.
+
+    Its clients are started the moment both relays hold every shard: sooner they meet 404s and wait 2 to 15 seconds
+    between tries, which took over a minute here. So the figure flatters it.
+    """
+    origin_port, ports = free_port(), [free_port() for _ in range(relays)]
+    upstream = f"http://127.0.0.1:{origin_port}"
+    servers = [f"http://127.0.0.1:{port}" for port in ports]
+    async with AsyncExitStack() as stack:
+
+        @asynccontextmanager
+        async def started(*arguments: object) -> AsyncIterator[Child]:
+            command = [python, str(PEER_SCRIPT), *map(str, arguments)]
+            async with child(command, quiet=True) as one:
+                await one.hear("ready")  # one after the other: they share a file in /tmp
+                yield one
+
+        origin = await stack.enter_async_context(started("origin", into / "origin", origin_port, file))
+        middles = [into / f"middle{number}" for number in range(relays)]
+        for folder, port in zip(middles, ports, strict=True):
+            await stack.enter_async_context(started("middle", folder, port, upstream))
+        readers = [
+            await stack.enter_async_context(started("client", into / f"reader{number}", 0, *servers))
+            for number in range(clients)
+        ]
+        began = time.monotonic()
+        origin.tell()
+        shards = -(-(await asyncio.to_thread(file.stat)).st_size // PEER_SHARD)
+        while min(await asyncio.to_thread(_count_shards, middles)) < shards:  # noqa: ASYNC110 - nothing to wait on
+            await asyncio.sleep(0.02)
+        for one in readers:
+            one.tell()
+        done = await asyncio.gather(*(one.hear("done") for one in readers))
+        published = await origin.hear("published")
+        ends = [said["at"] - began for said in done]
+        return Outcome(0.0, published["at"] - began, min(ends), max(ends), {}, {})
+
+
+def _count_shards(folders: list[Path]) -> list[int]:
+    return [len(list(folder.glob("v1/*.bin"))) for folder in folders]

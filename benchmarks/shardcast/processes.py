@@ -1,0 +1,77 @@
+"""Child processes that talk in lines of JSON, and end with the block that started them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PATIENCE = 300.0
+Said = dict[str, Any]
+
+
+class Child:
+    """One process."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    def tell(self, line: str = "") -> None:
+        """Write one line to it."""
+        if self._process.stdin is not None:
+            self._process.stdin.write(line.encode() + b"\n")
+
+    async def hear(self, event: str) -> Said:
+        """Its next line of this event. Raises RuntimeError when it ends before, TimeoutError after five minutes."""
+        if self._process.stdout is None:
+            raise RuntimeError("the process has no output")
+        async with asyncio.timeout(PATIENCE):
+            while line := await self._process.stdout.readline():
+                if line.startswith(b"{"):
+                    said: Said = json.loads(line)
+                    if said.get("event") == event:
+                        return said
+        raise RuntimeError(f"a process ended before it said {event!r}")
+
+    async def stop(self) -> Said:
+        """Ask for what it used."""
+        self.tell()
+        return await self.hear("spent")
+
+
+@asynccontextmanager
+async def child(arguments: Sequence[str], *, quiet: bool = False) -> AsyncIterator[Child]:
+    """Start one; killed at the end if it lives still."""
+    process = await asyncio.create_subprocess_exec(
+        *arguments,
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL if quiet else None,
+    )
+    try:
+        yield Child(process)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+def node(**config: object) -> list[str]:
+    """The command line of one of our nodes."""
+    return [sys.executable, "-m", "benchmarks.shardcast.node", json.dumps(config)]
+
+
+def free_port() -> int:
+    """A port nobody has just now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
