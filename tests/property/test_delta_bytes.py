@@ -55,21 +55,21 @@ REBUILT = {path.name: path.read_bytes() for path in (Path(FOLDER.name) / "new").
 
 
 @given(FORMS, st.integers(1, 3000), st.integers(0, 99), st.sampled_from([0.0, 0.001, 0.05, 0.5, 1.0]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_decode_block__rebuilds(form: Format, elements: int, seed: int, changed: float) -> None:
     before, after = make_blocks(form, elements=elements, seed=seed, changed=changed)
     assert decode_block(before, encode_block(before, after, form)[0], form) == after
 
 
 @given(FORMS, st.integers(1, 64).flatmap(lambda n: st.tuples(*[st.binary(min_size=4 * n, max_size=4 * n)] * 2)))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_decode_block__any_floats(form: Format, blocks: tuple[bytes, bytes]) -> None:
     before, after = blocks
     assert decode_block(before, encode_block(before, after, form)[0], form) == after
 
 
 @given(FORMS, st.binary(max_size=300))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_decode_block__any_bytes(form: Format, data: bytes) -> None:
     before, _ = make_blocks(form, elements=500, seed=0, changed=0.0)
     with contextlib.suppress(Malformed):
@@ -77,7 +77,7 @@ def test_decode_block__any_bytes(form: Format, data: bytes) -> None:
 
 
 @given(FORMS, st.sampled_from([0.01, 0.3]), EDITS)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_decode_block__bytes_changed(form: Format, changed: float, edits: list[tuple[int, int]]) -> None:
     before, after = make_blocks(form, elements=500, seed=1, changed=changed)
     with contextlib.suppress(Malformed):
@@ -85,7 +85,7 @@ def test_decode_block__bytes_changed(form: Format, changed: float, edits: list[t
 
 
 @given(EDITS, st.integers(0, 400))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_apply_delta__bytes_changed(edits: list[tuple[int, int]], window: int) -> None:
     """Half the edits fall into the header and the first block's head."""
     edits = [(p % window if window else p, value) for p, value in edits]
@@ -97,7 +97,7 @@ def test_apply_delta__bytes_changed(edits: list[tuple[int, int]], window: int) -
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_apply_delta__any_bytes(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "delta").write_bytes(DELTA[: len(data)] + data)
@@ -107,7 +107,7 @@ def test_apply_delta__any_bytes(data: bytes) -> None:
 
 
 @given(st.lists(st.integers(0, 2**31 - 1) | st.integers(0, 9), max_size=50))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_join_values__inverse(numbers: list[int]) -> None:
     values = np.array(numbers, np.int64)
     symbols, widths, low = split_values(values)
@@ -115,7 +115,7 @@ def test_join_values__inverse(numbers: list[int]) -> None:
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=300))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_bitmap__as_listed(members: list[bool]) -> None:
     subset, positions = bitmap(pack_words(np.array(members))), np.flatnonzero(members)
     assert np.array_equal(subset.rank(positions), np.arange(subset.size))

@@ -17,7 +17,7 @@ from roles.messages import FileEntry
 from roles.shardcast.delta.block import BF16, F32, Format
 from roles.shardcast.manifest import MAX_CHECKPOINT_BYTES
 
-BLOCK_BYTES = {"literal": 2**20, "bytes": 2**22, "bf16": 2**23, "f32": 2**22}
+BLOCK_BYTES = {"literal": 2**20, "bytes": 2**22, "bf16": 2**23, "f32": 2**21}
 """Bytes of a block of each kind; the last of a span is shorter. Eight blocks or so are in memory at a time."""
 FORMATS: dict[str, Format] = {"bf16": BF16, "f32": F32}
 MAX_TABLE = 100 * 2**20

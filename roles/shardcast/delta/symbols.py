@@ -45,8 +45,9 @@ def join_values(symbols: Integers, low: Integers) -> Integers:
 
 def pack_low(widths: Integers, low: Integers) -> bytes:
     """Raw bits, those of one width together: an array of n numbers makes 31 steps, not n."""
-    bits = [_to_bits(low[widths == width], width) for width in range(1, 32)]
-    return np.packbits(np.concatenate(bits)).tobytes()
+    narrow = widths.astype(np.uint8)
+    bits = [_to_bits(low[narrow == width], width) for width in _present(narrow)]
+    return np.packbits(np.concatenate(bits)).tobytes() if bits else b""
 
 
 def unpack_low(widths: Integers, data: bytes) -> Integers:
@@ -54,12 +55,17 @@ def unpack_low(widths: Integers, data: bytes) -> Integers:
     if len(data) != (int(widths.sum()) + 7) // 8:
         raise Malformed("low bits do not fit their symbols")
     bits, low, start = np.unpackbits(np.frombuffer(data, np.uint8)), np.zeros(len(widths), np.int64), 0
-    for width in range(1, 32):
-        chosen = np.flatnonzero(widths == width)
+    narrow = widths.astype(np.uint8)
+    for width in _present(narrow):
+        chosen = np.flatnonzero(narrow == width)
         end = start + width * len(chosen)
         low[chosen] = _from_bits(bits[start:end].reshape(-1, width))
         start = end
     return low
+
+
+def _present(widths: NDArray[np.uint8]) -> list[int]:
+    return [int(width) for width in np.flatnonzero(np.bincount(widths, minlength=1)) if width]
 
 
 def _to_bits(values: Integers, width: int) -> NDArray[np.uint8]:
