@@ -12,6 +12,8 @@ from pathlib import Path
 from benchmarks.shardcast.processes import Child, Said, child, free_port, node
 from benchmarks.shardcast.throttle import Link, throttled
 
+SHARDS, SHARDS_OF_CHAIN = 32, 64
+"""As the trainer cuts; a chain adds two shards' time a hop, and wants more of them."""
 PEER_SHARD = 50_000_000
 PEER_SCRIPT = Path(__file__).with_name("peer_node.py")
 
@@ -44,7 +46,9 @@ async def broadcast(source: Path, into: Path, *, clients: int, relays: int = 2) 
     async with AsyncExitStack() as stack:
         row = str(into / "row")
         nodes = Nodes(
-            await stack.enter_async_context(child(node(role="origin", folder=str(source), relays=urls, row=row))),
+            await stack.enter_async_context(
+                child(node(role="origin", folder=str(source), relays=urls, row=row, shards=SHARDS))
+            ),
             [
                 await stack.enter_async_context(child(node(**_relay(number, into, port=port, relays=urls))))
                 for number, port in enumerate(ports)
@@ -67,7 +71,9 @@ async def throttled_chain(source: Path, into: Path, *, link: Link) -> Outcome:
         gates = [await stack.enter_async_context(throttled(port, link)) for port in (ports[0], ports[0], ports[1])]
         up, across, down = ({str(number): url} for number, url in zip((0, 0, 1), gates, strict=True))
         nodes = Nodes(
-            await stack.enter_async_context(child(node(role="origin", folder=str(source), relays=up, row=row))),
+            await stack.enter_async_context(
+                child(node(role="origin", folder=str(source), relays=up, row=row, shards=SHARDS_OF_CHAIN))
+            ),
             [
                 await stack.enter_async_context(child(node(**_relay(0, into, port=ports[0], relays={})))),
                 await stack.enter_async_context(child(node(**_relay(1, into, port=ports[1], relays=across)))),

@@ -28,7 +28,6 @@ from roles.shardcast.manifest import build_manifest, manifest_digest, seal_manif
 RUN = "ab" * 32
 TRAINER = NodeKey(b"t" * 32)
 WORKER = NodeKey(b"w" * 32)
-SHARDS = 32
 SMALLEST_SHARD, LARGEST_SHARD = 64 * 1024, 50_000_000
 """As the trainer cuts its checkpoints."""
 MANIFEST_WAIT = 0.02
@@ -114,10 +113,10 @@ async def run_relay(config: Config) -> None:
             say(event="spent", pulled=pulled, received=received, **spent(idle))
 
 
-def cut_and_sign(folder: Path) -> Envelope:
-    """The manifest of everything in the folder."""
+def cut_and_sign(folder: Path, shards: int) -> Envelope:
+    """The manifest of everything in the folder, cut into about so many shards."""
     total = sum(path.stat().st_size for path in folder.iterdir())
-    shard_size = min(LARGEST_SHARD, max(SMALLEST_SHARD, -(-total // SHARDS)))
+    shard_size = min(LARGEST_SHARD, max(SMALLEST_SHARD, -(-total // shards)))
     return seal_manifest(
         TRAINER, build_manifest(folder, run=RUN, term=1, step=1, parent=ZERO_DIGEST, shard_size=shard_size)
     )
@@ -133,7 +132,7 @@ async def run_origin(config: Config) -> None:
         say(event="ready")
         await asyncio.to_thread(sys.stdin.readline)
         say(event="began")
-        envelope = await asyncio.to_thread(cut_and_sign, folder)
+        envelope = await asyncio.to_thread(cut_and_sign, folder, config["shards"])
         digest = manifest_digest(envelope)
         await asyncio.to_thread(
             write_durably, Path(config["row"]), make_row(digest, [relay.node for relay in infos(config)])

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
 BLOCK = 64 * 1024
-SLACK = 0.01
-"""Seconds of the link's past that may be used later: what a sleep that lasts too long would waste."""
+SLACK, BACKLOG_SLACK = 0.01, 0.2
+"""Seconds of the link's past that may be used later: what a sleep that lasts too long, or a busy machine while bytes
+wait here, would waste."""
+AT_ONCE = 0.002
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +29,11 @@ class _Way:
     def __init__(self, link: Link) -> None:
         self._link, self._free = link, 0.0
 
-    async def admit(self, size: int) -> float:
-        """Wait until the link has sent so many bytes; when they arrive, in the loop's time."""
+    async def admit(self, size: int, *, waited: float) -> float:
+        """Wait until the link has sent bytes that came after `waited` seconds; when they arrive, in the loop's time."""
         loop = asyncio.get_running_loop()
-        self._free = max(self._free, loop.time() - SLACK) + size * 8 / self._link.bandwidth
+        slack = BACKLOG_SLACK if waited < AT_ONCE else SLACK
+        self._free = max(self._free, loop.time() - slack) + size * 8 / self._link.bandwidth
         left = self._free
         if left > loop.time():
             await asyncio.sleep(left - loop.time())
@@ -81,8 +85,10 @@ async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way
     async with asyncio.TaskGroup() as group:
         group.create_task(_quietly(land()))
         try:
+            asked = time.monotonic()
             while block := await reader.read(BLOCK):
-                await flight.put((await way.admit(len(block)), block))
+                await flight.put((await way.admit(len(block), waited=time.monotonic() - asked), block))
+                asked = time.monotonic()
         except OSError:
             pass
         await flight.put((0.0, b""))

@@ -225,3 +225,28 @@ async def test_outermost__a_fault_of_ours_is_a_500_without_a_traceback(
         reply = await fetch(network, "/status")
         assert (reply.status_code, reply.json()["error"]) == (500, "internal")
     assert "Traceback" not in "".join(capfd.readouterr())
+
+
+async def test_get_blob__in_blocks_where_the_server_cannot_send_files(tmp_path: Path) -> None:
+    async with running_network(tmp_path, relays=1) as network:
+        await network.client().put(DATA)
+        transport = httpx.ASGITransport(network.relays[0].app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://relay") as http:
+            assert (await http.get(f"/blobs/{sha256(DATA)}")).content == DATA
+            assert (await http.get(f"/blobs/{sha256(DATA)}", headers={"Range": "bytes=5-7"})).content == DATA[5:8]
+        assert network.relays[0].counters.bytes_served == len(DATA) + 3
+
+
+async def test_get_blob__larger_than_a_step_and_on_one_connection(tmp_path: Path) -> None:
+    data = bytes(range(256)) * 10_000
+    async with running_network(tmp_path, relays=1) as network:
+        await network.client().put(data)
+        for _ in range(2):
+            assert (await fetch(network, f"/blobs/{sha256(data)}")).content == data
+        assert network.relays[0].counters.bytes_served == 2 * len(data)
+
+
+async def test_list_shards__unknown_manifest_and_no_digest(tmp_path: Path) -> None:
+    async with running_network(tmp_path, relays=1) as network:
+        assert (await fetch(network, f"/manifests/{'0' * 64}/shards")).json()["error"] == "not_held"
+        assert (await fetch(network, "/manifests/x/shards")).json()["error"] == "not_a_digest"

@@ -89,3 +89,43 @@ def test_succeeded__small_transfer_says_nothing_of_bandwidth() -> None:
     before = choice.score("a").bandwidth
     choice.succeeded("a", size=100, seconds=0.1)
     assert choice.score("a").bandwidth == before
+
+
+class Simulation:
+    """Transfers of 1 MB, one after the other, from relays of unequal speed (MB/s), one of which fails at times."""
+
+    def __init__(self, speeds: dict[str, float]) -> None:
+        self.choice, self._speeds = make_choice(), speeds
+        self.down: set[str] = set()
+
+    def run(self, transfers: int) -> Counter[str]:
+        """How often each relay was asked first."""
+        asked: Counter[str] = Counter()
+        for _ in range(transfers):
+            relay = self.choice.order(self._speeds)[0]
+            asked[relay] += 1
+            if relay in self.down:
+                self.choice.failed(relay)
+            else:
+                self.choice.succeeded(relay, size=10**6, seconds=1 / self._speeds[relay])
+        return asked
+
+
+def test_order__simulated_shares_become_those_of_the_speeds() -> None:
+    simulation = Simulation({"a": 8.0, "b": 4.0, "c": 2.0, "d": 2.0})
+    simulation.run(300)
+    asked = simulation.run(4000)
+    for relay, share in {"a": 0.5, "b": 0.25, "c": 0.125, "d": 0.125}.items():
+        assert asked[relay] / 4000 == pytest.approx(share, rel=0.15)
+
+
+def test_order__simulated_relay_that_flaps_loses_traffic_at_once_and_gets_it_back_wgt_03() -> None:
+    simulation = Simulation({"flaps": 8.0, "a": 4.0, "b": 4.0})
+    simulation.run(300)
+    for _ in range(3):
+        simulation.down = {"flaps"}
+        assert simulation.run(12)["flaps"] <= 9
+        assert simulation.run(200)["flaps"] <= 20  # looked at now and then
+        simulation.down = set()
+        simulation.run(200)
+        assert simulation.run(1000)["flaps"] / 1000 == pytest.approx(0.5, rel=0.2)

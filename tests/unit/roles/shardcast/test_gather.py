@@ -1,0 +1,114 @@
+"""Which shard from which relay: relays that hold a part, say more than they hold, or are gone."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from pathlib import Path
+
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from dht.envelope import Envelope
+from dht.identity import NodeKey
+from roles.shardcast.link import RelayInfo
+from roles.shardcast.manifest import manifest_digest
+from roles.shardcast.shards import Layout, read_shard
+from tests.unit.roles.shardcast.network import (
+    TRAINER,
+    Network,
+    make_checkpoint,
+    make_envelope,
+    make_manifest,
+    running_network,
+    wait_until,
+)
+
+
+async def give(network: Network, relay: int, source: Path, *, shards: Callable[[int], bool]) -> Envelope:
+    """The manifest, and the shards chosen, to one relay; as an origin does that is killed then."""
+    link, layout, envelope = network.client(TRAINER).link, Layout(make_manifest(source)), make_envelope(source)
+    await link.send_manifest(network.infos[relay], envelope)
+
+    async def content(index: int) -> AsyncIterator[bytes]:
+        for block in read_shard(source, layout, index):
+            yield block
+
+    for index, digest in enumerate(layout.manifest.shards):
+        if shards(index):
+            await link.send(network.infos[relay], digest, layout.size(index), partial(content, index))
+    return envelope
+
+
+def boasting(app: ASGIApp) -> ASGIApp:
+    """A relay that says it holds every shard, and gives none."""
+
+    async def boast(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"].endswith("/shards"):
+            await JSONResponse({"held": "ff"})(scope, receive, send)
+        elif scope["method"] == "GET" and scope["path"].startswith("/blobs/"):
+            await JSONResponse({"error": "not_held", "detail": ""}, 404)(scope, receive, send)
+        else:
+            await app(scope, receive, send)
+
+    return boast
+
+
+def same(one: Path, other: Path) -> bool:
+    return all((one / path.name).read_bytes() == path.read_bytes() for path in other.iterdir())
+
+
+async def test_fetch_checkpoint__origin_killed_after_each_relay_got_half(tmp_path: Path) -> None:
+    source = make_checkpoint(tmp_path / "source")
+    async with running_network(tmp_path, relays=2) as network:
+        await give(network, 0, source, shards=lambda index: index % 2 == 0)
+        envelope = await give(network, 1, source, shards=lambda index: index % 2 == 1)
+        fetched = await network.client().fetch_checkpoint(manifest_digest(envelope), tmp_path / "into")
+    assert same(fetched, source)
+
+
+async def test_run__relays_with_a_half_each_make_each_other_whole(tmp_path: Path) -> None:
+    source = make_checkpoint(tmp_path / "source")
+    async with running_network(tmp_path, relays=2) as network, asyncio.TaskGroup() as group:
+        await give(network, 0, source, shards=lambda index: index < 2)
+        envelope = await give(network, 1, source, shards=lambda index: index >= 2)
+        tasks = network.start(group)
+        kept = [relay.shelf.catalogue.find(manifest_digest(envelope)) for relay in network.relays]
+        await wait_until(
+            lambda: all(k and not relay.shelf.missing(k) for relay, k in zip(network.relays, kept, strict=True))
+        )
+        for task in tasks:
+            task.cancel()
+
+
+async def test_fetch_checkpoint__all_relays_but_one_dead(tmp_path: Path) -> None:
+    source = make_checkpoint(tmp_path / "source")
+    async with running_network(tmp_path, relays=1) as network:
+        envelope = await give(network, 0, source, shards=lambda index: True)
+        dead = [RelayInfo(NodeKey(os.urandom(32)).node, f"http://127.0.0.1:{port}") for port in (1, 2, 3, 4, 5)]
+        client = network.client(relays=lambda: (*dead, network.infos[0]))
+        assert same(await client.fetch_checkpoint(manifest_digest(envelope), tmp_path / "into"), source)
+
+
+async def test_fetch_checkpoint__relay_that_says_it_holds_what_it_lacks(tmp_path: Path) -> None:
+    source = make_checkpoint(tmp_path / "source")
+    async with running_network(tmp_path, relays=1) as network:
+        await network.add_relay(boasting)
+        envelope = await give(network, 0, source, shards=lambda index: True)
+        fetched = await network.client().fetch_checkpoint(
+            manifest_digest(envelope), tmp_path / "into", relays=[network.infos[1].node]
+        )
+    assert same(fetched, source)
+
+
+async def test_read_holdings__answers_when_another_shard_comes(tmp_path: Path) -> None:
+    source = make_checkpoint(tmp_path / "source")
+    async with running_network(tmp_path, relays=1) as network, asyncio.TaskGroup() as group:
+        envelope = await give(network, 0, source, shards=lambda index: index == 1)
+        link, digest = network.client().link, manifest_digest(envelope)
+        assert await link.read_holdings(network.infos[0], digest) == 0b10
+        waiting = group.create_task(link.read_holdings(network.infos[0], digest, known=1, wait=5.0))
+        await give(network, 0, source, shards=lambda index: index == 4)
+        assert await waiting == 0b10010
