@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -38,20 +40,27 @@ def edit(data: bytes, edits: list[tuple[int, int]]) -> bytes:
     return bytes(edited)
 
 
-def make_checkpoints(directory: Path) -> tuple[Path, bytes]:
-    base, new = directory / "base", directory / "new"
+@dataclass(frozen=True)
+class Made:
+    """A base, the bytes of a delta, and the files it rebuilds."""
+
+    base: Path
+    delta: bytes
+    files: set[bytes]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    folder = tmp_path_factory.mktemp("delta")
     weights = torch.randn(3000, generator=torch.Generator().manual_seed(0))
-    for path, shift in ((base, 0.0), (new, 1e-3)):
-        path.mkdir()
-        save_file({"a": (weights + shift).to(torch.bfloat16), "b": weights[:50] + shift}, path / "model.safetensors")
-        (path / "config.json").write_text(str(shift))
-    encode_delta(base, new, directory / "delta")
-    return base, (directory / "delta").read_bytes()
-
-
-FOLDER = tempfile.TemporaryDirectory()
-BASE, DELTA = make_checkpoints(Path(FOLDER.name))
-REBUILT = {path.name: path.read_bytes() for path in (Path(FOLDER.name) / "new").iterdir()}
+    for name, shift in (("base", 0.0), ("new", 1e-3)):
+        (folder / name).mkdir()
+        tensors = {"a": (weights + shift).to(torch.bfloat16), "b": weights[:50] + shift}
+        save_file(tensors, folder / name / "model.safetensors")
+        (folder / name / "config.json").write_text(str(shift))
+    encode_delta(folder / "base", folder / "new", folder / "delta")
+    files = {path.read_bytes() for path in (folder / "new").iterdir()}
+    return Made(folder / "base", (folder / "delta").read_bytes(), files)
 
 
 @given(FORMS, st.integers(1, 3000), st.integers(0, 99), st.sampled_from([0.0, 0.001, 0.05, 0.5, 1.0]))
@@ -86,23 +95,23 @@ def test_decode_block__bytes_changed(form: Format, changed: float, edits: list[t
 
 @given(EDITS, st.integers(0, 400))
 @settings(max_examples=60, deadline=None)
-def test_apply_delta__bytes_changed(edits: list[tuple[int, int]], window: int) -> None:
+def test_apply_delta__bytes_changed(made: Made, edits: list[tuple[int, int]], window: int) -> None:
     """Half the edits fall into the header and the first block's head."""
     edits = [(p % window if window else p, value) for p, value in edits]
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "delta").write_bytes(edit(DELTA, edits))
+        (Path(folder) / "delta").write_bytes(edit(made.delta, edits))
         with contextlib.suppress(Malformed):
-            apply_delta(BASE, Path(folder) / "delta", Path(folder) / "into")
-            assert {path.read_bytes() for path in (Path(folder) / "into").iterdir()} == set(REBUILT.values())
+            apply_delta(made.base, Path(folder) / "delta", Path(folder) / "into")
+            assert {path.read_bytes() for path in (Path(folder) / "into").iterdir()} == made.files
 
 
 @given(st.binary(max_size=200))
 @settings(max_examples=60, deadline=None)
-def test_apply_delta__any_bytes(data: bytes) -> None:
+def test_apply_delta__any_bytes(made: Made, data: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "delta").write_bytes(DELTA[: len(data)] + data)
+        (Path(folder) / "delta").write_bytes(made.delta[: len(data)] + data)
         with contextlib.suppress(Malformed):
-            apply_delta(BASE, Path(folder) / "delta", Path(folder) / "into")
+            apply_delta(made.base, Path(folder) / "delta", Path(folder) / "into")
             raise AssertionError("random bytes made a checkpoint")
 
 

@@ -41,9 +41,8 @@ def apply_delta(base: Path, delta: Path, into: Path, *, max_bytes: int = MAX_CHE
                 raise Malformed("a delta has bytes after its end")
         sync_directory(partial)
         os.rename(partial, into)
-    except BaseException:
+    finally:
         shutil.rmtree(partial, ignore_errors=True)
-        raise
     sync_directory(into.parent)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dht.errors import Malformed
-from roles.shardcast.delta.classes import choose_thresholds, class_of_exponent, group_by_exponent
+from roles.shardcast.delta.classes import MAX_CLASSES, choose_thresholds, class_of_exponent, group_by_exponent
 from roles.shardcast.delta.rank import Subset
 from roles.shardcast.delta.symbols import (
     VALUE_SYMBOLS,
@@ -107,7 +107,7 @@ def decode_block(base: bytes, data: bytes, form: Format) -> memoryview:
     reader = _Reader(data)
     classes = reader.byte()
     thresholds = reader.take(max(classes - 1, 0))
-    if not 1 <= classes <= 256 or any(a <= b for a, b in pairwise(thresholds)):
+    if not 1 <= classes <= MAX_CLASSES or any(a <= b for a, b in pairwise(thresholds)):
         raise Malformed("classes of a delta's block are out of order")
     counts = struct.unpack(f"<{classes}I", reader.take(4 * classes))
     subsets = group_by_exponent(form.exponents(before), thresholds, counts)

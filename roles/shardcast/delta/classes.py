@@ -23,6 +23,8 @@ DENSE_SHARE = 1 / 8
 """More changes than this share of the elements left: listing those is the cheaper way to them."""
 TOP_SLACK = 0.004
 """Share of the cost that may be lost to have more elements in class 0: speed."""
+MAX_CLASSES = 32
+"""Twice what real checkpoints need; bounds what a hostile block costs to read."""
 TABLE_BITS = 120.0
 """What one more class costs: its count and its two tables, about."""
 
@@ -74,7 +76,7 @@ def choose_thresholds(elements: Integers, steps: Integers) -> bytes:
     for e in present[1:]:
         joined = _cost(size + int(elements[e:above].sum()), counts + steps[e])
         apart = cost + costs[e] + TABLE_BITS
-        if joined <= apart + (0 if cuts else slack):
+        if joined <= apart + (0 if cuts else slack) or len(cuts) == MAX_CLASSES - 1:
             size, counts, cost = size + int(elements[e:above].sum()), counts + steps[e], joined
         else:
             cuts.append(e + 1)

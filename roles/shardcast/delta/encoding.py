@@ -64,23 +64,32 @@ def encode_delta(base: Path, new: Path, out: Path) -> DeltaReport:
     paths = sorted(path for path in new.iterdir() if path.is_file() and not path.name.startswith("."))
     if not 0 < len(paths) <= MAX_FILES:
         raise ValueError(f"{new} holds {len(paths)} files: no checkpoint")
-    plan = Plan(files=tuple(plan_file(base / path.name, path) for path in paths))
-    header = encode(plan)
+    header = encode(plan := Plan(files=tuple(plan_file(base / path.name, path) for path in paths)))
     if len(header) > MAX_HEADER:
         raise ValueError(f"{new} holds too many kinds of tensors in turn")
     temporary = out.with_name(f".{out.name}.tmp")
-    with temporary.open("wb") as file, ThreadPoolExecutor(THREADS) as pool:
-        file.write(MAGIC + struct.pack("<I", len(header)) + header)
-        changed = elements = 0
-        for entry, path in zip(plan.files, paths, strict=True):
-            for coded in _write_blocks(file, base / path.name, path, list(plan_blocks(entry)), pool):
-                changed, elements = changed + coded.changed, elements + coded.elements
-        delta_bytes = file.tell()
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, out)
+    try:
+        with temporary.open("wb") as file:
+            file.write(MAGIC + struct.pack("<I", len(header)) + header)
+            changed, elements = _write_files(file, base, paths, plan)
+            delta_bytes = file.tell()
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, out)
+    finally:
+        temporary.unlink(missing_ok=True)
     sync_directory(out.parent)
-    return DeltaReport(sum(path.stat().st_size for path in paths), delta_bytes, changed, elements)
+    return DeltaReport(sum(entry.file.size for entry in plan.files), delta_bytes, changed, elements)
+
+
+def _write_files(out: BinaryIO, base: Path, paths: list[Path], plan: Plan) -> tuple[int, int]:
+    """All files; how many elements changed, and of how many."""
+    changed = elements = 0
+    with ThreadPoolExecutor(THREADS) as pool:
+        for entry, path in zip(plan.files, paths, strict=True):
+            for coded in _write_blocks(out, base / path.name, path, list(plan_blocks(entry)), pool):
+                changed, elements = changed + coded.changed, elements + coded.elements
+    return changed, elements
 
 
 def _write_blocks(
