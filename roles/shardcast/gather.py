@@ -51,7 +51,7 @@ class ShardGatherer:
         self._digest, self._arrived = digest, arrived
         self._moved = time.monotonic()
         self._holdings: dict[str, int] = {}
-        self._doubted: dict[str, bool] = {}
+        self._doubted: set[str] = set()
         self._busy: Counter[str] = Counter()
         self._news = asyncio.Event()
 
@@ -87,10 +87,12 @@ class ShardGatherer:
                 self._holdings.pop(relay.node, None)
                 await asyncio.sleep(ASK_AGAIN)
                 continue
-            was_doubted = self._doubted.pop(relay.node, False)
-            await asyncio.sleep(ASK_AGAIN if was_doubted else BREATH)
+            if relay.node in self._doubted:  # it may say the same again at once, without end
+                await asyncio.sleep(ASK_AGAIN)
+                self._doubted.discard(relay.node)
             self._holdings[relay.node] = held & every
             self._tell()
+            await asyncio.sleep(BREATH)
 
     async def _work(self, queue: deque[int]) -> None:
         misses, pause = 0, FIRST_PAUSE
@@ -176,7 +178,7 @@ class ShardGatherer:
 
     def _doubt(self, node: str, index: int) -> None:
         """The relay did not give what it said it holds."""
-        self._doubted[node] = True
+        self._doubted.add(node)
         if node in self._holdings:
             self._holdings[node] &= ~(1 << index)
 

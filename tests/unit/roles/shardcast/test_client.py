@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from functools import partial
@@ -17,6 +18,7 @@ from dht.identity import NodeKey
 from roles.shardcast.assembly import Assembly
 from roles.shardcast.link import RelayInfo, RelayLink
 from roles.shardcast.manifest import manifest_digest
+from roles.shardcast.server_choice import ServerChoice
 from roles.shardcast.shards import read_shard
 from tests.unit.roles.shardcast.network import (
     TRAINER,
@@ -60,11 +62,19 @@ async def test_put__stalled_relay_replaced_by_the_next(tmp_path: Path) -> None:
         assert set(await client.put(DATA)) == {info.node for info in network.infos[:2]}
 
 
+class Steady(random.Random):
+    """No chance: the draw is in the order of the weights."""
+
+    def expovariate(self, lambd: float = 1.0) -> float:
+        return 1.0
+
+
 async def test_put__relays_that_keep_nothing_are_found_out_and_others_get_the_blob(tmp_path: Path) -> None:
     """Two free relays that answer fastest of all swallow every upload: the worker would never be credited."""
     async with running_network(tmp_path, relays=2) as network, asyncio.TaskGroup() as group:
         liars = [await network.add_relay(swallowing), await network.add_relay(swallowing)]
         client = network.client()
+        client.link.choice = ServerChoice(draw=Steady())
         for relay in network.relays:
             client.link.choice.score(relay.node).bandwidth = 1e15 if relay in liars else 1.0  # liars are tried first
         assert set(await client.put(DATA)) == {liar.node for liar in liars}
