@@ -1,6 +1,6 @@
 """A checkpoint's way from the publish call to the last client that has verified it, in processes of their own.
 
-    python -m benchmarks.shardcast [--quick] [--large] [--peer PYTHON] [--only NAME ...] [--directory PATH]
+    python -m benchmarks.shardcast [--quick | --large | --sizes MB ...] [--peer PYTHON] [--only NAME ...]
 
 Origin, two relays, two or four clients on loopback; the floor is one copy and one SHA-256 of the same bytes by one
 process, measured in the same run. `--peer` names an interpreter that has PyPI `shardcast==0.3.2` (it needs wget), which
@@ -101,7 +101,7 @@ def main(arguments: argparse.Namespace) -> int:
     """Measure and print."""
     sizes = [(64, 2)] if arguments.quick else [(500, 2), (500, 4)]
     sizes += [(2000, 2)] if arguments.large else []
-    sizes = [(size, 2) for size in arguments.sizes] if arguments.sizes else sizes
+    sizes = [(size, arguments.clients) for size in arguments.sizes] if arguments.sizes else sizes
     peer = arguments.peer if "peer" in arguments.only else None
     rows: list[dict[str, object]] = []
     with tempfile.TemporaryDirectory(dir=arguments.directory, prefix="shardcast-") as base:
@@ -123,7 +123,8 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="benchmarks.shardcast", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="64 MB only")
     parser.add_argument("--large", action="store_true", help="2 GB too")
-    parser.add_argument("--sizes", nargs="+", type=int, metavar="MB", help="these sizes, with two clients")
+    parser.add_argument("--sizes", nargs="+", type=int, metavar="MB", help="these sizes only")
+    parser.add_argument("--clients", type=int, default=2, help="with --sizes")
     parser.add_argument("--peer", help="an interpreter that has shardcast==0.3.2")
     parser.add_argument("--only", nargs="+", choices=CASES, default=CASES, help="leave the other cases out")
     parser.add_argument("--directory", help="where the bytes go; default the temporary folder")
