@@ -86,7 +86,7 @@ def _two_faced_relays(swarm: SimulatedSwarm) -> None:
 
 async def test_ledger__down_for_a_while(tmp_path: Path) -> None:
     async with SimulatedSwarm.open(tmp_path, training=SHORT) as swarm:
-        await swarm.events.wait("step.opened", step=1)
+        await swarm.events.wait("batch.closed", step=1)  # not before: the workers' blocks have to be known
         swarm.chain.is_down = True
         await swarm.events.wait("checkpoint.uncommitted", step=1)
         swarm.chain.is_down = False
