@@ -26,7 +26,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--workers", type=int, default=2, help="how many")
     parser.add_argument("--validators", type=int, default=3, help="how many; the quorum is more than half")
     parser.add_argument("--relays", type=int, default=2, help="how many")
-    parser.add_argument("--steps", type=int, default=20, help="updates of the policy")
+    parser.add_argument("--steps", type=int, default=30, help="updates of the policy")
     parser.add_argument("--model", type=Path, help="folder of the base model (default: the built-in one)")
     parser.add_argument("--spec", type=Path, help="draft of the run as TOML (default: the built-in one)")
     parser.add_argument("--seed", type=int, default=1, help="seed of the keys, and so of prompts and sampling")

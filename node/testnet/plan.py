@@ -28,7 +28,7 @@ class TestnetOptions:
     workers: int = 2
     validators: int = 3
     relays: int = 2
-    steps: int = 20
+    steps: int = 30
     seed: int = 1
     model: Path | None = None
     draft: Path | None = None
