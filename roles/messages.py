@@ -1,7 +1,7 @@
 """Every message of the protocol: fields, bounds, kind, key, subkey, size limit and lifetime. Pure.
 
 A message travels as the payload of a `dht.envelope.Envelope`; which key and subkey it belongs under is fixed here, and a
-row found anywhere else is refused (`check_place`).
+row found anywhere else is refused (`open_row`).
 """
 
 from __future__ import annotations

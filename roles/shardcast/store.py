@@ -86,10 +86,6 @@ class BlobStore:
         entry = self._entries.get(digest)
         return entry.size if entry else None
 
-    def is_receiving(self, digest: str) -> bool:
-        """Whether a writer for this blob is open."""
-        return digest in self._receiving
-
     def pin(self, digest: str) -> None:
         """Never evict this blob (the spec, data sets), whether it is here yet or not."""
         self._pinned.add(digest)
