@@ -6,8 +6,6 @@
 
 from __future__ import annotations
 
-import argparse
-import difflib
 import errno
 import io
 import os
@@ -15,29 +13,36 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from node import __version__
 from node.lifetime import die_with_parent
+from node.parsing import Parser, nearest, print_line
 
-COMMANDS = {
-    "keys": "make or show a node's keys",
-    "run": "create a training run, or show one",
-    "runs": "list the runs of a ledger",
-    "status": "what the node on this machine does",
-    "contributions": "what a wallet or node has earned",
-    "testnet": "a whole network on this machine",
+__all__ = ["COMMANDS", "Parser", "command_of", "dispatch", "main", "print_line", "report"]
+
+GROUPS = {
+    "begin": {
+        "testnet": "a whole network on this machine",
+        "keys": "make or show a node's keys",
+    },
+    "take part": {
+        "status": "what the node on this machine does",
+        "contributions": "what a wallet or node has earned",
+    },
+    "look at runs": {
+        "runs": "list the runs of a ledger",
+        "run": "create a training run, or show one",
+    },
+    "the program": {
+        "completion": "completion for bash, zsh or fish",
+    },
 }
-INTRODUCTION = f"""intellect-node {__version__}: a decentralised network that trains a language model by reinforcement learning.
-
-  intellect-node testnet                                   a whole network on this machine
-  intellect-node --role worker --join RUN --wallet 0x..    take part in a run
-  intellect-node --role worker --help                      every setting of a node
-
-Commands (each has --help):
-""" + "\n".join(f"  {name:14} {text}" for name, text in COMMANDS.items())
+"""Commands by what a person is about to do, each a module of `node.commands`."""
+COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
+ROLES = ("worker", "validator", "trainer", "relay")
+EXIT_CODES = "exit codes: 0 done; 1 failed, with a sentence that says why; 2 wrong usage; 130 interrupted"
 
 
 DISK_FAULTS = (
@@ -47,58 +52,29 @@ DISK_FAULTS = (
 """What is the matter with a disk or folder, not with the program."""
 
 
-class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Examples as they were written; a default is shown when there is one."""
-
-    def _get_help_string(self, action: argparse.Action) -> str | None:
-        has_default = action.default not in (None, False, argparse.SUPPRESS) and action.option_strings
-        return f"{action.help} (default: %(default)s)" if has_default else action.help
-
-
-class Parser(argparse.ArgumentParser):
-    """argparse that names the nearest known flag, and takes no abbreviations."""
-
-    def __init__(
-        self, prog: str, description: str | None = None, *, examples: str = "", usage: str | None = None
-    ) -> None:
-        super().__init__(
-            prog=prog,
-            usage=usage,
-            description=description,
-            epilog=f"examples:\n{examples.rstrip()}" if examples else None,
-            allow_abbrev=False,
-            formatter_class=HelpFormatter,
-        )
-
-    def parse_args(  # type: ignore[override]
-        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
-    ) -> argparse.Namespace:
-        """Parse everything. Exits with 2 on an unknown argument."""
-        found, unknown = self.parse_known_args(args, namespace)
-        if unknown:
-            self.error(f"unknown argument {unknown[0]}{self._nearest(unknown[0])}")
-        return found
-
-    def _nearest(self, word: str) -> str:
-        flags = [flag for action in self._actions for flag in action.option_strings]
-        close = difflib.get_close_matches(word.partition("=")[0], flags, n=1)
-        return f"; did you mean {close[0]}?" if close else f" (see {self.prog} --help)"
-
-    def error(self, message: str) -> NoReturn:
-        """Print the message alone (the usage is a --help away) and exit with 2."""
-        sys.stderr.write(f"{self.prog}: {message}\n")
-        sys.exit(2)
+def introduction() -> str:
+    """What the program is and what to type next."""
+    lines = [
+        f"intellect-node {__version__}: a decentralised network that trains a language model by reinforcement learning.",
+        "",
+        "  intellect-node testnet                                   see one: a whole network on this machine",
+        "  intellect-node --role worker --join RUN --wallet 0x..    take part in a run; its operator hands RUN out",
+        "  intellect-node --role worker --help                      every setting of a node",
+    ]
+    for title, commands in GROUPS.items():
+        lines += ["", f"{title}:", *(f"  {name:14} {text}" for name, text in commands.items())]
+    return "\n".join([*lines, "", "Each command has --help; those with an answer have --json.", EXIT_CODES])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; the process's exit code. Never lets a traceback through."""
     die_with_parent()
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a terminal that knows no such letter shows a question mark
-            stream.reconfigure(errors="replace")
+    _mend_streams()
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        return dispatch(words)
+        code = dispatch(words)
+        sys.stdout.flush()  # a reader that has gone is noticed here, not while the interpreter ends
+        return code
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # the reader of our output has gone (| head)
@@ -108,35 +84,47 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return report(error)
 
 
+def _mend_streams() -> None:
+    """A stream that was closed for us (>&-) swallows; a terminal that knows no such letter shows a question mark."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
 def dispatch(words: Sequence[str]) -> int:
     """Find the command of these words and run it."""
+    if words and words[0] == "help" and len(words) > 1:
+        words = [*words[1:], "--help"]
     if not words or words[0] in ("-h", "--help", "help"):
-        print_line(INTRODUCTION)
+        print_line(introduction())
         return 0
     if words[0] in ("-V", "--version", "version"):
         print_line(__version__)
         return 0
     if words[0].startswith("-"):
-        from node.commands import node as command
-
-        return command.main(words)
-    return _run_named(words[0], words[1:])
-
-
-def _run_named(name: str, words: Sequence[str]) -> int:
-    if name not in COMMANDS:
-        close = difflib.get_close_matches(name, COMMANDS, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(COMMANDS)}"
-        sys.stderr.write(f"intellect-node: unknown command {name[:64]!r}; {hint}\n")
+        return command_of("node")(words)
+    if words[0] not in COMMANDS:
+        sys.stderr.write(f"intellect-node: unknown command {words[0][:64]!r}; {_meant(words[0])}\n")
         return 2
+    return command_of(words[0])(words[1:])
+
+
+def command_of(name: str) -> Callable[[Sequence[str]], int]:
+    """The function that runs a command; `node` is the one without a name, `--role ..`."""
     from importlib import import_module
 
-    return int(import_module(f"node.commands.{name}").main(words))
+    run: Callable[[Sequence[str]], int] = import_module(f"node.commands.{name}").main
+    return run
 
 
-def print_line(text: str) -> None:
-    """Write a line of a command's own output."""
-    sys.stdout.write(text + "\n")
+def _meant(name: str) -> str:
+    if name in ROLES:
+        return f"a role is given by --role: intellect-node --role {name} --join RUN"
+    close = nearest(name, COMMANDS)
+    return f"did you mean {close}?" if close else f"there are {', '.join(COMMANDS)}"
 
 
 def report(error: Exception) -> int:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import signal
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from dht.errors import TransportError
-from node.cli import dispatch, main, report
+from node.cli import COMMANDS, dispatch, main, report
 from node.errors import ConfigError, UsageError
 
 
@@ -105,3 +108,108 @@ def test_keys__new_then_show(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert dispatch(["keys", "show", "--key", path]) == 0
     assert capsys.readouterr().out == made
     assert main(["keys", "new", "--key", path]) == 1  # never over an existing key
+
+
+# -- what a shell and a script rely on ----------------------------------------------------------------------------------
+
+HEAVY = {"torch", "transformers", "pyarrow", "hivemind", "eth_account", "httpx", "pydantic", "rich", "numpy"}
+"""None of these may be loaded to say what the program is."""
+
+
+def run_python(code: str) -> str:
+    """What a fresh interpreter prints."""
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    ).stdout.splitlines()[-1]
+
+
+def test_help__loads_nothing_heavy() -> None:
+    loaded = run_python("import sys; from node.cli import main; main(['--help']); print(*sys.modules)")
+    assert HEAVY & set(loaded.split()) == set()
+
+
+def test_help_of_a_node__loads_settings_only() -> None:
+    code = """
+import sys
+from node.cli import main
+try: main(["--role", "worker", "--help"])
+except SystemExit: pass
+print(*sys.modules)
+"""
+    assert HEAVY & set(run_python(code).split()) == {"pydantic"}
+
+
+def test_help__takes_less_than_a_third_of_a_second() -> None:
+    """Best of five, so that a busy machine does not count."""
+    command = [sys.executable, "-m", "node", "--help"]
+
+    def seconds() -> float:
+        begun = time.perf_counter()
+        subprocess.run(command, capture_output=True, check=True, timeout=60)
+        return time.perf_counter() - begun
+
+    assert min(seconds() for _ in range(5)) < 0.3
+
+
+def test_main__reader_that_has_gone_is_no_error() -> None:
+    program = f'"{sys.executable}" -m node'
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {program} --role worker --help | true"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_main__closed_output_is_no_error() -> None:
+    done = subprocess.run(
+        ["bash", "-c", f'"{sys.executable}" -m node --help >&- 2>&-'], capture_output=True, timeout=60, check=False
+    )
+    assert done.returncode == 0
+
+
+def test_main__interrupt_ends_with_130_and_without_a_word() -> None:
+    """Ctrl-C while a ledger keeps us waiting."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        command = [sys.executable, "-m", "node", "runs", "--rpc", url, "--contract", "0x" + "11" * 20]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            silent.settimeout(60)
+            caller, _ = silent.accept()
+            process.send_signal(signal.SIGINT)
+            said = process.communicate(timeout=60)
+            caller.close()
+    assert (process.returncode, said) == (130, (b"", b""))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["worker"], "a role is given by --role: intellect-node --role worker --join RUN"),
+        (["keys", "shwo"], "did you mean show?"),
+        (["completion", "bsh"], "did you mean bash?"),
+    ],
+)
+def test_wrong_words__are_understood(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        code = main(words)
+    except SystemExit as stop:
+        code = int(str(stop.code))
+    assert code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_help_of_a_command__by_help_too(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["help", "keys"])
+    assert stop.value.code == 0
+    assert "intellect-node keys new" in capsys.readouterr().out
+
+
+def test_introduction__names_every_command_and_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--help"])
+    said = capsys.readouterr().out
+    assert [name for name in COMMANDS if f"\n  {name}" not in said] == []
+    assert "130 interrupted" in said

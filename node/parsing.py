@@ -1,0 +1,115 @@
+"""Arguments of commands: argparse that names the nearest flag or choice, takes no abbreviations, and can be looked at.
+
+Knows no command. `described` gives a command's parser without running the command: completion and the documentation's
+tests are made of it, so that neither can fall behind the program.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from contextvars import ContextVar
+from typing import NoReturn
+
+_BAD_CHOICE = re.compile(r"invalid choice: '(?P<given>.*?)' \(choose from")
+_looking: ContextVar[bool] = ContextVar("looking", default=False)
+
+
+class Described(Exception):
+    """Carries the parser of a command out of it, before the command does anything."""
+
+    def __init__(self, parser: Parser) -> None:
+        self.parser = parser
+
+
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Examples as they were written; a default is shown when there is one."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        has_default = action.default not in (None, False, argparse.SUPPRESS) and action.option_strings
+        return f"{action.help} (default: %(default)s)" if has_default else action.help
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse that names the nearest known flag, and takes no abbreviations."""
+
+    def __init__(
+        self, prog: str, description: str | None = None, *, examples: str = "", usage: str | None = None
+    ) -> None:
+        super().__init__(
+            prog=prog,
+            usage=usage,
+            description=description,
+            epilog=f"examples:\n{examples.rstrip()}" if examples else None,
+            allow_abbrev=False,
+            formatter_class=HelpFormatter,
+        )
+
+    def parse_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> argparse.Namespace:
+        """Parse everything. Exits with 2 on an unknown argument."""
+        if _looking.get():
+            raise Described(self)
+        found, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unknown argument {unknown[0][:64]}{self._hint(unknown[0])}")
+        return found
+
+    def flags(self) -> list[str]:
+        """Every flag it takes, long and short."""
+        return [flag for action in self._actions for flag in action.option_strings]
+
+    def all_actions(self) -> list[argparse.Action]:
+        """Every argument, with a flag or without."""
+        return list(self._actions)
+
+    def action_of(self, flag: str) -> argparse.Action | None:
+        """What a flag does."""
+        return self._option_string_actions.get(flag)
+
+    def positionals(self) -> list[argparse.Action]:
+        """Arguments without a flag, in order."""
+        return self._get_positional_actions()
+
+    def _hint(self, word: str) -> str:
+        close = nearest(word.partition("=")[0], self.flags())
+        return f"; did you mean {close}?" if close else f" (see {self.prog} --help)"
+
+    def error(self, message: str) -> NoReturn:
+        """Print the message alone (the usage is a --help away) and exit with 2."""
+        sys.stderr.write(f"{self.prog}: {self._plain(message)}\n")
+        sys.exit(2)
+
+    def _plain(self, message: str) -> str:
+        """argparse's words about a choice, with the nearest one named."""
+        wrong = _BAD_CHOICE.search(message)
+        if not wrong:
+            return message
+        close = nearest(wrong["given"], (str(word) for action in self._actions for word in action.choices or ()))
+        return f"{message}; did you mean {close}?" if close else message
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The known word that a mistyped one was probably meant to be."""
+    return next(iter(difflib.get_close_matches(word[:64], list(known), n=1)), None)
+
+
+def described(command: Callable[[Sequence[str]], object]) -> Parser | None:
+    """The parser of a command, which gets no further than to its arguments; None for one that has none."""
+    token = _looking.set(True)
+    try:
+        command([])
+    except Described as found:
+        return found.parser
+    finally:
+        _looking.reset(token)
+    return None
+
+
+def print_line(text: str) -> None:
+    """Write a line of a command's own output."""
+    sys.stdout.write(text + "\n")
