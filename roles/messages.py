@@ -124,9 +124,13 @@ class Statistics(Message):
 
 
 class Verdict(Message):
-    """A validator's judgement of one submission. The one with the highest sequence stands."""
+    """A validator's judgement of one submission. The one with the highest sequence stands.
 
-    kind: Literal["verdict/1"] = "verdict/1"
+    Where the run seals verdicts, `salt` opens the seal of this one (`roles.seals`), and `seen` are the seals of other
+    validators on this submission that its author held when it opened its own; else both are empty.
+    """
+
+    kind: Literal["verdict/2"] = "verdict/2"
     run: Digest
     submission: Digest
     node: NodeName
@@ -137,6 +141,51 @@ class Verdict(Message):
     audited: bool
     tokens: Natural
     statistics: Statistics | None = None
+    salt: Annotated[str, Field(pattern=r"^([0-9a-f]{32})?$")] = ""
+    seen: Annotated[tuple[Digest, ...], Field(max_length=64)] = ()
+
+
+class SealedVerdict(Message):
+    """A validator has judged this submission, and tells nobody yet what it found: the seal of its verdict."""
+
+    kind: Literal["seal/1"] = "seal/1"
+    run: Digest
+    submission: Digest
+    node: NodeName  # the worker
+    step: Natural
+    seal: Digest
+
+
+class ReceivedShare(Message):
+    """Verified bytes of one checkpoint that came from one relay."""
+
+    relay: NodeName
+    size: Annotated[int, Field(ge=1, lt=2**63)]
+
+
+class Receipt(Message):
+    """A client (worker or validator) has downloaded checkpoint `step`, and from whom: what relays are credited for."""
+
+    kind: Literal["receipt/1"] = "receipt/1"
+    run: Digest
+    client: NodeName
+    step: Natural
+    shares: Annotated[tuple[ReceivedShare, ...], Field(min_length=1, max_length=32)]
+
+
+class StrikeRow(Message):
+    """A validator's attestation that a node is to be struck, or that its strike is to be lifted (EIP-712)."""
+
+    kind: Literal["strike/1"] = "strike/1"
+    run: Digest
+    act: Literal["strike", "lift"]
+    node: NodeName
+    number: Natural
+    reason: Annotated[int, Field(ge=0, le=999)]  # `roles.rules.Reason` of the first fault
+    evidence: Digest
+    size: Natural  # bytes of the evidence
+    operator: Annotated[str, Field(pattern=r"^0x[0-9a-fA-F]{40}$")]
+    signature: Annotated[str, Field(pattern=r"^[0-9a-f]{130}$")]
 
 
 class TallyRow(Message):
@@ -180,12 +229,15 @@ ROW_RULES: dict[str, RowRule] = {
     "head/1": RowRule(Head, 4096, 60),
     "checkpoint/1": RowRule(CheckpointRow, 2048, 600),
     "submission/1": RowRule(Submission, 3072, 600),
-    "verdict/1": RowRule(Verdict, 2560, 600),
+    "verdict/2": RowRule(Verdict, 7168, 600),
+    "seal/1": RowRule(SealedVerdict, 2048, 600),
+    "receipt/1": RowRule(Receipt, 6144, 600),
+    "strike/1": RowRule(StrikeRow, 2560, 600),
     "tally/1": RowRule(TallyRow, 2560, 600),
     "grant/1": RowRule(UploadGrant, 2048, 600),
     "manifest/1": RowRule(CheckpointManifest, 8 * 2**20, 10 * 365 * 86400),
 }
-DHT_KINDS = ("node/1", "head/1", "checkpoint/1", "submission/1", "verdict/1", "tally/1")
+DHT_KINDS = tuple(kind for kind in ROW_RULES if kind not in ("grant/1", "manifest/1"))
 """Kinds that live in the DHT; the others travel by HTTP only."""
 
 
@@ -214,6 +266,21 @@ def verdicts_key(run: str, step: int, bucket: int) -> str:
     return f"{run}/verdicts/{step}/{bucket}"
 
 
+def seals_key(run: str, step: int, bucket: int) -> str:
+    """Key of the sealed verdicts on a bucket's submissions of a step."""
+    return f"{run}/seals/{step}/{bucket}"
+
+
+def receipts_key(run: str, step: int, bucket: int) -> str:
+    """Key of a bucket's receipts for a checkpoint."""
+    return f"{run}/receipts/{step}/{bucket}"
+
+
+def strikes_key(run: str) -> str:
+    """Key of the validators' attestations of strikes."""
+    return f"{run}/strikes"
+
+
 def tally_key(run: str, epoch: int) -> str:
     """Key of an epoch's attestations."""
     return f"{run}/tally/{epoch}"
@@ -239,6 +306,12 @@ def place_of(message: Message, *, run: str, buckets: int) -> tuple[str, str]:
             ), f"{message.node}:{message.index}"
         case Verdict():
             return verdicts_key(run, message.step, bucket_of(message.node, buckets)), f":{message.submission}"
+        case SealedVerdict():
+            return seals_key(run, message.step, bucket_of(message.node, buckets)), f":{message.submission}"
+        case Receipt():
+            return receipts_key(run, message.step, bucket_of(message.client, buckets)), message.client
+        case StrikeRow():
+            return strikes_key(run), f":{message.node}"
         case TallyRow():
             return tally_key(run, message.epoch), ""
         case CheckpointManifest():

@@ -240,7 +240,7 @@ class Observer:
                 self.trusted.admit_head(row)
             case "submission/1":
                 self.trusted.admit_submission(row)
-            case "verdict/1":
+            case "verdict/2":
                 self.trusted.admit_verdict(row)
 
     def _keep(self, row: Envelope, ignored: Refusal) -> None:
@@ -307,6 +307,6 @@ def _gate_order(key: str) -> int:
 
 def _admission_order(row: Envelope) -> tuple[int, str]:
     """Heads first (they open steps), then submissions in order of their index (each needs its predecessor), then verdicts."""
-    rank: Sequence[str] = ("head/1", "submission/1", "verdict/1")
+    rank: Sequence[str] = ("head/1", "submission/1", "verdict/2")
     index = row.subkey.rpartition(":")[2].zfill(9) if row.kind == "submission/1" else ""
     return (rank.index(row.kind) if row.kind in rank else len(rank), index)

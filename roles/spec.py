@@ -16,6 +16,9 @@ from roles.messages import NodeName
 
 Decimal = Annotated[str, Field(pattern=r"^\d{1,9}(\.\d{1,12})?$")]
 EthAddress = Annotated[str, Field(pattern=r"^0x[0-9a-fA-F]{40}$")]
+Amount = Annotated[str, Field(pattern=r"^(0|[1-9]\d{0,37})$")]
+"""Base units, below 10**38 < 2**128."""
+PerMille = Annotated[int, Field(ge=0, le=1000)]
 MAX_SPEC_BYTES = 256 * 1024
 
 
@@ -107,6 +110,30 @@ class CheckSpec(Message):
     fraud: Threshold = Threshold(exponent_mismatches=38, mantissa_mean=10_000, mantissa_median=8000, margin_mean=400)
     duplicate_bits: Natural = 64
     max_blob: Annotated[int, Field(ge=1024, le=2**34)] = 8 * 2**20
+    seals: bool = False  # verdicts are sealed before they are opened; only those that others saw sealed earn
+    strikes_to_eject: Annotated[int, Field(ge=1, le=1000)] = 3  # submissions that a quorum finds at fault
+
+
+class RewardSpec(Message):
+    """What is paid, in base units of the coin or token, and how an epoch's pot is split (thousandths)."""
+
+    budget: Amount = "0"  # of one epoch; 0: units are counted, and nothing is paid
+    token: EthAddress | None = None  # ERC-20; none: the chain's coin
+    min_stake: Amount = "0"  # of a worker's wallet, before its submissions count
+    worker: PerMille = 700
+    validator: PerMille = 100
+    relay: PerMille = 100
+    trainer: PerMille = 100
+
+    @model_validator(mode="after")
+    def _check_sum(self) -> RewardSpec:
+        if sum(self.shares().values()) > 1000:
+            raise ValueError("rewards: the shares of the roles come to more than 1000 thousandths")
+        return self
+
+    def shares(self) -> dict[str, int]:
+        """Thousandths of an epoch's pot, by role."""
+        return {"worker": self.worker, "validator": self.validator, "relay": self.relay, "trainer": self.trainer}
 
 
 class OperatorSpec(Message):
@@ -146,6 +173,7 @@ class RunSpec(Message):
     training: TrainingSpec = TrainingSpec()
     checks: CheckSpec = CheckSpec()
     epoch: EpochSpec = EpochSpec()
+    rewards: RewardSpec = RewardSpec()
     buckets: Annotated[int, Field(ge=1, le=4096)] = 1
     quorum: Annotated[int, Field(ge=1)]
     validators: Annotated[tuple[OperatorSpec, ...], Field(min_length=1, max_length=64)]
@@ -163,6 +191,8 @@ class RunSpec(Message):
             raise ValueError("training: delta must be more than 1 + eps")
         if len({item.node for item in self.validators}) != len(self.validators):
             raise ValueError("validators: a node is listed twice")
+        if self.checks.seals and len(self.validators) < 2:
+            raise ValueError("checks: a single validator has nobody to seal its verdicts from")
         return self
 
     @property

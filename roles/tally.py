@@ -29,7 +29,7 @@ from roles.trusted import is_verdict_on
 MAX_BLOB = 32 * 2**20
 MAX_BODY = 64 * 2**20
 MAX_ITEMS = 50_000
-Row = Annotated[str, Field(max_length=4200, pattern=r"^[A-Za-z0-9+/]+={0,2}$")]
+Row = Annotated[str, Field(max_length=9600, pattern=r"^[A-Za-z0-9+/]+={0,2}$")]
 """A signed row, base64."""
 
 
@@ -276,7 +276,7 @@ def _open_submission(text: str, context: TallyContext) -> tuple[Envelope, Submis
 
 def _open_vote(text: str, submission_digest: str, submission: Submission, context: TallyContext) -> str:
     """The validator behind an accepting verdict on this submission."""
-    row = from_bytes(base64.b64decode(text, validate=True), limit=ROW_RULES["verdict/1"].max_bytes)
+    row = from_bytes(base64.b64decode(text, validate=True), limit=ROW_RULES["verdict/2"].max_bytes)
     message = open_row(row, run=context.run, buckets=context.spec.buckets)
     if not isinstance(message, Verdict) or row.signer not in context.validators:
         raise Malformed("not a verdict of a validator")

@@ -26,7 +26,11 @@ from roles.messages import (
     Head,
     NodeRecord,
     OpenStep,
+    Receipt,
+    ReceivedShare,
+    SealedVerdict,
     Statistics,
+    StrikeRow,
     Submission,
     TallyRow,
     UploadGrant,
@@ -95,7 +99,7 @@ MESSAGES: dict[str, Message] = {
         completions=16,
         tokens=1234,
     ),
-    "verdict/1": Verdict(
+    "verdict/2": Verdict(
         run=RUN,
         submission=digits("7"),
         node=OTHER.node,
@@ -108,6 +112,21 @@ MESSAGES: dict[str, Message] = {
         statistics=Statistics(
             exponent_mismatches=0, mantissa_mean=1, mantissa_median=2, margin_mean=3, tokens_exact=1000
         ),
+        salt="0f" * 16,
+        seen=(digits("b"), digits("c")),
+    ),
+    "seal/1": SealedVerdict(run=RUN, submission=digits("7"), node=OTHER.node, step=8, seal=digits("b")),
+    "receipt/1": Receipt(run=RUN, client=KEY.node, step=7, shares=(ReceivedShare(relay=OTHER.node, size=2049),)),
+    "strike/1": StrikeRow(
+        run=RUN,
+        act="strike",
+        node=OTHER.node,
+        number=0,
+        reason=602,
+        evidence=digits("d"),
+        size=8192,
+        operator="0x" + "cD" * 20,
+        signature="0e" * 65,
     ),
     "tally/1": TallyRow(
         run=RUN,

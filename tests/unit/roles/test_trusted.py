@@ -150,7 +150,7 @@ def test_admit_submission__policy_is_judged_by_its_own_step_not_by_the_head() ->
 @pytest.mark.parametrize(
     "spoil",
     [
-        pytest.param(lambda w, s: w.row(s, WORKER, kind="verdict/1"), id="kind"),
+        pytest.param(lambda w, s: w.row(s, WORKER, kind="verdict/2"), id="kind"),
         pytest.param(lambda w, s: w.row(s, WORKER, run="ab" * 32), id="run"),
         pytest.param(lambda w, s: w.row(s, WORKER, record_key=head_key(w.run)), id="key"),
         pytest.param(lambda w, s: w.row(s, WORKER, subkey=f"{WORKER.node}:7"), id="subkey"),
