@@ -15,7 +15,7 @@ import structlog
 from dht.envelope import Envelope
 from dht.errors import PeerError, TransportError
 from ledger.errors import LedgerError
-from roles.messages import head_key, submissions_key, verdicts_key
+from roles.messages import head_key, seals_key, submissions_key, verdicts_key
 from roles.ports import Directory, Ledger
 from roles.rules import Ignore, Reason, Refusal, Reject
 from roles.spec import RunSpec
@@ -75,6 +75,7 @@ class Observer:
         self.ledger_down: str | None = None
         self.directory_down: str | None = None
         self.ignored: dict[Reason, int] = {}
+        self.watch_seals = False  # validators read seals too, where the run has them
         self.extra_steps: set[int] = set()  # steps beyond the open window that an actor still wants read
         self._directory = directory
         self._ledger = ledger
@@ -193,6 +194,8 @@ class Observer:
         for step in steps:
             keys += [submissions_key(run, step, bucket) for bucket in buckets]
             keys += [verdicts_key(run, step, bucket) for bucket in buckets]
+            if self.watch_seals and self.spec.checks.seals:
+                keys += [seals_key(run, step, bucket) for bucket in buckets]
         return keys
 
     async def _look_at_directory(self) -> bool:
@@ -242,6 +245,8 @@ class Observer:
                 self.trusted.admit_submission(row)
             case "verdict/2":
                 self.trusted.admit_verdict(row)
+            case "seal/1":
+                self.trusted.admit_seal(row)
 
     def _keep(self, row: Envelope, ignored: Refusal) -> None:
         self.ignored[ignored.reason] = self.ignored.get(ignored.reason, 0) + 1

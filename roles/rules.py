@@ -30,6 +30,8 @@ class Reason(IntEnum):
     GAP = 114
     BEACON_UNKNOWN = 115
     POLICY_UNCOMMITTED = 116
+    EJECTED = 117
+    NO_STAKE = 118
     STALE_POLICY = 120
     WRONG_POLICY = 121
     NOT_ADMITTED = 122
@@ -77,6 +79,8 @@ SENTENCES: dict[Reason, str] = {
     Reason.GAP: "the submission before it has not been seen",
     Reason.BEACON_UNKNOWN: "the block that fixes the node's assignment is not known yet",
     Reason.POLICY_UNCOMMITTED: "the policy's checkpoint is not committed on the ledger yet",
+    Reason.EJECTED: "a strike of the validators is in force against the node",
+    Reason.NO_STAKE: "less is staked for the node than the run asks for",
     Reason.STALE_POLICY: "the policy is outside the step's window",
     Reason.WRONG_POLICY: "the policy is not the committed checkpoint of its step",
     Reason.NOT_ADMITTED: "the step's share does not admit this index",

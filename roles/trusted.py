@@ -17,7 +17,19 @@ from dht.errors import Malformed
 from ledger.records import Block, Commit, Operator, Registration, RunTerms
 from roles import rules
 from roles.assignment import beacon_step, compute_beacon, compute_seed, is_admitted
-from roles.messages import CheckpointRow, Head, NodeRecord, OpenStep, Submission, TallyRow, Verdict, open_row
+from roles.messages import (
+    CheckpointRow,
+    Head,
+    NodeRecord,
+    OpenStep,
+    Receipt,
+    SealedVerdict,
+    StrikeRow,
+    Submission,
+    TallyRow,
+    Verdict,
+    open_row,
+)
 from roles.rules import Ignore, Reason, Reject
 from roles.spec import OperatorSpec, RunSpec
 
@@ -36,13 +48,16 @@ MAX_ROUNDS = 256
 
 @dataclass(frozen=True, slots=True)
 class LedgerView:
-    """What the ledger said last. `beacons` holds, by node, the hash of block `first_block + beacon_blocks`."""
+    """What the ledger said last. `beacons` holds, by node, the hash of block `first_block + beacon_blocks`; `ejected` are
+    nodes with a strike in force, `stakes` what is staked for a node by its wallet (base units)."""
 
     terms: RunTerms
     head: Block
     commits: Mapping[int, Commit]
     registrations: Mapping[str, Registration]
     beacons: Mapping[str, str]
+    ejected: frozenset[str] = frozenset()
+    stakes: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +125,9 @@ class TrustedState:
         self.submissions: dict[str, AdmittedSubmission] = {}
         self.standings: defaultdict[str, Standing] = defaultdict(Standing)
         self.tallies: dict[tuple[int, int, str], tuple[TallyRow, Envelope]] = {}  # by epoch, round, validator
+        self.seals: defaultdict[str, dict[str, str]] = defaultdict(dict)  # by submission, then validator
+        self._sealed_steps: dict[str, int] = {}
+        self._early_seals: defaultdict[str, set[str]] = defaultdict(set)
         self._head_order = (-1, -1, -1)
         self._by_index: defaultdict[tuple[str, int, int], list[str]] = defaultdict(list)
         self._accepted: dict[tuple[str, int, int], str] = {}
@@ -143,9 +161,18 @@ class TrustedState:
         """Whether the ledger lists the node as a validator."""
         return bool(self.view) and any(item.node == node for item in self.view.terms.validators)  # type: ignore[union-attr]
 
+    def is_ejected(self, node: str) -> bool:
+        """Whether a strike of a validator quorum is in force against the node."""
+        return self.view is not None and node in self.view.ejected
+
+    def has_stake(self, node: str) -> bool:
+        """Whether as much is staked for the node as the run asks for."""
+        wanted = int(self.spec.rewards.min_stake)
+        return not wanted or (self.view is not None and self.view.stakes.get(node, 0) >= wanted)
+
     def is_member(self, node: str) -> bool:
-        """Whether the node may submit and upload: registered, or an operator of the run."""
-        if self.view is None:
+        """Whether the node may submit and upload: registered and not ejected, or an operator of the run."""
+        if self.view is None or self.is_ejected(node):
             return False
         operators = (*self.view.terms.validators, *self.view.terms.trainers)
         return node in self.view.registrations or any(item.node == node for item in operators)
@@ -160,14 +187,18 @@ class TrustedState:
         if self.view is None:
             return True
         ahead = self.spec.training.async_level + 2  # our head may be a little old
-        if isinstance(message, Submission | Verdict) and self.head and message.step > self.head.step + ahead:
+        if (
+            isinstance(message, Submission | Verdict | SealedVerdict | Receipt)
+            and self.head
+            and message.step > self.head.step + ahead
+        ):
             return False
         match message:
             case Head() | CheckpointRow():
                 return any(item.node == row.signer for item in self.view.terms.trainers)
-            case Verdict() | TallyRow():
+            case Verdict() | TallyRow() | SealedVerdict() | StrikeRow():
                 return self.is_validator(row.signer)
-            case Submission():
+            case Submission() | Receipt():
                 return self.is_member(row.signer)
         return isinstance(message, NodeRecord)
 
@@ -224,6 +255,11 @@ class TrustedState:
             return self._say_again(known, row)
         if self.view is None or submission.node not in self.view.registrations:
             raise Ignore(Reason.UNREGISTERED)
+        # [IGNORE] a strike may be lifted, and stake be added: the row is looked at again then
+        if self.is_ejected(submission.node):
+            raise Ignore(Reason.EJECTED)
+        if not self.has_stake(submission.node):
+            raise Ignore(Reason.NO_STAKE)
         opened = rules.check_open(submission, head=self.head, opened=self.opened.get(submission.step))
         rules.check_counts(submission, self.spec)
         committed = self.committed(submission.policy_step)
@@ -256,7 +292,7 @@ class TrustedState:
         admitted = AdmittedSubmission(submission, row.digest, seed, _relays_in(row), row)
         digests.append(row.digest)
         self.submissions[row.digest] = admitted
-        for early in self._early.values():
+        for early in (*self._early.values(), *self._early_seals.values()):
             early.discard(row.digest)
         self._settle(row.digest)  # its verdicts may have come first
         return admitted
@@ -314,6 +350,25 @@ class TrustedState:
         standing.rows[row.signer] = row
         self._settle(verdict.submission)
         return verdict
+
+    def admit_seal(self, row: Envelope) -> SealedVerdict:
+        """Take over a validator's seal on a submission; the first stands. Raises Malformed, Reject, or Ignore for another
+        one, and for more of them than an honest validator can be ahead of us."""
+        sealed = self._open(row)
+        if not isinstance(sealed, SealedVerdict):
+            raise Malformed("not a seal")
+        # [REJECT] only validators of the ledger's set are counted
+        if not self.is_validator(row.signer):
+            raise Reject(Reason.NOT_A_VALIDATOR)
+        if row.signer in self.seals.get(sealed.submission, ()):
+            raise Ignore(Reason.LATE, "sealed already")
+        if sealed.submission not in self.submissions:
+            if len(self._early_seals[row.signer]) >= self._most_early:
+                raise Ignore(Reason.GAP, "too many seals on submissions that were not seen")
+            self._early_seals[row.signer].add(sealed.submission)
+        self.seals[sealed.submission][row.signer] = sealed.seal
+        self._sealed_steps[sealed.submission] = sealed.step
+        return sealed
 
     def admit_tally(self, row: Envelope) -> TallyRow:
         """Take over a validator's attestation; whether its signature holds the ledger says. Raises Malformed, Reject, or
@@ -388,6 +443,10 @@ class TrustedState:
         for digest in [d for d, s in self.standings.items() if all(v.step < step for v in s.verdicts.values())]:
             for signer in self.standings.pop(digest).verdicts:
                 self._early[signer].discard(digest)
+        for digest in [d for d, sealed in self._sealed_steps.items() if sealed < step]:
+            del self._sealed_steps[digest]
+            for signer in self.seals.pop(digest, {}):
+                self._early_seals[signer].discard(digest)
         by_place: tuple[dict[tuple[str, int, int], Any], ...] = (self._by_index, self._accepted)
         for places in by_place:
             for place in [p for p in places if p[1] < step]:

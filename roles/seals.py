@@ -1,0 +1,46 @@
+"""Sealed verdicts (design section 11): a validator commits to its verdict before it can read the others'. Pure.
+
+The seal of a verdict is published first; the verdict opens it with its salt and lists the seals that its author had seen by
+then. A verdict earns only if another validator's opening lists its seal: whoever copies comes too late to be listed.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Collection, Iterable, Mapping
+
+from dht.encoding import digest, encode, sha256
+from roles.messages import Verdict
+
+SALT_BYTES = 16
+
+
+def new_salt() -> str:
+    """A fresh salt, in hexadecimal."""
+    return secrets.token_hex(SALT_BYTES)
+
+
+def seal_of(verdict: Verdict, validator: str) -> str:
+    """The seal that this verdict of this validator opens: over everything it says, but for what it had seen."""
+    bare = verdict.model_copy(update={"salt": "", "seen": ()})
+    return digest("seal/1", validator, verdict.submission, sha256(encode(bare)), verdict.salt)
+
+
+def earning_validators(verdicts: Mapping[str, Verdict], *, sealed: bool) -> frozenset[str]:
+    """Of the validators behind these verdicts on one submission, those whose verdict earns: all of them where the run does
+    not seal, else those whose seal another one's opening lists."""
+    if not sealed:
+        return frozenset(verdicts)
+    return frozenset(
+        name
+        for name, verdict in verdicts.items()
+        if verdict.salt and _is_listed(seal_of(verdict, name), _others(verdicts, name))
+    )
+
+
+def _others(verdicts: Mapping[str, Verdict], name: str) -> Iterable[Collection[str]]:
+    return (verdict.seen for other, verdict in verdicts.items() if other != name)
+
+
+def _is_listed(seal: str, lists: Iterable[Collection[str]]) -> bool:
+    return any(seal in seen for seen in lists)
