@@ -12,8 +12,9 @@ from typing import Any, Self
 
 from ledger import abi
 from ledger.base import BaseLedger
-from ledger.errors import LedgerError, LedgerMismatch, LedgerRejected, LedgerUnavailable
+from ledger.errors import LedgerError, LedgerRejected, LedgerUnavailable
 from ledger.events import operator_tuples, parse_terms
+from ledger.policy import DEFAULT_POLICY, ChainPolicy
 from ledger.reader import RunReader
 from ledger.records import (
     Attestation,
@@ -26,7 +27,7 @@ from ledger.records import (
     RegistrationRequest,
     RunTerms,
 )
-from ledger.rpc import PATIENCE_SECONDS, Rpc, RpcError
+from ledger.rpc import PATIENCE_SECONDS, ExpectedChain, Rpc, RpcError
 from ledger.rules import check_digest
 from ledger.sender import Sender
 from ledger.wallet import (
@@ -68,6 +69,8 @@ class LedgerClient(BaseLedger):
         self._sender = sender
         self._terms: dict[str, RunTerms] = {}
         self._reader: RunReader | None = None
+        self._policy = DEFAULT_POLICY
+        self._state_dir: Path | None = None
         self.code_hash = code_hash
 
     @classmethod
@@ -83,31 +86,28 @@ class LedgerClient(BaseLedger):
         code_hash: str | None = None,
         deployment_block: str | None = None,
         patience: float = PATIENCE_SECONDS,
+        policy: ChainPolicy = DEFAULT_POLICY,
     ) -> Self:
         """Connect and check every end-point that answers. What is expected of the chain is checked where it is given;
         `deployment_block`, a hash, tells apart chains that share an id.
 
-        `state_dir` holds the sender's journal. `patience` bounds, in seconds, how long a request tries the end-points.
+        `state_dir` holds the sender's journal and what was read of the run's events. `patience` bounds, in seconds, how
+        long a request tries the end-points; `policy` says how deep blocks must lie and what gas may cost.
         Raises LedgerUnavailable when none answers, LedgerMismatch when they disagree or are not what is expected,
         WalletError for a wrong address or key.
         """
         contract = checked_address(contract)
         if run is not None:
             check_digest(run)
-        rpc = Rpc(urls, contract=contract, patience=patience)
+        expected = ExpectedChain(chain_id, code_hash, deployment_block)
+        rpc = Rpc(urls, contract=contract, expected=expected, patience=patience)
         try:
             seen_chain, seen_code = await rpc.connect()
-            if chain_id is not None and chain_id != seen_chain:
-                raise LedgerMismatch(f"the RPC serves chain {seen_chain}, the run is on chain {chain_id}")
-            if code_hash is not None and code_hash != seen_code:
-                raise LedgerMismatch(f"the code at {contract} is not the contract the run names")
-            if deployment_block is not None and not await _has_block(rpc, deployment_block):
-                raise LedgerMismatch("the RPC serves another chain of that id: the run's deployment block is not on it")
-            sender = _sender(rpc, operator_key, chain_id=seen_chain, contract=contract, state_dir=state_dir)
+            sender = _sender(rpc, operator_key, chain_id=seen_chain, state_dir=state_dir, policy=policy)
         except BaseException:
             await rpc.close()
             raise
-        return cls(
+        client = cls(
             rpc,
             domain=Domain(seen_chain, contract),
             code_hash=seen_code,
@@ -115,6 +115,8 @@ class LedgerClient(BaseLedger):
             operator_key=operator_key,
             sender=sender,
         )
+        client._policy, client._state_dir = policy, state_dir
+        return client
 
     async def close(self) -> None:
         """Close connections. A transaction under way stays journalled."""
@@ -198,8 +200,8 @@ class LedgerClient(BaseLedger):
     async def _send_tally(self, proposal: Proposal, attestations: Sequence[Attestation]) -> None:
         await self._send("finalise", _tally(proposal), [_signature_bytes(each.signature) for each in attestations])
 
-    async def _send(self, name: str, *arguments: object) -> None:
-        await self._must_have_sender().send(self.domain.contract, abi.encode_call(name, *arguments))
+    async def _send(self, name: str, *arguments: object, value: int = 0) -> None:
+        await self._must_have_sender().send(self.domain.contract, abi.encode_call(name, *arguments), value)
 
     async def _settle(self) -> None:
         await self._must_have_sender().settle()
@@ -229,7 +231,7 @@ async def deploy(url: str, key: bytes, *, state_dir: Path | None = None) -> Depl
     rpc = Rpc([url])
     try:
         chain_id, _ = await rpc.connect()
-        sender = _sender(rpc, key, chain_id=chain_id, contract="", state_dir=state_dir)
+        sender = _sender(rpc, key, chain_id=chain_id, state_dir=state_dir)
         receipt = await _must_be(sender).send(None, abi.built()["bytecode"])
         contract = checked_address(receipt["contractAddress"])
         checked = Rpc([url], contract=contract)
@@ -274,14 +276,9 @@ def _must_be(sender: Sender | None) -> Sender:
     return sender
 
 
-async def _has_block(rpc: Rpc, block_hash: str) -> bool:
-    try:
-        return await rpc.call("eth_getBlockByHash", "0x" + block_hash, False) is not None
-    except RpcError:  # some end-points say "unknown block" that way
-        return False
-
-
-def _sender(rpc: Rpc, key: bytes | None, *, chain_id: int, contract: str, state_dir: Path | None) -> Sender | None:
+def _sender(
+    rpc: Rpc, key: bytes | None, *, chain_id: int, state_dir: Path | None, policy: ChainPolicy = DEFAULT_POLICY
+) -> Sender | None:
     if key is None:
         return None
     journal = None
@@ -289,7 +286,7 @@ def _sender(rpc: Rpc, key: bytes | None, *, chain_id: int, contract: str, state_
         state_dir.mkdir(parents=True, exist_ok=True)
         # A key's nonces are the chain's, whatever the contract: one journal per key and chain.
         journal = state_dir / f"transaction-{chain_id}-{address_of(key)[2:].lower()}.json"
-    return Sender(rpc, key, chain_id=chain_id, journal=journal)
+    return Sender(rpc, key, chain_id=chain_id, journal=journal, policy=policy)
 
 
 def _registration_arguments(request: RegistrationRequest) -> tuple[object, ...]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
@@ -24,6 +25,7 @@ MAX_ANSWER = 32 * 1024 * 1024
 MAX_URLS = 16
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 2.0
+T = TypeVar("T")
 
 
 class RpcError(Exception):
@@ -40,16 +42,39 @@ class Unreachable(Exception):
     """This end-point gave no usable answer; another may."""
 
 
+Request = tuple[str, *tuple[object, ...]]
+"""A method and its parameters."""
+
+
 class Caller(Protocol):
     """Anything that answers JSON-RPC requests."""
 
     async def call(self, method: str, *parameters: object) -> Any: ...
 
 
+class PinnedCaller(Caller, Protocol):
+    """One that can also have several requests answered by the same end-point, so that the answers fit together."""
+
+    async def together(self, *requests: Request) -> list[Any]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedChain:
+    """What every end-point must show, where it is known: chain id, code hash and the hash of the deployment's block."""
+
+    chain_id: int | None = None
+    code_hash: str | None = None
+    deployment_block: str | None = None
+
+
+NOTHING_EXPECTED = ExpectedChain()
+
+
 class Rpc:
     """Requests to the first end-point that works, each checked for chain and contract before it is trusted.
 
-    With one end-point its word is all there is; with several, one that disagrees is refused by LedgerMismatch.
+    With one end-point its word is all there is; with several, one that disagrees is refused by LedgerMismatch, and
+    so is any that is not what is expected.
     """
 
     def __init__(
@@ -57,6 +82,7 @@ class Rpc:
         urls: Sequence[str],
         *,
         contract: str | None = None,
+        expected: ExpectedChain = NOTHING_EXPECTED,
         patience: float = PATIENCE_SECONDS,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
@@ -64,6 +90,7 @@ class Rpc:
             raise LedgerError(f"give 1 to {MAX_URLS} RPC addresses")
         self._urls = [_checked_url(url) for url in urls]
         self._contract = contract
+        self._expected = expected
         self._patience = patience
         self._current = 0
         self._identity: tuple[int, str] | None = None
@@ -90,24 +117,34 @@ class Rpc:
 
     async def call(self, method: str, *parameters: object) -> Any:
         """Result of a request. Raises RpcError, LedgerMismatch, or LedgerUnavailable once patience is over."""
+        return await self._somewhere(lambda url: self._request(url, method, parameters))
+
+    async def together(self, *requests: Request) -> list[Any]:
+        """Results of several requests, asked in this order of one end-point. Raises what `call` raises."""
+
+        async def ask(url: str) -> list[Any]:
+            return [await self._request(url, method, parameters) for method, *parameters in requests]
+
+        return await self._somewhere(ask)
+
+    async def _somewhere(self, ask: Callable[[str], Awaitable[T]]) -> T:
+        """What the first end-point that works answers."""
         loop = asyncio.get_running_loop()
         deadline, pause, last = loop.time() + self._patience, FIRST_PAUSE, ""
         while True:
             for _ in self._urls:
+                url = self._urls[self._current]
                 try:
-                    return await self._call_at(self._urls[self._current], method, parameters)
+                    if url not in self._identities:
+                        await self._identify(url)
+                    return await ask(url)
                 except Unreachable as error:
-                    last = f"{_host(self._urls[self._current])}: {error}"
-                    self._current = (self._current + 1) % len(self._urls)
+                    last = f"{_host(url)}: {error}"
+                    self._current = (self._urls.index(url) + 1) % len(self._urls)
             if loop.time() + pause > deadline:
                 raise LedgerUnavailable(f"no RPC end-point answers ({last})")
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
-
-    async def _call_at(self, url: str, method: str, parameters: Sequence[object]) -> Any:
-        if url not in self._identities:
-            await self._identify(url)
-        return await self._request(url, method, parameters)
 
     async def _identify_quietly(self, url: str) -> bool:
         try:
@@ -117,6 +154,7 @@ class Rpc:
         return True
 
     async def _identify(self, url: str) -> None:
+        """See what chain and contract an end-point shows. Raises Unreachable, or LedgerMismatch when it is another."""
         try:
             chain_id = int(await self._request(url, "eth_chainId", ()), 16)
             code = b""
@@ -124,13 +162,35 @@ class Rpc:
                 code = unhex(await self._request(url, "eth_getCode", (self._contract, "latest")))
         except (RpcError, ValueError, TypeError, AttributeError) as error:
             raise Unreachable(f"not an Ethereum RPC: {error}") from error
+        expected, host = self._expected, _host(url)
+        if expected.chain_id not in (None, chain_id):
+            raise LedgerMismatch(f"{host} serves chain {chain_id}, the run is on chain {expected.chain_id}")
         if self._contract and not code:
-            raise LedgerMismatch(f"{_host(url)} (chain {chain_id}) has no contract at {self._contract}")
+            raise LedgerMismatch(f"{host} (chain {chain_id}) has no contract at {self._contract}")
         identity = (chain_id, keccak(code).hex() if code else "")
+        if expected.code_hash not in (None, identity[1]):
+            raise LedgerMismatch(f"the code {host} shows at {self._contract} is not the contract the run names")
+        if expected.deployment_block and not await self._has_block(url, expected.deployment_block):
+            raise LedgerMismatch(
+                f"{host} serves another chain of the id {chain_id}: the run's deployment block is not on it"
+            )
         self._identity = self._identity or identity
         if identity != self._identity:
-            raise LedgerMismatch(f"{_host(url)} shows another chain or contract than the other RPC addresses")
+            raise LedgerMismatch(f"{host} shows another chain or contract than the other RPC addresses")
         self._identities[url] = identity
+
+    async def _has_block(self, url: str, digest: str) -> bool:
+        """Whether the block of that hash is on the end-point's chain, and no rival that it merely knows."""
+        try:
+            held = await self._request(url, "eth_getBlockByHash", ("0x" + digest, False))
+            if held is None:
+                return False
+            canonical = await self._request(url, "eth_getBlockByNumber", (held["number"], False))
+            return bool(canonical["hash"] == held["hash"])
+        except RpcError:  # some end-points say "unknown block" that way
+            return False
+        except (TypeError, KeyError) as error:
+            raise Unreachable("a malformed block") from error
 
     async def _request(self, url: str, method: str, parameters: Sequence[object]) -> Any:
         body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": list(parameters)}

@@ -1,17 +1,17 @@
-"""Transactions of one operator key: queued, nonce-safe, restart-safe.
+"""Transactions of one key: queued, nonce-safe, restart-safe.
 
-One at a time: the next is made when the one before is in a block. The signed bytes are on disk before they are sent,
-so that after a kill the same transaction goes out again, never a second one. A revert is permanent and is raised at
-once; whatever the network does is retried. One process per key: two would fight over nonces.
+One at a time: the next is made when the one before lies deep enough. The signed bytes are on disk before they are
+sent, so that after a kill the same transaction goes out again, never a second one; a call that is asked for again
+while it is under way is the one under way. A revert is permanent and is raised at once; whatever the network does is
+retried. Processes that share a folder take turns; others with the same key take nonces from each other, and whoever
+loses one signs anew.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,40 +20,34 @@ from eth_account import Account
 
 from ledger.abi import revert_reason
 from ledger.errors import LedgerError, LedgerRejected, LedgerUnavailable, LowBalance
-from ledger.rpc import Caller, RpcError
+from ledger.fees import Fees, raised_fees, read_fees
+from ledger.journal import Pending, TransactionJournal
+from ledger.policy import DEFAULT_POLICY, ChainPolicy
+from ledger.rpc import PinnedCaller, RpcError
 
 log = structlog.get_logger(__name__)
 
 INCLUSION_SECONDS = 90.0
+DEPTH_SECONDS = 900.0
+"""How long an included transaction may take to lie deep enough."""
 BUMP_SECONDS = 15.0
+REPLACED_SECONDS = 5.0
+"""How long a used nonce and no receipt must last: an end-point's index may trail its state."""
+REPLACED_LOOKS = 3
 FIRST_PAUSE = 0.02
 LONGEST_PAUSE = 1.0
 GAS_MARGIN = (5, 4)
 """Estimates fall short when state moves between estimate and inclusion."""
-FEE_BUMP = (5, 4)
-"""Nodes take a replacement from 10% more."""
-REPLACED_TRIES = 3
+TRIES = 3
 REVERT_CODE = 3
+HOPELESS = ("intrinsic gas too low", "exceeds block gas limit", "invalid chain id", "type not supported", "initcode")
+"""What no later block would take either."""
 
 Receipt = Mapping[str, Any]
 
 
-class _Replaced(Exception):
-    """Another transaction of the same key took the nonce."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pending:
-    """A transaction not yet known to be in a block: its fields and every signed form sent so far (hex)."""
-
-    nonce: int
-    to: str | None
-    data: str
-    gas: int
-    priority_fee: int
-    max_fee: int
-    attempts: tuple[str, ...]
-    hashes: tuple[str, ...]
+class _Again(Exception):
+    """The transaction can no longer do its work and has done nothing: another must be made."""
 
 
 class Sender:
@@ -61,21 +55,25 @@ class Sender:
 
     def __init__(
         self,
-        rpc: Caller,
+        rpc: PinnedCaller,
         key: bytes,
         *,
         chain_id: int,
         journal: Path | None,
+        policy: ChainPolicy = DEFAULT_POLICY,
         inclusion_seconds: float = INCLUSION_SECONDS,
         bump_seconds: float = BUMP_SECONDS,
+        replaced_seconds: float = REPLACED_SECONDS,
     ) -> None:
         self._rpc = rpc
         self._account = Account.from_key(key)
         self._chain_id = chain_id
-        self._journal = journal
+        self._journal = TransactionJournal(journal)
+        self._policy = policy
         self._inclusion_seconds = inclusion_seconds
         self._bump_seconds = bump_seconds
-        self._pending = _load(journal)
+        self._replaced_seconds = replaced_seconds
+        self._recovered: list[tuple[Pending, Receipt]] = []
         self._lock = asyncio.Lock()
 
     @property
@@ -84,56 +82,75 @@ class Sender:
         return str(self._account.address)
 
     async def settle(self) -> None:
-        """See a transaction left over from before through; what became of it, the caller reads from the chain."""
-        async with self._lock:
-            await self._settle()
+        """See a transaction left over from before through; what became of it, the caller reads from the chain.
 
-    async def send(self, to: str | None, data: str) -> Receipt:
-        """Send a call (or with `to` None a deployment) and wait until it is in a block.
-
-        Raises LedgerRejected (revert, with the contract's reason), LowBalance, or LedgerUnavailable when it was not
-        included in time: it stays journalled and is seen through by the next call.
+        The next `send` of the same call gets its receipt instead of sending it again.
         """
-        async with self._lock:
+        async with self._lock, self._journal.turn():
             await self._settle()
-            for _ in range(REPLACED_TRIES):
-                self._keep(await self._build(to, data))
-                try:
-                    return await self._see_through()
-                except _Replaced:
-                    log.warning("transaction.replaced", operator=self.address)
-            raise LedgerError(f"another process sends with the key of {self.address}: its nonces keep changing")
+
+    async def send(self, to: str | None, data: str, value: int = 0) -> Receipt:
+        """Send a call with `value` wei (or with `to` None a deployment) and wait until its block lies deep enough.
+
+        A call left over from before a restart or a time-out is seen through, never sent twice. Raises LedgerRejected
+        (revert, with the contract's reason), LowBalance, or LedgerUnavailable when it was not included in time: it
+        stays journalled and is seen through by the next call.
+        """
+        async with self._lock, self._journal.turn():
+            held = self._journal.pending
+            if held is not None and held.is_for(to, data, value):
+                return await self._finish(to, data, value)
+            await self._settle()
+            earlier = self._take_recovered(to, data, value)
+            return earlier if earlier is not None else await self._finish(to, data, value)
+
+    async def _finish(self, to: str | None, data: str, value: int) -> Receipt:
+        extra_gas = 1
+        for _ in range(TRIES):
+            if self._journal.pending is None:
+                self._journal.keep(await self._build(to, data, value, extra_gas=extra_gas))
+            try:
+                return await self._see_through()
+            except _Again as error:
+                extra_gas *= 2
+                log.warning("transaction.replaced", operator=self.address, cause=str(error))
+        raise LedgerError(f"another process sends with the key of {self.address}: its nonces keep changing")
 
     async def _settle(self) -> None:
-        if self._pending is None:
+        pending = self._journal.pending
+        if pending is None:
             return
-        log.info("transaction.resumed", nonce=self._pending.nonce, operator=self.address)
+        log.info("transaction.resumed", nonce=pending.nonce, operator=self.address)
         try:
-            await self._see_through()
-        except (_Replaced, LedgerRejected) as error:
+            self._recovered.append((pending, await self._see_through()))
+        except (_Again, LedgerRejected) as error:
             log.info("transaction.dropped", reason=str(error), operator=self.address)
 
-    async def _build(self, to: str | None, data: str) -> Pending:
-        call = {"from": self.address, "data": data, **({"to": to} if to else {})}
-        try:
-            estimate = int(await self._rpc.call("eth_estimateGas", call), 16)
-        except RpcError as error:
-            raise self._judge(error) from error
-        gas = estimate * GAS_MARGIN[0] // GAS_MARGIN[1]
-        priority_fee, max_fee = await self._fees()
-        await self._check_balance(gas * max_fee)
-        nonce = int(await self._rpc.call("eth_getTransactionCount", self.address, "latest"), 16)
-        return self._signed(Pending(nonce, to, data, gas, priority_fee, max_fee, (), ()))
+    def _take_recovered(self, to: str | None, data: str, value: int) -> Receipt | None:
+        for index, (pending, receipt) in enumerate(self._recovered):
+            if pending.is_for(to, data, value):
+                del self._recovered[index]
+                return receipt
+        return None
 
-    async def _fees(self) -> tuple[int, int]:
-        """Priority and maximal fee, EIP-1559 only."""
-        block = await self._rpc.call("eth_getBlockByNumber", "latest", False)
-        base_fee = int(block["baseFeePerGas"], 16)
+    async def _build(self, to: str | None, data: str, value: int, *, extra_gas: int) -> Pending:
         try:
-            priority_fee = int(await self._rpc.call("eth_maxPriorityFeePerGas"), 16)
-        except RpcError:  # not every end-point has it
-            priority_fee = max(1, int(await self._rpc.call("eth_gasPrice"), 16) - base_fee)
-        return priority_fee, 2 * base_fee + priority_fee
+            estimate = int(await self._rpc.call("eth_estimateGas", self._call(to, data, value)), 16)
+        except RpcError as error:
+            raise await self._judge(error, value) from error
+        gas = estimate * GAS_MARGIN[0] // GAS_MARGIN[1] * extra_gas
+        fees = await read_fees(self._rpc, cap=self._policy.max_fee)
+        await self._check_balance(gas * fees.maximum + value)
+        nonce = int(await self._rpc.call("eth_getTransactionCount", self.address, "latest"), 16)
+        return self._signed(Pending(nonce, to, data, gas, fees.priority, fees.maximum, (), (), value))
+
+    def _call(self, to: str | None, data: str, value: int) -> dict[str, str]:
+        return {
+            "from": self.address,
+            "data": data,
+            **({"to": to} if to else {}),
+            **({"value": hex(value)} if value else {}),
+        }
 
     async def _check_balance(self, needed: int) -> None:
         balance = int(await self._rpc.call("eth_getBalance", self.address, "latest"), 16)
@@ -149,55 +166,68 @@ class Sender:
             "maxFeePerGas": pending.max_fee,
             "maxPriorityFeePerGas": pending.priority_fee,
             "data": pending.data,
-            "value": 0,
+            "value": pending.value,
             **({"to": pending.to} if pending.to else {}),
         }
         signed = self._account.sign_transaction(transaction)
-        return replace(
-            pending,
-            attempts=(*pending.attempts, bytes(signed.raw_transaction).hex()),
-            hashes=(*pending.hashes, bytes(signed.hash).hex()),
-        )
+        return pending.with_attempt(bytes(signed.raw_transaction).hex(), bytes(signed.hash).hex())
 
     async def _see_through(self) -> Receipt:
         loop = asyncio.get_running_loop()
         started = sent = loop.time()
-        pause = FIRST_PAUSE
+        pause, looks, included = FIRST_PAUSE, _Looks(self._replaced_seconds), False
         await self._broadcast()
         while True:
-            receipt = await self._receipt()
-            if receipt is not None:
+            receipt, depth, is_moved = await self._look()
+            if receipt is not None and depth >= self._policy.confirmations:
                 return await self._done(receipt)
             now = loop.time()
-            if now - started > self._inclusion_seconds:
+            if looks.are_enough(now, is_lost=is_moved and receipt is None):
+                self._journal.keep(None)
+                raise _Again("another transaction of the same key has its nonce")
+            if now - started > (DEPTH_SECONDS if receipt is not None else self._inclusion_seconds):
                 raise LedgerUnavailable("a transaction is not in a block yet; it will be sent again")
-            if now - sent > self._bump_seconds:
+            if included and receipt is None:  # a re-organisation took its block: pools may have forgotten it
+                await self._broadcast()
+            elif receipt is None and not is_moved and now - sent > self._bump_seconds:
                 self._bump()
                 await self._broadcast()
                 sent = now
+            included = receipt is not None
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
+    async def _look(self) -> tuple[Receipt | None, int, bool]:
+        """Receipt of whichever form was included, how deep its block lies, and whether the nonce is used.
+
+        One end-point answers all three, the nonce first: if it has moved there, a receipt that is ours is there too.
+        The nonce is read as deep as receipts must be: what a re-organisation can still free is not used up.
+        """
+        pending = self._must_pend()
+        head = await self._rpc.call("eth_blockNumber") if self._policy.confirmations > 1 else None
+        tag = "latest" if head is None else hex(max(0, int(head, 16) - self._policy.confirmations + 1))
+        asked: list[tuple[str, *tuple[object, ...]]] = [("eth_getTransactionCount", self.address, tag)]
+        asked += [("eth_getTransactionReceipt", "0x" + each) for each in reversed(pending.hashes)]
+        try:
+            count, *receipts, newest = await self._rpc.together(*asked, ("eth_blockNumber",))
+        except RpcError as error:
+            # An index or a state that is not there yet says nothing about the transaction.
+            log.info("transaction.unseen", cause=error.message, nonce=pending.nonce, operator=self.address)
+            return None, 0, False
+        receipt: Receipt | None = next((each for each in receipts if each is not None), None)
+        if receipt is None or receipt.get("blockNumber") is None:
+            return None, 0, int(count, 16) > pending.nonce
+        return receipt, int(newest, 16) - int(receipt["blockNumber"], 16) + 1, True
+
     async def _done(self, receipt: Receipt) -> Receipt:
         pending = self._must_pend()
-        self._keep(None)
+        self._journal.keep(None)
         if int(receipt["status"], 16) == 1:
             return receipt
-        raise LedgerRejected(await self._why(pending, receipt))
-
-    async def _receipt(self) -> Receipt | None:
-        """Receipt of whichever form was included. Raises _Replaced when the nonce went to something else."""
-        pending = self._must_pend()
-        # Nonce first: if it has moved, a receipt that is ours is there already.
-        moved = int(await self._rpc.call("eth_getTransactionCount", self.address, "latest"), 16) > pending.nonce
-        for digest in reversed(pending.hashes):
-            receipt: Receipt | None = await self._rpc.call("eth_getTransactionReceipt", "0x" + digest)
-            if receipt is not None:
-                return receipt
-        if moved:
-            self._keep(None)
-            raise _Replaced("the nonce is used")
-        return None
+        reason = await self._why(pending, receipt)
+        if reason is None and int(receipt["gasUsed"], 16) >= pending.gas:
+            raise _Again("the estimate of its gas was too low")
+        raise LedgerRejected(reason or "reverted")
 
     async def _broadcast(self) -> None:
         pending = self._must_pend()
@@ -205,64 +235,62 @@ class Sender:
             await self._rpc.call("eth_sendRawTransaction", "0x" + pending.attempts[-1])
         except RpcError as error:
             text = error.message.lower()
-            if "insufficient funds" in text:
-                self._keep(None)
+            is_first = len(pending.attempts) == 1
+            if "insufficient funds" in text and is_first:
+                self._journal.keep(None)
                 balance = int(await self._rpc.call("eth_getBalance", self.address, "latest"), 16)
-                raise LowBalance(self.address, balance, pending.gas * pending.max_fee) from error
+                raise LowBalance(self.address, balance, pending.gas * pending.max_fee + pending.value) from error
+            if any(words in text for words in HOPELESS) and is_first:
+                self._journal.keep(None)
+                raise LedgerRejected(error.message) from error
             # Known, used or too cheap: the receipt, the nonce or the next bump decides. Anything else too: the
             # journal keeps the transaction, and time-out reports it.
             log.info("transaction.refused", reason=error.message, nonce=pending.nonce, operator=self.address)
 
     def _bump(self) -> None:
+        """Offer more, if the cap allows: else the same goes out again, in case it was dropped."""
         pending = self._must_pend()
-        priority_fee = pending.priority_fee * FEE_BUMP[0] // FEE_BUMP[1] + 1
-        max_fee = pending.max_fee * FEE_BUMP[0] // FEE_BUMP[1] + 1
-        self._keep(self._signed(replace(pending, priority_fee=priority_fee, max_fee=max_fee)))
+        fees = raised_fees(Fees(pending.priority_fee, pending.max_fee), cap=self._policy.max_fee)
+        if fees is not None:
+            better = replace(pending, priority_fee=fees.priority, max_fee=fees.maximum)
+            self._journal.keep(self._signed(better))
 
-    async def _why(self, pending: Pending, receipt: Receipt) -> str:
-        call = {"from": self.address, "data": pending.data, **({"to": pending.to} if pending.to else {})}
+    async def _why(self, pending: Pending, receipt: Receipt) -> str | None:
+        """The contract's reason; None when the same call works by itself."""
+        call = self._call(pending.to, pending.data, pending.value)
         try:
             await self._rpc.call("eth_call", call, receipt["blockNumber"])
         except RpcError as error:
             return revert_reason(error.data) or error.message
-        return "reverted"
+        return None
 
-    def _judge(self, error: RpcError) -> LedgerError:
+    async def _judge(self, error: RpcError, value: int) -> LedgerError:
         reason = revert_reason(error.data)
         if reason is not None:
             return LedgerRejected(reason)
-        if error.code == REVERT_CODE or "revert" in error.message.lower():
+        text = error.message.lower()
+        if "insufficient funds" in text:
+            balance = int(await self._rpc.call("eth_getBalance", self.address, "latest"), 16)
+            return LowBalance(self.address, balance, max(value, balance + 1))
+        if error.code == REVERT_CODE or "revert" in text:
             return LedgerRejected(error.message)
         return LedgerUnavailable(f"the RPC end-point refused to estimate gas: {error.message}")
 
     def _must_pend(self) -> Pending:
-        if self._pending is None:
+        if self._journal.pending is None:
             raise ValueError("no transaction is pending")
-        return self._pending
-
-    def _keep(self, pending: Pending | None) -> None:
-        """Remember the pending transaction, on disk before it is sent."""
-        self._pending = pending
-        if self._journal is None:
-            return
-        if pending is None:
-            self._journal.unlink(missing_ok=True)
-            return
-        fields = {name: getattr(pending, name) for name in Pending.__dataclass_fields__}
-        temporary = self._journal.with_suffix(".tmp")
-        with temporary.open("w") as file:
-            json.dump(fields, file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self._journal)
+        return self._journal.pending
 
 
-def _load(journal: Path | None) -> Pending | None:
-    """The transaction left in the journal. Raises LedgerError when the file is not a journal."""
-    if journal is None or not journal.exists():
-        return None
-    try:
-        fields = json.loads(journal.read_text())
-        return Pending(**{**fields, "attempts": tuple(fields["attempts"]), "hashes": tuple(fields["hashes"])})
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise LedgerError(f"{journal} is not a transaction journal: see what it holds, then remove it") from error
+class _Looks:
+    """Whether a nonce was seen used, and no receipt, often and long enough to believe it."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._count, self._since = 0, 0.0
+
+    def are_enough(self, now: float, *, is_lost: bool) -> bool:
+        """Count one look."""
+        self._since = now if self._count == 0 else self._since
+        self._count = self._count + 1 if is_lost else 0
+        return self._count >= REPLACED_LOOKS and now - self._since >= self._seconds

@@ -15,7 +15,7 @@ from ledger.devnet import DevnetRpc
 from ledger.errors import LedgerError, LedgerRejected, LedgerUnavailable, LowBalance
 from ledger.evm import CHAIN_ID
 from ledger.records import ZERO_DIGEST
-from ledger.rpc import RpcError
+from ledger.rpc import Request, RpcError
 from ledger.sender import Sender
 from ledger.wallet import address_of, new_key
 from tests.contract.harness import KEYS, RUN, TRAINER, Registry, digest
@@ -40,6 +40,9 @@ class ScriptedRpc:
             raise RpcError(error["code"], error["message"], abi.unhex(error.get("data", "")))
         return answer["result"]
 
+    async def together(self, *requests: Request) -> list[Any]:
+        return [await self.call(method, *parameters) for method, *parameters in requests]
+
     @property
     def broadcasts(self) -> int:
         return self.calls.count("eth_sendRawTransaction")
@@ -58,7 +61,7 @@ def journal(tmp_path: Path) -> Path:
 
 
 def make_sender(rpc: ScriptedRpc, journal: Path | None, **changes: Any) -> Sender:
-    settings = {"inclusion_seconds": 5.0, "bump_seconds": 5.0, **changes}
+    settings = {"inclusion_seconds": 5.0, "bump_seconds": 5.0, "replaced_seconds": 0.0, **changes}
     return Sender(rpc, changes.pop("key", TRAINER), chain_id=CHAIN_ID, journal=journal, **settings)
 
 

@@ -1,0 +1,51 @@
+"""What a transaction offers for its gas: EIP-1559 only, never above the cap."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ledger.errors import LedgerUnavailable
+from ledger.policy import GWEI
+from ledger.rpc import Caller, RpcError
+
+FEE_BUMP = (5, 4)
+"""Nodes take a replacement from 10% more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fees:
+    """Priority fee and the most that is paid in all, in wei per gas."""
+
+    priority: int
+    maximum: int
+
+
+async def read_fees(rpc: Caller, *, cap: int) -> Fees:
+    """What to offer now: the priority fee that is usual, and room for the base fee to double.
+
+    Raises LedgerUnavailable while the base fee alone is above `cap` (0: no cap).
+    """
+    block = await rpc.call("eth_getBlockByNumber", "latest", False)
+    base_fee = int(block["baseFeePerGas"], 16)
+    try:
+        priority = int(await rpc.call("eth_maxPriorityFeePerGas"), 16)
+    except RpcError:  # not every end-point has it
+        priority = max(1, int(await rpc.call("eth_gasPrice"), 16) - base_fee)
+    if cap and base_fee >= cap:
+        raise LedgerUnavailable(
+            f"gas costs {base_fee / GWEI:.3g} gwei now, and the cap is {cap / GWEI:.3g}: wait, or raise max_fee_gwei"
+        )
+    return _capped(Fees(priority, 2 * base_fee + priority), cap)
+
+
+def raised_fees(fees: Fees, *, cap: int) -> Fees | None:
+    """A better offer for a transaction that nobody includes; None when the cap leaves no room for one."""
+    priority, maximum = (value * FEE_BUMP[0] // FEE_BUMP[1] + 1 for value in (fees.priority, fees.maximum))
+    return None if cap and maximum > cap else Fees(priority, maximum)
+
+
+def _capped(fees: Fees, cap: int) -> Fees:
+    if not cap:
+        return fees
+    maximum = min(fees.maximum, cap)
+    return Fees(min(fees.priority, maximum), maximum)

@@ -1,0 +1,118 @@
+"""The transaction under way, on disk before it is sent, and one key's turn among the processes that share a folder."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import AsyncIterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from ledger.errors import LedgerError, LedgerUnavailable
+
+TURN_SECONDS = 120.0
+"""How long to wait for another process that sends with the same key from the same folder."""
+TURN_PAUSE = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A transaction not yet known to be in a block: its fields and every signed form sent so far (hex).
+
+    `value` is in wei. What it is for is `to`, `data` and `value`; nonce and fees only say how it gets there.
+    """
+
+    nonce: int
+    to: str | None
+    data: str
+    gas: int
+    priority_fee: int
+    max_fee: int
+    attempts: tuple[str, ...]
+    hashes: tuple[str, ...]
+    value: int = 0
+
+    def is_for(self, to: str | None, data: str, value: int) -> bool:
+        """Whether this is that call: sending it again would do the thing twice."""
+        return (self.to, self.data, self.value) == (to, data, value)
+
+    def with_attempt(self, raw: str, digest: str) -> Pending:
+        """The same with one more signed form."""
+        return replace(self, attempts=(*self.attempts, raw), hashes=(*self.hashes, digest))
+
+
+class TransactionJournal:
+    """At most one transaction in a file; with `path` None only in memory."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self.pending = _load(path)
+
+    @contextlib.asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Hold the key against other processes of this folder, and see what they left.
+
+        Raises LedgerUnavailable when another one keeps it, LedgerError when the file is not a journal.
+        """
+        if self._path is None:
+            yield
+            return
+        descriptor = os.open(self._path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            await _lock(descriptor)
+            self.pending = _load(self._path)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def keep(self, pending: Pending | None) -> None:
+        """Remember the transaction under way; None when there is none any more."""
+        self.pending = pending
+        if self._path is None:
+            return
+        if pending is None:
+            self._path.unlink(missing_ok=True)
+            return
+        temporary = self._path.with_suffix(".tmp")
+        with temporary.open("w") as file:
+            json.dump(asdict(pending), file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self._path)
+        _sync_folder(self._path.parent)
+
+
+async def _lock(descriptor: int) -> None:
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + TURN_SECONDS
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError as error:
+            if loop.time() > deadline:
+                raise LedgerUnavailable("another process is sending with the same key: try again later") from error
+        await asyncio.sleep(TURN_PAUSE)
+
+
+def _load(path: Path | None) -> Pending | None:
+    if path is None or not path.exists():
+        return None
+    try:
+        fields = json.loads(path.read_text())
+        return Pending(**{**fields, "attempts": tuple(fields["attempts"]), "hashes": tuple(fields["hashes"])})
+    except FileNotFoundError:  # another process saw it through meanwhile
+        return None
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise LedgerError(f"{path} is not a transaction journal: see what it holds, then remove it") from error
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
