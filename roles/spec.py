@@ -153,6 +153,33 @@ class EpochSpec(Message):
     beacon_blocks: Annotated[int, Field(ge=1, le=256)] = 1
 
 
+class BroadcastSpec(Message):
+    """How checkpoints reach the relays."""
+
+    delta: bool = True  # beside each checkpoint what turns its parent into it, where that is much smaller
+    anchor_every: Annotated[int, Field(ge=1, le=1000)] = 10  # steps; the trainer sends such a checkpoint whole
+
+
+class GpuSpec(Message):
+    """One way to have GPUs enough: so many, each of one of these models (part of the name; none named: any) and so large."""
+
+    count: Annotated[int, Field(ge=1, le=1024)] = 1
+    models: Annotated[
+        tuple[Annotated[str, Field(max_length=64, pattern="[A-Za-z0-9]")], ...], Field(max_length=32)
+    ] = ()
+    memory_gb: Natural = 0  # of each
+
+
+class RequirementsSpec(Message):
+    """What a worker's machine needs. GB are 10**9 bytes, Mbit 10**6 bits a second; 0 asks for nothing."""
+
+    gpus: Annotated[tuple[GpuSpec, ...], Field(max_length=16)] = ()  # one of them is enough; none listed: no GPU needed
+    cores: Natural = 0
+    ram_gb: Natural = 0
+    disk_gb: Natural = 0  # free, or the node's own
+    download_mbit: Natural = 0  # from the run's relays
+
+
 class LedgerSpec(Message):
     """Which contract on which chain."""
 
@@ -173,6 +200,7 @@ class RunSpec(Message):
     training: TrainingSpec = TrainingSpec()
     checks: CheckSpec = CheckSpec()
     epoch: EpochSpec = EpochSpec()
+    broadcast: BroadcastSpec = BroadcastSpec()
     rewards: RewardSpec = RewardSpec()
     buckets: Annotated[int, Field(ge=1, le=4096)] = 1
     quorum: Annotated[int, Field(ge=1)]
