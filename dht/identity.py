@@ -13,7 +13,8 @@ from pathlib import Path
 
 import base58
 import structlog
-from nacl.exceptions import BadSignatureError
+from nacl.exceptions import BadSignatureError, CryptoError
+from nacl.public import SealedBox
 from nacl.signing import SigningKey, VerifyKey
 
 from dht.errors import IdentityError, Malformed
@@ -54,6 +55,14 @@ def verify(node: NodeId, message: bytes, signature: bytes) -> bool:
     return True
 
 
+def seal_to(node: NodeId, secret: bytes) -> bytes:
+    """A libsodium sealed box that only this node opens: 48 bytes longer than the secret. Raises Malformed for no node."""
+    try:
+        return SealedBox(VerifyKey(public_key_of(node)).to_curve25519_public_key()).encrypt(secret)
+    except (CryptoError, ValueError, RuntimeError) as error:
+        raise Malformed("node id is not a key that can be sealed to") from error
+
+
 class NodeKey:
     """The private half. Signs only bytes that begin with a domain of ours (see `dht.envelope`)."""
 
@@ -69,6 +78,13 @@ class NodeKey:
     def sign(self, message: bytes) -> bytes:
         """64-byte ed25519 signature (deterministic)."""
         return bytes(self._key.sign(message).signature)
+
+    def open_sealed(self, box: bytes) -> bytes:
+        """What `seal_to` sealed to this node, with the X25519 form of the same key. Raises Malformed for any other box."""
+        try:
+            return SealedBox(self._key.to_curve25519_private_key()).decrypt(box)
+        except (CryptoError, ValueError, TypeError) as error:
+            raise Malformed("a box that was not sealed to this node") from error
 
     def save(self, path: Path) -> None:
         """Write the key file, mode 0400, whole or not at all, never over an existing one. Raises IdentityError."""

@@ -10,7 +10,7 @@ import pytest
 import structlog.testing
 
 from dht.errors import IdentityError, Malformed
-from dht.identity import NodeKey, public_key_of, verify
+from dht.identity import NodeKey, public_key_of, seal_to, verify
 
 
 def test_save__load_gives_the_same_node__key_04(tmp_path: Path) -> None:
@@ -94,3 +94,13 @@ def test_sign__verified_by_the_node_id_alone() -> None:
 def test_public_key_of__not_an_ed25519_peer_id(node: str) -> None:
     with pytest.raises(Malformed):
         public_key_of(node)
+
+
+def test_seal_to__only_that_node_opens_it() -> None:
+    key, other = NodeKey.generate(), NodeKey.generate()
+    box = seal_to(key.node, b"secret")
+    assert key.open_sealed(box) == b"secret"
+    assert box != seal_to(key.node, b"secret")
+    for opener, spoilt in ((other, box), (key, box[:-1]), (key, bytes([box[0] ^ 1]) + box[1:]), (key, b"")):
+        with pytest.raises(Malformed, match="not sealed to this node"):
+            opener.open_sealed(spoilt)
