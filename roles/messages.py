@@ -81,10 +81,28 @@ class FileEntry(Message):
     size: Natural
 
 
-class CheckpointManifest(Message):
-    """What a checkpoint is made of. `weights` is SHA-256 over the ordered shard digests (raw bytes): no second pass."""
+class UsedGroups(Message):
+    """Groups of one submission that a step used up, by their number in it."""
 
-    kind: Literal["manifest/1"] = "manifest/1"
+    submission: Digest
+    groups: Annotated[tuple[Annotated[int, Field(ge=0, lt=1024)], ...], Field(min_length=1, max_length=1024)]
+
+
+class StateRef(Message):
+    """The newest trainer state (`roles.trainer.sealed_state`) when a checkpoint was made: of which step, and its index blob."""
+
+    step: Natural
+    index: Digest
+    size: Annotated[int, Field(ge=1, le=8 * 2**20)]  # bytes of the index
+
+
+class CheckpointManifest(Message):
+    """What a checkpoint is made of. `weights` is SHA-256 over the ordered shard digests (raw bytes): no second pass.
+
+    `used` and `state` are for whoever leads next: what was trained on already, and where the optimizer's state lies.
+    """
+
+    kind: Literal["manifest/2"] = "manifest/2"
     run: Digest
     term: Natural
     step: Natural
@@ -93,6 +111,28 @@ class CheckpointManifest(Message):
     files: Annotated[tuple[FileEntry, ...], Field(min_length=1, max_length=256)]
     shard_size: Annotated[int, Field(ge=1024, le=2**30)]
     shards: Annotated[tuple[Digest, ...], Field(min_length=1, max_length=100_000)]
+    used: Annotated[tuple[UsedGroups, ...], Field(max_length=10_000)] = ()
+    state: StateRef | None = None
+
+
+class CheckpointDelta(Message):
+    """What turns one checkpoint into another, in shards like a checkpoint's own. The checkpoint it rebuilds is judged by
+    that one's manifest, so a delta is never more than a shorter way to it."""
+
+    kind: Literal["delta/1"] = "delta/1"
+    run: Digest
+    term: Natural
+    step: Natural  # of the target
+    target: Digest  # manifest digest of the checkpoint it rebuilds
+    base: Digest  # manifest digest of the checkpoint it needs
+    size: Annotated[int, Field(ge=1, lt=2**63)]  # bytes
+    shard_size: Annotated[int, Field(ge=1024, le=2**30)]
+    shards: Annotated[tuple[Digest, ...], Field(min_length=1, max_length=100_000)]
+
+    @property
+    def files(self) -> tuple[FileEntry, ...]:
+        """The one file it is, so that it is cut and fetched as a checkpoint is."""
+        return (FileEntry(name="delta", size=self.size),)
 
 
 class Submission(Message):
@@ -235,9 +275,10 @@ ROW_RULES: dict[str, RowRule] = {
     "strike/1": RowRule(StrikeRow, 2560, 600),
     "tally/1": RowRule(TallyRow, 2560, 600),
     "grant/1": RowRule(UploadGrant, 2048, 600),
-    "manifest/1": RowRule(CheckpointManifest, 8 * 2**20, 10 * 365 * 86400),
+    "manifest/2": RowRule(CheckpointManifest, 8 * 2**20, 10 * 365 * 86400),
+    "delta/1": RowRule(CheckpointDelta, 8 * 2**20, 10 * 365 * 86400),
 }
-DHT_KINDS = tuple(kind for kind in ROW_RULES if kind not in ("grant/1", "manifest/1"))
+DHT_KINDS = tuple(kind for kind in ROW_RULES if kind not in ("grant/1", "manifest/2", "delta/1"))
 """Kinds that live in the DHT; the others travel by HTTP only."""
 
 
@@ -316,6 +357,8 @@ def place_of(message: Message, *, run: str, buckets: int) -> tuple[str, str]:
             return tally_key(run, message.epoch), ""
         case CheckpointManifest():
             return f"{run}/manifests", f":{message.step}"
+        case CheckpointDelta():
+            return f"{run}/deltas", f":{message.step}:{message.base}"
         case UploadGrant():
             return f"{run}/grants", f":{message.nonce}"
     raise ValueError(f"{type(message).__name__} has no place")

@@ -1,4 +1,5 @@
-"""What a checkpoint is made of: building, signing and judging a `CheckpointManifest`. Knows no network.
+"""What a checkpoint is made of: building, signing and judging a `CheckpointManifest`, and the `CheckpointDelta` that is a
+shorter way to it. Knows no network.
 
 The files, in the order of their names, are laid end to end and cut into shards; `weights` is SHA-256 over the ordered
 raw shard digests, so the whole is digested in the one pass that digests the shards.
@@ -15,9 +16,20 @@ from dht.encoding import encode
 from dht.envelope import Envelope, body_digest, seal
 from dht.errors import Malformed, PeerError
 from dht.identity import NodeId, NodeKey
-from roles.messages import ROW_RULES, CheckpointManifest, FileEntry, open_row, place_of, subkey_for
+from roles.messages import (
+    ROW_RULES,
+    CheckpointDelta,
+    CheckpointManifest,
+    FileEntry,
+    open_row,
+    place_of,
+    subkey_for,
+)
 
-MANIFEST_KIND = "manifest/1"
+MANIFEST_KIND = "manifest/2"
+DELTA_KIND = "delta/1"
+Sharded = CheckpointManifest | CheckpointDelta
+"""What is cut into shards and found by the digest of its signed row."""
 MAX_MANIFEST_BYTES = ROW_RULES[MANIFEST_KIND].max_bytes
 MAX_CHECKPOINT_BYTES = 2**41
 """2 TiB: one trillion parameters in bfloat16."""
@@ -43,6 +55,16 @@ def build_manifest(
     )
 
 
+def build_delta(
+    file: Path, *, run: str, term: int, step: int, target: str, base: str, shard_size: int
+) -> CheckpointDelta:
+    """Digest a delta's file. `target` and `base` are manifest digests, `step` the target's. Raises OSError."""
+    shards, size = tuple(_shard_digests([file], shard_size)), file.stat().st_size
+    return CheckpointDelta(
+        run=run, term=term, step=step, target=target, base=base, size=size, shard_size=shard_size, shards=shards
+    )
+
+
 def compute_weights_digest(shards: Iterable[str]) -> str:
     """SHA-256 over the concatenated raw shard digests: identity of the weights, whatever step carries them."""
     whole = hashlib.sha256()
@@ -51,27 +73,28 @@ def compute_weights_digest(shards: Iterable[str]) -> str:
     return whole.hexdigest()
 
 
-def seal_manifest(key: NodeKey, manifest: CheckpointManifest, *, now_ms: int | None = None) -> Envelope:
-    """Sign a manifest as the trainer. Its lifetime is ten years: weights do not go stale, heads do."""
+def seal_manifest(key: NodeKey, manifest: Sharded, *, now_ms: int | None = None) -> Envelope:
+    """Sign a manifest, or a delta, as the trainer. Its lifetime is ten years: weights do not go stale, heads do."""
     issued = int(time.time() * 1000) if now_ms is None else now_ms
     record_key, _ = place_of(manifest, run=manifest.run, buckets=1)
     return seal(
         key,
         run=manifest.run,
-        kind=MANIFEST_KIND,
+        kind=manifest.kind,
         record_key=record_key,
         subkey=subkey_for(manifest, run=manifest.run, signer=key.node, buckets=1),
         sequence=issued,
-        expiration=issued + ROW_RULES[MANIFEST_KIND].lifetime * 1000,
+        expiration=issued + ROW_RULES[manifest.kind].lifetime * 1000,
         payload=encode(manifest),
     )
 
 
-def manifest_digest(row: Envelope | CheckpointManifest) -> str:
-    """The manifest's one identity: digest of its canonical body, whoever carries it and however often it is signed."""
+def manifest_digest(row: Envelope | Sharded) -> str:
+    """The one identity of a manifest or a delta: digest of its canonical body, whoever carries it and however often it is
+    signed. An envelope of any other kind has the digest of no manifest."""
     if isinstance(row, Envelope):
-        return body_digest(row.run, MANIFEST_KIND, row.payload)
-    return body_digest(row.run, MANIFEST_KIND, encode(row))
+        return body_digest(row.run, row.kind, row.payload)
+    return body_digest(row.run, row.kind, encode(row))
 
 
 def check_manifest(
@@ -98,7 +121,25 @@ def check_manifest(
     return manifest
 
 
-def total_bytes(manifest: CheckpointManifest) -> int:
+def check_delta(
+    envelope: Envelope, *, run: str, trainers: Collection[NodeId], max_bytes: int = MAX_CHECKPOINT_BYTES
+) -> CheckpointDelta:
+    """Judge a verified envelope. Raises PeerError when its signer is no trainer of the run, Malformed otherwise."""
+    if envelope.signer not in trainers:
+        raise PeerError("delta is not signed by a trainer of this run")
+    delta = open_row(envelope, run=run, buckets=1)
+    if not isinstance(delta, CheckpointDelta):
+        raise Malformed("row is not a delta")
+    if delta.size > max_bytes:
+        raise Malformed(f"delta of {delta.size} bytes is over the bound of {max_bytes}")
+    if len(delta.shards) != -(-delta.size // delta.shard_size):
+        raise Malformed("count of shards does not fit the delta's size")
+    if delta.base == delta.target:
+        raise Malformed("a delta leads from a checkpoint to itself")
+    return delta
+
+
+def total_bytes(manifest: Sharded) -> int:
     """Bytes of all files together."""
     return sum(file.size for file in manifest.files)
 
