@@ -88,6 +88,17 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
+class Lease:
+    """Who leads, and until when. `until` is chain seconds, 0 before the commit of checkpoint 0 starts the lease;
+    `lapse_block` is the block in which another trainer reported that it had run out, 0 while nobody has."""
+
+    term: int
+    leader: str
+    until: int
+    lapse_block: int
+
+
+@dataclass(frozen=True, slots=True)
 class Proposal:
     """A tally put to the validators: what each attests by EIP-712."""
 
