@@ -31,6 +31,7 @@ PHRASES: Mapping[str, str] = {
     "node.ready": "ready, {seconds} s after the start",
     "node.started": "intellect-node {version}, run {run}, process {pid}",
     "node.stopped": "left after {seconds} s",
+    "receipt.unsaved": "checkpoint {step}: no receipt for the relays: {why}",
     "registration.pending": "not registered yet: {cause}",
     "relays.changed": "relays known: {relays}",
     "role.ended": "the role is done",

@@ -60,6 +60,9 @@ class Relays(Protocol):
     async def fetch_checkpoint(self, digest: str, into: Path, *, relays: Sequence[str] = ()) -> Path:
         """A verified checkpoint directory, complete or not there at all. Raises TransportError."""
 
+    def received(self, manifest: str) -> Mapping[str, int]:
+        """Verified bytes of a checkpoint fetched here, by the relay they came from. Told once."""
+
     async def put_checkpoint(self, manifest: Envelope, directory: Path) -> tuple[str, ...]:
         """Publish manifest and shards; ids of the relays that hold all of it. Raises TransportError when none does."""
 

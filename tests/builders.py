@@ -385,6 +385,8 @@ class MemoryRelays:
     def __init__(self) -> None:
         self.blobs: dict[str, bytes] = {}
         self.checkpoints: dict[str, Path] = {}
+        self.manifests: dict[str, Envelope] = {}
+        self.served: dict[str, dict[str, int]] = {}  # by manifest: bytes of each relay, as the next fetch has them
         self.is_down = False
 
     async def put(self, data: bytes, *, copies: int = 2, last: Collection[str] = ()) -> tuple[str, ...]:
@@ -400,7 +402,13 @@ class MemoryRelays:
         return data
 
     async def fetch_manifest(self, digest: str, *, relays: Sequence[str] = ()) -> Envelope:
-        raise TransportError("no relay has the manifest")
+        self._reach()
+        if digest not in self.manifests:
+            raise TransportError("no relay has the manifest")
+        return self.manifests[digest]
+
+    def received(self, manifest: str) -> Mapping[str, int]:
+        return self.served.pop(manifest, {})
 
     async def fetch_checkpoint(self, digest: str, into: Path, *, relays: Sequence[str] = ()) -> Path:
         self._reach()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import shutil
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
@@ -62,6 +63,7 @@ class RelayClient:
         self.keeper = Keeper(self.link, self._push_again)
         self._trainers = frozenset(trainers)
         self._fetching: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._received: defaultdict[str, Counter[str]] = defaultdict(Counter)  # by manifest: bytes of each relay
 
     async def run(self) -> None:
         """Background work of a node that publishes: second copies still owed, and a second look at what relays took."""
@@ -120,6 +122,10 @@ class RelayClient:
         """Fetch a manifest signed by a trainer of the run. Raises TransportError when no relay has it."""
         envelope, _ = await self._fetch_manifest(digest, relays)
         return envelope
+
+    def received(self, manifest: str) -> Mapping[str, int]:
+        """Verified bytes of a checkpoint fetched here, by the relay they came from. Told once: then it is forgotten."""
+        return self._received.pop(manifest, {})
 
     async def fetch_checkpoint(self, digest: str, into: Path, *, relays: Sequence[NodeId] = ()) -> Path:
         """Fetch a checkpoint to `into/{digest}`, every byte verified; what an earlier try got is not fetched again.
@@ -198,7 +204,10 @@ class RelayClient:
                 gatherer = ShardGatherer(
                     self.link, assembly.layout, assembly.writer, digest=assembly.digest, hints=relays
                 )
-                await gatherer.gather(tuple(assembly.missing))
+                try:
+                    await gatherer.gather(tuple(assembly.missing))
+                finally:
+                    self._received[assembly.digest] += gatherer.served
             return await asyncio.to_thread(assembly.finish)
         finally:
             assembly.close()

@@ -49,6 +49,7 @@ class ShardGatherer:
     ) -> None:
         self._link, self._layout, self._open_sink, self._hints = link, layout, open_sink, tuple(hints)
         self._digest, self._arrived = digest, arrived
+        self.served: Counter[str] = Counter()  # verified bytes, by the relay they came from
         self._moved = time.monotonic()
         self._holdings: dict[str, int] = {}
         self._doubted: set[str] = set()
@@ -173,6 +174,7 @@ class ShardGatherer:
         finally:
             self._busy[relay.node] -= 1
             self._tell()
+        self.served[relay.node] += size
         self._arrived(index)
         return True
 

@@ -17,6 +17,7 @@ from roles.inference.engine import Engine
 from roles.messages import Submission, Verdict
 from roles.observer import Observer
 from roles.ports import Clock, Relays
+from roles.receipts import Receipts
 from roles.rules import Ignore, Reason, Refusal
 from roles.spec import RunSpec
 from roles.tasks import Task
@@ -84,13 +85,14 @@ class Judging:
         compute: ComputeThread,
         audits: Callable[[str], bool],
         checks: Sequence[Check],
+        receipts: Receipts,
     ) -> None:
         self.items: dict[str, Item] = {}
         self._spec, self._trusted, self._observer = spec, trusted, observer
         self._node, self._records, self._signing, self._clock = node, records, signing, clock
         self._compute, self._audits = compute, audits
         self._verifier = Verifier(spec=spec, run=trusted.run, engine=engine, task=task, checks=checks)
-        self._shelf = PolicyShelf(relays=relays, folder=folder, engine=engine, compute=compute)
+        self._shelf = PolicyShelf(relays=relays, folder=folder, engine=engine, compute=compute, receipts=receipts)
         self._blobs = Fetches(relays)
         self._fetches: set[asyncio.Task[None]] = set()
         self._gate_faults = GateFaults(spec, trusted.run)

@@ -12,6 +12,7 @@ from roles.compute import ComputeThread
 from roles.inference.engine import Engine
 from roles.observer import Observer
 from roles.ports import Clock, Ledger, Relays
+from roles.receipts import Receipts
 from roles.spec import RunSpec
 from roles.tasks import Task
 from roles.trusted import TrustedState
@@ -51,6 +52,7 @@ class Validator:
         self.spec, self.trusted, self.node = spec, trusted, key.node
         self._observer, self._clock = observer, clock
         self._records = JudgedRows(state / "judged.sqlite")
+        self._receipts = Receipts(relays=relays, voice=voice, folder=state / "receipts", run=spec.run_id)
         self.judging = Judging(
             spec=spec,
             trusted=trusted,
@@ -66,6 +68,7 @@ class Validator:
             compute=compute,
             audits=audits,
             checks=checks,
+            receipts=self._receipts,
         )
         self.tallying = Tallying(
             spec=spec,
@@ -88,8 +91,10 @@ class Validator:
         try:
             async with asyncio.TaskGroup() as group:
                 await self._resume(group)
+                receipts = group.create_task(self._receipts.run())
                 group.create_task(self._tally_until(over))
                 await self._judge_until(over, group)
+                receipts.cancel()
         finally:
             self._records.close()
 

@@ -13,6 +13,7 @@ from ledger.records import Commit
 from roles.compute import ComputeThread
 from roles.inference.engine import Engine
 from roles.ports import Relays
+from roles.receipts import Receipts
 from roles.shardcast.assembly import prune_checkpoints
 
 log = structlog.get_logger()
@@ -23,8 +24,11 @@ FETCH_SECONDS = 600
 class PolicyShelf:
     """Checkpoints by manifest digest. The engine holds one; work in the order of policies swaps rarely."""
 
-    def __init__(self, *, relays: Relays, folder: Path, engine: Engine, compute: ComputeThread) -> None:
+    def __init__(
+        self, *, relays: Relays, folder: Path, engine: Engine, compute: ComputeThread, receipts: Receipts
+    ) -> None:
         self._relays = relays
+        self._receipts = receipts
         self._folder = folder
         self._engine = engine
         self._compute = compute
@@ -51,6 +55,7 @@ class PolicyShelf:
         try:
             async with asyncio.timeout(FETCH_SECONDS):
                 self._paths[commit.manifest] = await self._relays.fetch_checkpoint(commit.manifest, self._folder)
+            self._receipts.note(commit.step, commit.manifest)
         except (NodeError, TimeoutError) as error:
             log.warning("checkpoint.unavailable", step=commit.step, why=str(error) or "no answer in time")
             await asyncio.sleep(1)  # a relay may not have it yet

@@ -16,6 +16,7 @@ from dht.errors import NodeError
 from ledger.records import Commit
 from roles.observer import Observer
 from roles.ports import Relays
+from roles.receipts import Receipts
 from roles.trusted import TrustedState
 from roles.worker.generation import HeldPolicy
 
@@ -29,8 +30,10 @@ RETRY_SECONDS = 1.0
 class Policies:
     """Keeps `newest` current. `bad` names checkpoints that the engine refused."""
 
-    def __init__(self, *, trusted: TrustedState, observer: Observer, relays: Relays, folder: Path) -> None:
-        self._trusted, self._observer, self._relays = trusted, observer, relays
+    def __init__(
+        self, *, trusted: TrustedState, observer: Observer, relays: Relays, folder: Path, receipts: Receipts
+    ) -> None:
+        self._trusted, self._observer, self._relays, self._receipts = trusted, observer, relays, receipts
         self._folder = folder
         self._watch = observer.watch()
         self.newest: HeldPolicy | None = None
@@ -61,6 +64,7 @@ class Policies:
         except (NodeError, TimeoutError) as error:
             log.warning("weights.unreachable", policy_step=commit.step, why=str(error) or "no answer in time")
             return False
+        self._receipts.note(commit.step, commit.manifest)
         self.newest = HeldPolicy(commit.step, commit.manifest, path)
         log.info("weights.fetched", policy_step=commit.step, seconds=round(time.monotonic() - started, 3))
         self._observer.wake()

@@ -21,6 +21,7 @@ from roles.inference.engine import Engine
 from roles.messages import Head, OpenStep
 from roles.observer import Observer
 from roles.ports import Relays
+from roles.receipts import Receipts
 from roles.spec import RunSpec
 from roles.tasks.task import Task
 from roles.trusted import TrustedState
@@ -65,7 +66,10 @@ class Worker:
         self._watch = observer.watch()
         self._shelf = Shelf(state)
         self._generator = Generator(spec, node=node, engine=engine, task=task)
-        self._policies = Policies(trusted=trusted, observer=observer, relays=relays, folder=state / "weights")
+        self._receipts = Receipts(relays=relays, voice=voice, folder=state / "receipts", run=spec.run_id)
+        self._policies = Policies(
+            trusted=trusted, observer=observer, relays=relays, folder=state / "weights", receipts=self._receipts
+        )
         self._reports = Reports(trusted)
         courier = Courier(observer=observer, voice=voice, relays=relays, shelf=self._shelf)
         self._redelivery = Redelivery(
@@ -106,6 +110,7 @@ class Worker:
         async with asyncio.TaskGroup() as group:
             beside = [group.create_task(self._policies.run()), group.create_task(self._outbox.run())]
             beside += [group.create_task(self._redelivery.run()), group.create_task(self._report())]
+            beside.append(group.create_task(self._receipts.run()))
             await self._await_head()
             await self._resume(kept)
             await self._work()

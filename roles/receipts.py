@@ -1,0 +1,102 @@
+"""Receipts: a client that has downloaded a checkpoint says which relays its bytes came from, so that they are credited.
+
+One signed row for each client and checkpoint, on disk before it is announced. What relays can be paid for is bounded where
+receipts are counted (`roles.tally.receipts`): nobody gains by signing more than a checkpoint has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+
+import structlog
+
+from dht.encoding import decode, encode
+from dht.errors import Malformed, TransportError
+from roles.announce import Voice
+from roles.messages import Receipt, ReceivedShare
+from roles.ports import Relays
+from roles.shardcast.disk import write_durably
+
+log = structlog.get_logger()
+
+MOST_RELAYS = 32
+KEPT = 64
+"""Receipts kept, and said again after a restart: those of the newest checkpoints."""
+
+
+class Receipts:
+    """The receipts of one client in one run. `folder` is its own. `note` takes notice, `run` writes and announces."""
+
+    def __init__(self, *, relays: Relays, voice: Voice, folder: Path, run: str) -> None:
+        self._relays, self._voice, self._folder, self._run = relays, voice, folder, run
+        self._said: dict[int, Receipt] = {}
+        self._queue: asyncio.Queue[Receipt] = asyncio.Queue()
+
+    def note(self, step: int, manifest: str) -> None:
+        """A checkpoint is here: its receipt is due, if it came from relays at all."""
+        receipt = build_receipt(self._relays.received(manifest), run=self._run, client=self._voice.node, step=step)
+        if receipt is not None and step not in self._said:
+            self._said[step] = receipt
+            self._queue.put_nowait(receipt)
+
+    async def run(self) -> None:
+        """Say again what was said before a restart, then what is noted, for ever."""
+        for receipt in await asyncio.to_thread(_load, self._folder):
+            self._said.setdefault(receipt.step, receipt)
+            await self._announce(receipt)
+        while True:
+            receipt = await self._queue.get()
+            try:
+                await asyncio.to_thread(_save, self._folder, receipt)
+                await self._announce(receipt)
+                await self._forget()
+            except OSError as error:  # a full disk costs a relay some credit, and ends nothing
+                log.warning("receipt.unsaved", step=receipt.step, why=str(error))
+
+    async def _announce(self, receipt: Receipt) -> None:
+        try:
+            await self._voice.announce(receipt)
+        except TransportError as error:  # the publisher goes on trying
+            log.debug("receipt.delayed", step=receipt.step, why=str(error))
+            return
+        log.debug("receipt.signed", step=receipt.step, relays=len(receipt.shares), size=received_bytes(receipt))
+
+    async def _forget(self) -> None:
+        for step in sorted(self._said)[:-KEPT]:
+            self._voice.withdraw(self._said.pop(step))
+            await asyncio.to_thread((self._folder / str(step)).unlink, missing_ok=True)
+
+
+def build_receipt(received: Mapping[str, int], *, run: str, client: str, step: int) -> Receipt | None:
+    """The receipt for so many bytes by relay: those that gave most, in the order of their ids. None for nothing."""
+    most = sorted(((size, relay) for relay, size in received.items() if size > 0), reverse=True)[:MOST_RELAYS]
+    if not most:
+        return None
+    shares = tuple(
+        ReceivedShare(relay=relay, size=size) for relay, size in sorted((relay, size) for size, relay in most)
+    )
+    return Receipt(run=run, client=client, step=step, shares=shares)
+
+
+def received_bytes(receipt: Receipt) -> int:
+    """Bytes that a receipt is about, over all relays."""
+    return sum(share.size for share in receipt.shares)
+
+
+def _save(folder: Path, receipt: Receipt) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    write_durably(folder / str(receipt.step), encode(receipt))
+
+
+def _load(folder: Path) -> list[Receipt]:
+    found: list[Receipt] = []
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if not path.name.isdigit():
+            continue
+        try:
+            found.append(decode(Receipt, path.read_bytes()))
+        except (Malformed, OSError) as error:  # it only costs a relay some credit
+            log.warning("receipt.damaged", file=path.name, why=str(error))
+    return sorted(found, key=lambda receipt: receipt.step)[-KEPT:]
