@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypedDict
 
 from ledger import abi
 from ledger.base import BaseLedger
 from ledger.errors import LedgerError, LedgerRejected, LedgerUnavailable
+from ledger.event_file import EventFile
 from ledger.events import operator_tuples, parse_terms
 from ledger.policy import DEFAULT_POLICY, ChainPolicy
 from ledger.reader import RunReader
@@ -49,6 +50,12 @@ class Deployment:
     chain_id: int
     block_hash: str
     code_hash: str
+
+
+class _Place(TypedDict):
+    domain: Domain
+    run: str
+    first_block: int
 
 
 class LedgerClient(BaseLedger):
@@ -120,6 +127,8 @@ class LedgerClient(BaseLedger):
 
     async def close(self) -> None:
         """Close connections. A transaction under way stays journalled."""
+        if self._reader is not None:
+            self._reader.close()
         await self._rpc.close()
 
     async def __aenter__(self) -> Self:
@@ -217,7 +226,9 @@ class LedgerClient(BaseLedger):
     async def _read(self) -> RunReader:
         if self._reader is None:
             terms = await self.terms()
-            self._reader = RunReader(self._rpc, domain=self.domain, run=terms.run, first_block=terms.created_block)
+            place: _Place = {"domain": self.domain, "run": terms.run, "first_block": terms.created_block}
+            file = EventFile(self._state_dir, **place) if self._state_dir else None
+            self._reader = RunReader(self._rpc, **place, confirmations=self._policy.confirmations, file=file)
         return self._reader
 
     def _must_have_sender(self) -> Sender:

@@ -1,16 +1,18 @@
 """A run's events kept up to date from the chain: one request a poll, logs only when the head moved.
 
-Owns the cache and what a re-organised chain does to it. Sends nothing.
+Owns the cache and what a re-organised chain does to it. The newest block it shows lies as deep as the node asks for.
+Sends nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ledger.errors import LedgerError, LedgerUnavailable
+from ledger.event_file import EventFile, Reading
 from ledger.events import TOPICS, EventLog, parse_block
 from ledger.records import Block, Registration
 from ledger.rpc import Caller, RpcError
@@ -24,16 +26,32 @@ LOG_RANGE = 2000
 OVERLAP = 8
 MAX_BLOCKS = 8192
 ANCHORS = 256
+KEPT_EVERY = 128
+"""Blocks without an event after which the place is noted on disk all the same."""
 
 
 class RunReader:
     """Reads one run, from the block of its creation."""
 
-    def __init__(self, rpc: Caller, *, domain: Domain, run: str, first_block: int) -> None:
+    def __init__(
+        self,
+        rpc: Caller,
+        *,
+        domain: Domain,
+        run: str,
+        first_block: int,
+        confirmations: int = 1,
+        file: EventFile | None = None,
+    ) -> None:
         self._rpc = rpc
         self._domain = domain
         self._run = run
         self._first_block = first_block
+        self._depth = confirmations - 1
+        self._file = file
+        self._is_loaded = file is None
+        self._kept, self._unkept = first_block - 1, first_block  # last block on disk; first that is not, or not so
+        self._newest: Block | None = None
         self._events = EventLog()
         self._head: Block | None = None
         self._anchors: deque[Block] = deque(maxlen=ANCHORS)
@@ -45,8 +63,13 @@ class RunReader:
         self._failed = 0.0
         self._lock = asyncio.Lock()
 
+    def close(self) -> None:
+        """Give the file back."""
+        if self._file is not None:
+            self._file.close()
+
     async def head(self) -> Block:
-        """The newest block seen."""
+        """The newest block seen that lies deep enough."""
         await self.refresh()
         return self._must_have_head()
 
@@ -101,12 +124,56 @@ class RunReader:
             self._polled = loop.time()
 
     async def _poll(self) -> None:
+        if not self._is_loaded:
+            await self._load()
         answer = await self._fetch("latest")
         if answer is None:
             raise LedgerUnavailable("the RPC end-point has no newest block")
+        newest = parse_block(answer)
+        if self._depth:
+            if newest == self._newest:
+                return
+            answer = await self._fetch(hex(max(0, newest.number - self._depth)))
+            if answer is None:
+                raise LedgerUnavailable("the RPC end-point left out a block")
         head = parse_block(answer)
         if head != self._head and not self._is_behind(head):
             await self._catch_up(head, parent=str(answer.get("parentHash", ""))[2:])
+        self._newest = newest
+
+    async def _load(self) -> None:
+        """Take up what is on disk; what is no longer on the chain, the next poll finds by its anchors."""
+        file = self._must_have_file()
+        try:
+            for reading in await asyncio.to_thread(file.load):
+                self._events.forget_from(reading.first)
+                self._forget_after(reading.first - 1)
+                self._events.add(reading.logs)
+                self._head = reading.head
+                self._anchors.append(reading.head)
+                self._kept, self._unkept = reading.head.number, reading.head.number + 1
+            is_sound = self._events.is_complete()
+        except LedgerError:
+            is_sound = False
+        if not is_sound:
+            self._start_anew()
+        self._is_loaded = True
+
+    def _start_anew(self) -> None:
+        self._head, self._events = None, EventLog()
+        self._anchors.clear()
+        self._kept, self._unkept = self._first_block - 1, self._first_block
+        if self._file is not None:
+            self._file.discard()
+
+    def _keep(self, unread: int, head: Block, logs: Sequence[Mapping[str, Any]]) -> None:
+        """Note on disk what was read, unless it is nothing but a few empty blocks more."""
+        if self._file is None:
+            return
+        self._unkept = min(self._unkept, unread)
+        if logs or self._unkept <= self._kept or head.number - self._kept >= KEPT_EVERY:
+            self._file.append(Reading(self._unkept, head, logs))
+            self._kept, self._unkept = head.number, head.number + 1
 
     async def _catch_up(self, head: Block, *, parent: str) -> None:
         # Some blocks again: behind a load balancer the index of logs may trail the head.
@@ -118,8 +185,9 @@ class RunReader:
         self._events.forget_from(unread)
         self._events.add(logs)
         if not self._events.is_complete():
-            self._head, self._events = None, EventLog()  # read anew at the next poll
+            self._start_anew()  # at the next poll
             raise LedgerUnavailable("the RPC end-point left out logs")
+        self._keep(unread, head, logs)
         self._head = head
         self._anchors.append(head)
         self._remember(head)
@@ -161,6 +229,11 @@ class RunReader:
         self._blocks[block.number] = block
         while len(self._blocks) > MAX_BLOCKS:
             self._blocks.pop(next(iter(self._blocks)))
+
+    def _must_have_file(self) -> EventFile:
+        if self._file is None:
+            raise ValueError("nothing is kept on disk")
+        return self._file
 
     def _must_have_head(self) -> Block:
         if self._head is None:
