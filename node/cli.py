@@ -25,6 +25,7 @@ __all__ = ["COMMANDS", "Parser", "command_of", "dispatch", "main", "print_line",
 GROUPS = {
     "begin": {
         "testnet": "a whole network on this machine",
+        "init": "write a commented configuration",
         "keys": "make or show a node's keys",
     },
     "take part": {
@@ -36,6 +37,7 @@ GROUPS = {
         "run": "create a training run, or show one",
     },
     "the program": {
+        "config": "show every setting and where its value comes from",
         "completion": "completion for bash, zsh or fish",
     },
 }

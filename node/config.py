@@ -5,13 +5,15 @@ from __future__ import annotations
 import difflib
 import tomllib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from node.defaults import MAX_CONFIG_BYTES
 from node.errors import ConfigError, UsageError
+from node.secrecy import is_private_key
 
 PREFIX = "INTELLECT_NODE_"
 LISTS = ("rpc", "peer", "relay", "announce")
@@ -75,6 +77,23 @@ class NodeConfig(BaseModel):
     device: str = Field(default="cpu", pattern=r"^(cpu|cuda(:\d+)?)$", description="Where the model runs: cpu or cuda.")
     log_level: Literal["debug", "info", "warning"] = Field(default="info", description="What the terminal shows.")
 
+    @field_validator(
+        "join", "spec", "key", "wallet", "wallet_password_file", "operator_key", "model", "http_url", mode="before"
+    )
+    @classmethod
+    def _is_given(cls, value: object) -> object:
+        return None if value == "" else value  # as `init` writes it where nothing is set
+
+    @field_validator("wallet", "wallet_password_file", "key", "operator_key", mode="before")
+    @classmethod
+    def _is_no_secret(cls, value: object) -> object:
+        if is_private_key(str(value)):
+            raise ValueError(
+                "this is a private key itself, and now stands in your shell's history: make another one "
+                "(intellect-node keys new --operator FILE) and name its file"
+            )
+        return value
+
     @property
     def home(self) -> Path:
         """The data folder with `~` resolved."""
@@ -86,17 +105,65 @@ class NodeConfig(BaseModel):
         return self.key.expanduser() if self.key else self.home / "node.key"
 
 
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting as it will be used, and where its value comes from."""
+
+    value: Any
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Every place a setting may come from, read; `given` maps each setting named anywhere to the last word about it."""
+
+    given: Mapping[str, Setting]
+
+    @classmethod
+    def read(
+        cls,
+        *,
+        file: Path | None,
+        environment: Mapping[str, str],
+        flags: Mapping[str, Any],
+        first: Mapping[str, Any] | None = None,
+    ) -> Sources:
+        """`first` is the command's own default. Raises ConfigError for a file, UsageError for an unknown name."""
+        given = {name: Setting(value, "default") for name, value in (first or {}).items()}
+        if file is not None:
+            given |= {name: Setting(value, str(file)) for name, value in _read_file(file).items()}
+        for name, value in _read_environment(environment).items():
+            given[name] = Setting(value, f"{PREFIX}{name.upper()}")
+        for name, value in flags.items():
+            if value is not None:
+                given[name] = Setting(value, f"--{name.replace('_', '-')}")
+        return cls(given)
+
+    def merge(self) -> NodeConfig:
+        """The settings. Raises UsageError naming source and field."""
+        values = {name: setting.value for name, setting in self.given.items()}
+        try:
+            return NodeConfig.model_validate(values)
+        except ValidationError as error:
+            raise UsageError(self._sentence(error, values)) from error
+
+    def _sentence(self, error: ValidationError, values: Mapping[str, Any]) -> str:
+        found = self.given.get(str((*error.errors()[0]["loc"], "")[0]))
+        said = _sentence(error, values)
+        return f"{said} (in {found.source})" if found and not found.source.startswith("--") else said
+
+    def explain(self) -> dict[str, Setting]:
+        """Every setting with its value as used and its source; those nobody named with their default."""
+        config = self.merge()
+        return {
+            name: Setting(getattr(config, name), self.given[name].source if name in self.given else "default")
+            for name in NodeConfig.model_fields
+        }
+
+
 def load_config(*, file: Path | None, environment: Mapping[str, str], flags: Mapping[str, Any]) -> NodeConfig:
     """Merge the sources and check the result. Raises ConfigError for a file, UsageError naming source and field."""
-    merged: dict[str, Any] = {}
-    if file is not None:
-        merged.update(_read_file(file))
-    merged.update(_read_environment(environment))
-    merged.update({name: value for name, value in flags.items() if value is not None})
-    try:
-        return NodeConfig.model_validate(merged)
-    except ValidationError as error:
-        raise UsageError(_sentence(error, merged)) from error
+    return Sources.read(file=file, environment=environment, flags=flags).merge()
 
 
 def _read_file(path: Path) -> dict[str, Any]:
@@ -160,5 +227,5 @@ def _sentence(error: ValidationError, given: Mapping[str, Any]) -> str:
         case "tuple_type":
             said = f'a list is meant: {name} = ["{value}"]'
         case _:
-            said = first["msg"]
+            said = first["msg"].removeprefix("Value error, ")
     return f"setting {name}: {said}"

@@ -17,6 +17,7 @@ from node.join import JoinString, check_places, read_join
 from node.ledger_access import open_ledger
 from node.relay_book import RelayBook
 from node.running import patiently
+from node.secrecy import shown_url
 from roles.shardcast.client import RelayClient
 from roles.spec import MAX_SPEC_BYTES, RunSpec, SpecError, spec_from_bytes
 
@@ -104,7 +105,9 @@ async def join_ledger(config: NodeConfig, spec: RunSpec, urls: tuple[str, ...], 
         return await open_ledger(spec, urls, operator_key=key, state=config.home / "ledger", patience=5.0)
 
     ledger = await patiently(
-        attempt, event="ledger.unreachable", hint=f"no ledger end-point answers ({', '.join(urls)}); is the chain up?"
+        attempt,
+        event="ledger.unreachable",
+        hint=f"no ledger end-point answers ({', '.join(map(shown_url, urls))}); is the chain up?",
     )
     try:
         await patiently(
@@ -114,7 +117,7 @@ async def join_ledger(config: NodeConfig, spec: RunSpec, urls: tuple[str, ...], 
         await ledger.close()
         raise
     if len(urls) == 1:
-        log.info("ledger.trusted", rpc=urls[0], why="the only end-point given: what it says is believed")
+        log.info("ledger.trusted", rpc=shown_url(urls[0]), why="the only end-point given: what it says is believed")
     return ledger
 
 

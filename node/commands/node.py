@@ -7,31 +7,16 @@ import os
 import sys
 import threading
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from node.cli import Parser
 from node.defaults import SHUTDOWN_SECONDS
 
 if TYPE_CHECKING:
-    import argparse
-
-    from pydantic.fields import FieldInfo
-
     from node.app import Build
     from node.config import NodeConfig
     from node.log import EventStream
 
-REPEATED = ("rpc", "peer", "relay", "announce")
-SWITCHES = ("sponsor",)
-GROUPS = {
-    "always needed": ("role", "join"),
-    "who you are": ("wallet", "wallet_password_file", "key", "data"),
-    "finding the run": ("peer", "relay", "rpc", "spec"),
-    "being found": ("host", "port", "announce", "http_port", "http_url"),
-    "trainers, validators and sponsors": ("operator_key", "model", "sponsor", "sponsor_hourly"),
-}
-METAVARS = {"role": "ROLE", "join": "RUN", "rpc": "URL", "relay": "URL", "http_url": "URL", "wallet": "WALLET"}
 EXAMPLES = """\
   intellect-node --role worker --join 'intellect://RUN?peer=..&rpc=..' --wallet 0x..
   intellect-node --role worker --join run.join --data ./my-worker --wallet wallet.key
@@ -89,24 +74,8 @@ async def _run(config: NodeConfig, events: EventStream, build: Build | None) -> 
         return 130 if stop.was_interrupt and not has_ended else 0
 
 
-def _add_flag(group: argparse._ArgumentGroup, name: str, field: FieldInfo) -> None:
-    from pydantic_core import PydanticUndefined
-
-    flag, text = "--" + name.replace("_", "-"), (field.description or "").replace("%", "%%")
-    if name in SWITCHES:
-        group.add_argument(flag, action="store_const", const=True, help=text)
-        return
-    if field.default not in (None, (), PydanticUndefined):
-        text += f" Default: {field.default}."
-    metavar = METAVARS.get(name, name.rpartition("_")[2].upper())
-    if name in REPEATED:
-        group.add_argument(flag, action="append", metavar=metavar, help=f"{text} May be repeated.")
-    else:
-        group.add_argument(flag, metavar=metavar, help=text)
-
-
 def _read_config(words: Sequence[str]) -> NodeConfig:
-    from node.config import NodeConfig, load_config
+    from node.commands.settings import add_setting_flags, read_settings
 
     parser = Parser(
         "intellect-node",
@@ -114,14 +83,5 @@ def _read_config(words: Sequence[str]) -> NodeConfig:
         examples=EXAMPLES,
         usage="intellect-node --role ROLE --join RUN [--wallet WALLET] [any setting below]",
     )
-    grouped = {name for names in GROUPS.values() for name in names}
-    rest = tuple(name for name in NodeConfig.model_fields if name not in grouped)
-    for title, names in {**GROUPS, "machine": rest}.items():
-        group = parser.add_argument_group(title)
-        for name in names:
-            _add_flag(group, name, NodeConfig.model_fields[name])
-    parser.add_argument("--config", type=Path, metavar="FILE", help="TOML file with any of these settings")
-    options = vars(parser.parse_args(words))
-    file = options.pop("config") or os.environ.get("INTELLECT_NODE_CONFIG")
-    flags = {name: tuple(value) if name in REPEATED and value else value for name, value in options.items()}
-    return load_config(file=Path(file) if file else None, environment=os.environ, flags=flags)
+    add_setting_flags(parser)
+    return read_settings(parser, words).sources().merge()

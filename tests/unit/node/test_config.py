@@ -58,3 +58,8 @@ def test_every_field_is_described() -> None:
     config = load_config(file=None, environment={}, flags={"role": "worker"})
     for name, field in type(config).model_fields.items():
         assert (field.description or "").endswith("."), name
+
+
+def test_load_config__an_empty_text_is_nothing_given() -> None:
+    config = load_config(file=None, environment={}, flags={"role": "worker", "spec": "", "key": "", "http_url": ""})
+    assert (config.spec, config.key, config.http_url) == (None, None, None)

@@ -1,0 +1,99 @@
+"""The flags of a node's settings, for every command that takes them: one for each field, with the field's own words."""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace, _ArgumentGroup
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from node.cli import Parser
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+
+    from node.config import Sources
+
+REPEATED = ("rpc", "peer", "relay", "announce")
+SWITCHES = ("sponsor",)
+GROUPS = {
+    "always needed": ("role", "join"),
+    "who you are": ("wallet", "wallet_password_file", "key", "data"),
+    "finding the run": ("peer", "relay", "rpc", "spec"),
+    "being found": ("host", "port", "announce", "http_port", "http_url"),
+    "trainers, validators and sponsors": ("operator_key", "model", "sponsor", "sponsor_hourly"),
+}
+"""What is not named here stands under `machine`."""
+METAVARS = {"role": "ROLE", "join": "RUN", "rpc": "URL", "relay": "URL", "http_url": "URL", "wallet": "WALLET"}
+CONFIG_VARIABLE = "INTELLECT_NODE_CONFIG"
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a command line says: the configuration file, if any, and the settings given as flags."""
+
+    file: Path | None
+    flags: dict[str, Any]
+
+    def sources(self, *, default_role: str | None = None) -> Sources:
+        """Every source of settings, to be merged. Raises ConfigError, UsageError."""
+        from node.config import Sources
+
+        return Sources.read(
+            file=self.file,
+            environment=os.environ,
+            flags=self.flags,
+            first={"role": default_role} if default_role else {},
+        )
+
+
+def grouped_settings() -> dict[str, tuple[str, ...]]:
+    """Every setting under the title it belongs to."""
+    from node.config import NodeConfig
+
+    named = {name for names in GROUPS.values() for name in names}
+    return {**GROUPS, "machine": tuple(name for name in NodeConfig.model_fields if name not in named)}
+
+
+def add_setting_flags(parser: Parser) -> None:
+    """A flag for each setting, and `--config`."""
+    from node.config import NodeConfig
+
+    for title, names in grouped_settings().items():
+        group = parser.add_argument_group(title)
+        for name in names:
+            _add_flag(group, name, NodeConfig.model_fields[name])
+    parser.add_argument("--config", type=Path, metavar="FILE", help="TOML file with any of these settings")
+
+
+def given_in(options: Namespace) -> Given:
+    """The part of a command's options that are settings."""
+    from node.config import NodeConfig
+
+    values = {name: value for name, value in vars(options).items() if name in NodeConfig.model_fields}
+    flags = {name: tuple(value) if name in REPEATED and value else value for name, value in values.items()}
+    file = options.config or os.environ.get(CONFIG_VARIABLE)
+    return Given(Path(file) if file else None, {name: value for name, value in flags.items() if value is not None})
+
+
+def read_settings(parser: Parser, words: Sequence[str]) -> Given:
+    """Parse a command line that holds settings only."""
+    return given_in(parser.parse_args(words))
+
+
+def _add_flag(group: _ArgumentGroup, name: str, field: FieldInfo) -> None:
+    from pydantic_core import PydanticUndefined
+
+    flag, text = "--" + name.replace("_", "-"), (field.description or "").replace("%", "%%")
+    if name in SWITCHES:
+        group.add_argument(flag, action="store_const", const=True, help=text)
+        return
+    if field.default not in (None, (), PydanticUndefined):
+        text += f" Default: {field.default}."
+    metavar = METAVARS.get(name, name.rpartition("_")[2].upper())
+    if name in REPEATED:
+        group.add_argument(flag, action="append", metavar=metavar, help=f"{text} May be repeated.")
+    else:
+        group.add_argument(flag, metavar=metavar, help=text)
