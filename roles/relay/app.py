@@ -49,6 +49,7 @@ class RelayRoutes:
             ("/manifests/{digest}", "GET", self.get_manifest),
             ("/manifests/{digest}/shards", "GET", self.list_shards),
             ("/manifests", "GET", self.list_manifests),
+            ("/deltas", "GET", self.list_deltas),
             ("/register", "POST", self.register),
             ("/spec", "GET", self.get_spec),
             ("/status", "GET", self.status),
@@ -89,18 +90,18 @@ class RelayRoutes:
         self._counters.bytes_served += size
 
     async def get_manifest(self, request: Request) -> Response:
-        """The manifest's envelope as it was signed."""
-        kept = self._shelf.catalogue.find(digest_in_path(request))
+        """The envelope of a manifest, or of a delta's row, as it was signed."""
+        kept = self._shelf.catalogue.parcel(digest_in_path(request))
         if kept is None:
             raise Refusal(404, "not_held", "this relay does not hold that manifest")
         return Response(kept.data, media_type="application/octet-stream")
 
     async def list_shards(self, request: Request) -> Response:
-        """Which shards of a checkpoint are here, as a number whose bit i is shard i, in hexadecimal.
+        """Which shards of a checkpoint or a delta are here, as a number whose bit i is shard i, in hexadecimal.
 
         With X-Wait, and X-Known saying how many the asker knows of, the answer waits until there is another.
         """
-        kept = self._shelf.catalogue.find(digest_in_path(request))
+        kept = self._shelf.catalogue.parcel(digest_in_path(request))
         if kept is None:
             raise Refusal(404, "not_held", "this relay does not hold that manifest")
         until = time.monotonic() + _waiting_time(request)
@@ -114,6 +115,14 @@ class RelayRoutes:
     async def list_manifests(self, request: Request) -> Response:
         """Checkpoints kept, newest first, with the count of shards that are here."""
         return JSONResponse({"manifests": self._checkpoints()})
+
+    async def list_deltas(self, request: Request) -> Response:
+        """Deltas kept, newest first: which checkpoint each needs and which it leads to. Their rows are signed, this is not."""
+        kept = [
+            {"delta": one.digest, "base": one.delta.base, "target": one.delta.target, "size": one.delta.size}
+            for one in self._shelf.catalogue.deltas()
+        ]
+        return JSONResponse({"deltas": kept})
 
     async def register(self, request: Request) -> Response:
         """Sponsor a registration."""

@@ -17,7 +17,7 @@ from roles.relay.bodies import address_of, body_blocks, declared_length, digest_
 from roles.relay.desk import Desk
 from roles.relay.refusal import Refusal
 from roles.shardcast.blobs import BlobWriter
-from roles.shardcast.catalogue import KeptCheckpoint
+from roles.shardcast.catalogue import KeptCheckpoint, Parcel
 from roles.shardcast.grants import open_grant
 from roles.shardcast.manifest import MAX_MANIFEST_BYTES
 
@@ -101,7 +101,7 @@ class Uploads:
             await writer.write(block)
 
     async def put_manifest(self, request: Request) -> Response:
-        """Take a manifest signed by a trainer; its shards may come then, or are pulled.
+        """Take a manifest, or a delta's row, signed by a trainer; its shards may come then, or are pulled.
 
         The trainer's grant is looked at before a byte of the body: strangers cannot hold the few places here.
         """
@@ -120,12 +120,12 @@ class Uploads:
             kept = await asyncio.to_thread(self._judge, data)
             if kept.digest != digest:
                 raise Refusal(400, "wrong_digest", "the manifest has another digest than the path says")
-            is_new = kept.digest not in {held.digest for held in self._shelf.catalogue}
+            is_new = kept.digest not in self._shelf.catalogue
             await self._shelf.add(kept)
         self._desk.noticed()
-        if is_new:  # a trainer gives it again now and then, to see who forgot it
+        if is_new and isinstance(kept, KeptCheckpoint):  # a trainer gives it again now and then, to see who forgot it
             log.info("manifest.accepted", step=kept.manifest.step, manifest=digest)
         return JSONResponse({"stored": digest}, 201)
 
-    def _judge(self, data: bytes) -> KeptCheckpoint:
+    def _judge(self, data: bytes) -> Parcel:
         return self._shelf.catalogue.check(from_bytes(data, limit=MAX_MANIFEST_BYTES))

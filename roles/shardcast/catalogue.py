@@ -1,4 +1,4 @@
-"""The checkpoints a relay keeps: the newest few manifests of each trainer, on disk, and which shards they list.
+"""The checkpoints a relay keeps: the newest few manifests and deltas of each trainer, on disk, and which shards they list.
 
 Each trainer has its own few, so that one with a runaway term cannot push another's out.
 """
@@ -16,10 +16,10 @@ import structlog
 from dht.envelope import Envelope, from_bytes, to_bytes
 from dht.errors import PeerError
 from dht.identity import NodeId
-from roles.messages import CheckpointManifest
+from roles.messages import CheckpointDelta, CheckpointManifest
 from roles.shardcast.disk import write_durably
 from roles.shardcast.errors import StaleCheckpoint
-from roles.shardcast.manifest import MAX_MANIFEST_BYTES, check_manifest, manifest_digest
+from roles.shardcast.manifest import DELTA_KIND, MAX_MANIFEST_BYTES, check_delta, check_manifest, manifest_digest
 from roles.shardcast.shards import Layout
 
 log = structlog.get_logger("shardcast")
@@ -33,18 +33,34 @@ class KeptCheckpoint:
 
     digest: str
     signer: NodeId
+    manifest: CheckpointManifest
     layout: Layout
     data: bytes
-
-    @property
-    def manifest(self) -> CheckpointManifest:
-        """The manifest itself."""
-        return self.layout.manifest
 
     @property
     def age_rank(self) -> tuple[int, int, str]:
         """Newest is greatest: term, then step; the digest makes it total."""
         return (self.manifest.term, self.manifest.step, self.digest)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptDelta:
+    """A delta's row kept, as it was signed."""
+
+    digest: str
+    signer: NodeId
+    delta: CheckpointDelta
+    layout: Layout
+    data: bytes
+
+    @property
+    def age_rank(self) -> tuple[int, int, str]:
+        """As of a checkpoint, its target."""
+        return (self.delta.term, self.delta.step, self.digest)
+
+
+Parcel = KeptCheckpoint | KeptDelta
+"""What is kept as a signed row, and in shards."""
 
 
 class Catalogue:
@@ -54,13 +70,14 @@ class Catalogue:
         self._folder, self._run, self._trainers, self._kept = root / "manifests", run, frozenset(trainers), kept
         self._folder.mkdir(parents=True, exist_ok=True)
         self._checkpoints: dict[str, KeptCheckpoint] = {}
+        self._deltas: dict[str, KeptDelta] = {}
         self._listed: dict[str, tuple[int, int]] = {}  # shard -> its size, and how many checkpoints list it
         for path in sorted(self._folder.iterdir()):
             if not path.name.startswith("."):
                 self._read(path)
 
     def __contains__(self, digest: object) -> bool:
-        return digest in self._checkpoints
+        return digest in self._checkpoints or digest in self._deltas
 
     def __iter__(self) -> Iterator[KeptCheckpoint]:
         """Newest first."""
@@ -73,60 +90,84 @@ class Catalogue:
         """The checkpoint of a manifest digest."""
         return self._checkpoints.get(digest)
 
+    def parcel(self, digest: str) -> Parcel | None:
+        """The checkpoint or the delta of a digest."""
+        return self._checkpoints.get(digest) or self._deltas.get(digest)
+
+    def deltas(self, target: str | None = None) -> list[KeptDelta]:
+        """Deltas kept, of one checkpoint or of all; newest first."""
+        kept = [delta for delta in self._deltas.values() if target in (None, delta.delta.target)]
+        return sorted(kept, key=lambda delta: delta.age_rank, reverse=True)
+
     def shard_size(self, digest: str) -> int | None:
-        """Bytes of a shard some kept checkpoint lists, else None."""
+        """Bytes of a shard some kept checkpoint or delta lists, else None."""
         listed = self._listed.get(digest)
         return listed[0] if listed else None
 
     def lists(self, digest: str) -> bool:
-        """Whether some kept checkpoint lists the shard."""
+        """Whether some kept checkpoint or delta lists the shard."""
         return digest in self._listed
 
-    def check(self, envelope: Envelope) -> KeptCheckpoint:
+    def check(self, envelope: Envelope) -> Parcel:
         """Judge an envelope; nothing is kept yet. Raises PeerError, or StaleCheckpoint for one older than those kept."""
-        manifest = check_manifest(envelope, run=self._run, trainers=self._trainers)
-        kept = KeptCheckpoint(manifest_digest(envelope), envelope.signer, Layout(manifest), to_bytes(envelope))
-        mine = self._of(kept.signer)
+        kept = self._open(envelope)
+        mine = self._of(kept.signer, kept)
         if kept.digest not in self and len(mine) >= self._kept and kept.age_rank < mine[-1].age_rank:
-            raise StaleCheckpoint(f"step {manifest.step} of term {manifest.term} is older than the {self._kept} kept")
+            term, step, _ = kept.age_rank
+            raise StaleCheckpoint(f"step {step} of term {term} is older than the {self._kept} kept")
         return kept
 
-    async def add(self, kept: KeptCheckpoint) -> list[str]:
-        """Keep a checked checkpoint, on disk first. Gives the shards nothing lists any more. Raises OSError."""
+    async def add(self, kept: Parcel) -> list[str]:
+        """Keep what was checked, on disk first. Gives the shards nothing lists any more. Raises OSError."""
         if kept.digest in self:
             return []
         await asyncio.to_thread(write_durably, self._folder / kept.digest, kept.data)
         if kept.digest not in self:  # the same one may have come twice at once
             self._enter(kept)
         orphans: list[str] = []
-        for old in self._of(kept.signer)[self._kept :]:
+        for old in self._of(kept.signer, kept)[self._kept :]:
             orphans += self.drop(old.digest)
         return orphans
 
     def drop(self, digest: str) -> list[str]:
-        """Forget a checkpoint. Gives the shards nothing lists any more."""
-        old = self._checkpoints.pop(digest, None)
+        """Forget a checkpoint with the deltas that lead to it, or one delta. Gives the shards nothing lists any more."""
+        old: Parcel | None = self._checkpoints.pop(digest, None) or self._deltas.pop(digest, None)
         if old is None:
             return []
         (self._folder / digest).unlink(missing_ok=True)
         orphans: list[str] = []
-        for shard in set(old.manifest.shards):
+        for shard in set(old.layout.manifest.shards):
             size, count = self._listed[shard]
             if count > 1:
                 self._listed[shard] = (size, count - 1)
             else:
                 del self._listed[shard]
                 orphans.append(shard)
+        for delta in self.deltas(digest):
+            orphans += self.drop(delta.digest)
         return orphans
 
-    def _of(self, signer: NodeId) -> list[KeptCheckpoint]:
-        return [kept for kept in self if kept.signer == signer]
+    def _of(self, signer: NodeId, like: Parcel) -> list[Parcel]:
+        """The signer's checkpoints, or its deltas, newest first: as many of these are kept as of those."""
+        kept: list[Parcel] = list(self) if isinstance(like, KeptCheckpoint) else list(self.deltas())
+        return [parcel for parcel in kept if parcel.signer == signer]
 
-    def _enter(self, kept: KeptCheckpoint) -> None:
-        self._checkpoints[kept.digest] = kept
-        sizes = {shard: kept.layout.size(index) for index, shard in enumerate(kept.manifest.shards)}
-        for shard, size in sizes.items():  # each once, however often the manifest repeats it
+    def _enter(self, kept: Parcel) -> None:
+        if isinstance(kept, KeptCheckpoint):
+            self._checkpoints[kept.digest] = kept
+        else:
+            self._deltas[kept.digest] = kept
+        sizes = {shard: kept.layout.size(index) for index, shard in enumerate(kept.layout.manifest.shards)}
+        for shard, size in sizes.items():  # each once, however often it is repeated
             self._listed[shard] = (size, self._listed.get(shard, (size, 0))[1] + 1)
+
+    def _open(self, envelope: Envelope) -> Parcel:
+        digest, data = manifest_digest(envelope), to_bytes(envelope)
+        if envelope.kind == DELTA_KIND:
+            delta = check_delta(envelope, run=self._run, trainers=self._trainers)
+            return KeptDelta(digest, envelope.signer, delta, Layout(delta), data)
+        manifest = check_manifest(envelope, run=self._run, trainers=self._trainers)
+        return KeptCheckpoint(digest, envelope.signer, manifest, Layout(manifest), data)
 
     def _read(self, path: Path) -> None:
         try:

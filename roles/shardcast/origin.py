@@ -1,6 +1,7 @@
 """The trainer's side: a manifest to every relay that answers, then its shards to two of them, never to none.
 
-The other relays pull. A second copy that is slow is finished in the background by `run`.
+Where a delta is at hand it goes first, and a relay that holds the base is left to rebuild the shards from it. The other
+relays pull. A second copy that is slow is finished in the background by `run`.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,14 +17,13 @@ from pathlib import Path
 import structlog
 
 from dht.envelope import Envelope
-from dht.errors import NodeError, TransportError
+from dht.errors import Malformed, NodeError, TransportError
 from dht.identity import NodeId
-from roles.messages import CheckpointManifest
 from roles.shardcast.copies import replicate
-from roles.shardcast.errors import RelayRefused
+from roles.shardcast.errors import NotHeld, RelayRefused
 from roles.shardcast.gather import first_error
 from roles.shardcast.link import RelayInfo, RelayLink
-from roles.shardcast.manifest import check_manifest, manifest_digest
+from roles.shardcast.manifest import check_delta, check_manifest, manifest_digest
 from roles.shardcast.shards import Layout, read_shard
 
 log = structlog.get_logger("shardcast")
@@ -39,18 +40,39 @@ OFFER_SECONDS = 10.0
 OFFER_GRACE = 0.3
 """Seconds to wait for more relays once two have taken the manifest."""
 BACKGROUND_TRIES = 20
+REBUILD_PATIENCE = 5.0
+"""Seconds a relay may take for the next shard it rebuilds from a delta; then it is sent them."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Cargo:
+class _Parcel:
+    """What goes out in shards: a checkpoint's files, or the file of a delta."""
+
     envelope: Envelope
     directory: Path
     layout: Layout
 
     @property
     def digest(self) -> str:
-        """The manifest's."""
+        """Of the signed row."""
         return manifest_digest(self.envelope)
+
+
+@dataclass(frozen=True, slots=True)
+class _Cargo:
+    """A checkpoint, and a delta to it from `base` (a manifest digest). `whole`: every shard is sent, whatever a relay can
+    rebuild."""
+
+    whole: bool
+    checkpoint: _Parcel
+    step: int
+    delta: _Parcel | None = None
+    base: str = ""
+
+    @property
+    def digest(self) -> str:
+        """The manifest's."""
+        return self.checkpoint.digest
 
 
 class Origin:
@@ -63,29 +85,49 @@ class Origin:
         self._refusing: set[NodeId] = set()  # told already: a dead relay is asked again every second
         self._owed: asyncio.Queue[tuple[_Cargo, frozenset[str]]] = asyncio.Queue()
 
-    async def publish(self, envelope: Envelope, directory: Path, *, deadline: float = 120.0) -> tuple[NodeId, ...]:
+    async def publish(
+        self,
+        envelope: Envelope,
+        directory: Path,
+        *,
+        delta: tuple[Envelope, Path] | None = None,
+        whole: bool = True,
+        deadline: float = 120.0,
+    ) -> tuple[NodeId, ...]:
         """Put a checkpoint on relays; their ids come back, those that hold every shard.
 
-        Tries for `deadline` seconds; raises TransportError when not one relay holds it then, PeerError when the
-        envelope is no manifest of this run. May be called again after a restart: what is there is not sent again.
+        `delta`: the signed row of a delta to it, and the folder of its file. Not `whole`: relays that hold its base
+        rebuild the shards themselves, and only the others are sent them.
+
+        Tries for `deadline` seconds; raises TransportError when not one relay holds it then, PeerError when an
+        envelope is none of this run's. May be called again after a restart: what is there is not sent again.
         """
-        manifest = check_manifest(envelope, run=self._link.run, trainers=self._trainers)
-        cargo = _Cargo(envelope, directory, Layout(manifest))
+        cargo = self._load(envelope, directory, delta, whole)
         until, last = time.monotonic() + deadline, "no relay is known"
         while True:
-            answered, last = await self._offer(envelope, last)
+            answered, last = await self._offer(cargo, last)
             holders = await replicate(
                 answered, partial(self._push, cargo), copies=COPIES, patience=self._patience, hedge=False
             )
             if holders:
                 break
             if time.monotonic() + RETRY > until:
-                raise TransportError(f"no relay took the checkpoint of step {manifest.step}: {last}")
+                raise TransportError(f"no relay took the checkpoint of step {cargo.step}: {last}")
             await asyncio.sleep(RETRY)
         if len(holders) < COPIES:
             self._owed.put_nowait((cargo, frozenset(holders)))
-        self._say(manifest, holders)
+        self._say(cargo, holders)
         return holders
+
+    def _load(self, envelope: Envelope, directory: Path, delta: tuple[Envelope, Path] | None, whole: bool) -> _Cargo:
+        manifest = check_manifest(envelope, run=self._link.run, trainers=self._trainers)
+        checkpoint = _Parcel(envelope, directory, Layout(manifest))
+        if delta is None:
+            return _Cargo(whole, checkpoint, manifest.step)
+        row = check_delta(delta[0], run=self._link.run, trainers=self._trainers)
+        if row.target != checkpoint.digest:
+            raise Malformed("the delta leads to another checkpoint")
+        return _Cargo(whole, checkpoint, manifest.step, _Parcel(delta[0], delta[1], Layout(row)), row.base)
 
     async def run(self) -> None:
         """Finish second copies as relays appear, one checkpoint after the other, each with bounded tries."""
@@ -97,23 +139,23 @@ class Origin:
                 await asyncio.sleep(RETRY)
 
     async def _second_copy(self, cargo: _Cargo, holders: frozenset[str]) -> bool:
-        if not self._owed.empty() or not cargo.directory.exists():
+        if not self._owed.empty() or not cargo.checkpoint.directory.exists():
             return True  # a newer checkpoint is what the network needs
-        answered, _ = await self._offer(cargo.envelope, "")
+        answered, _ = await self._offer(cargo, "")
         for relay in answered:
             if relay.node not in holders and await self._push(cargo, relay):
-                self._say(cargo.layout.manifest, (relay.node,))
+                self._say(cargo, (relay.node,))
                 return True
         return False
 
-    async def _offer(self, envelope: Envelope, last: str) -> tuple[list[RelayInfo], str]:
-        """Send the manifest to relays at once; those that took it, in the order of choice, and the last trouble.
+    async def _offer(self, cargo: _Cargo, last: str) -> tuple[list[RelayInfo], str]:
+        """Send the signed rows to relays at once; those that took it, in the order of choice, and the last trouble.
 
         A relay that is slow is not waited for once two have answered: it learns of the manifest from its row.
         """
         relays = self._link.order(most=MOST_OFFERED)
         async with asyncio.TaskGroup() as group:
-            tasks = {group.create_task(self._offer_one(relay, envelope)): relay for relay in relays}
+            tasks = {group.create_task(self._offer_one(relay, cargo)): relay for relay in relays}
             await self._await_enough(tasks)
             for task in tasks:
                 task.cancel()
@@ -130,9 +172,12 @@ class Origin:
             if not done:
                 return
 
-    async def _offer_one(self, relay: RelayInfo, envelope: Envelope) -> str:
+    async def _offer_one(self, relay: RelayInfo, cargo: _Cargo) -> str:
         try:
-            await self._link.send_manifest(relay, envelope)
+            if cargo.delta is not None:  # first: who starts at the manifest knows of it then
+                with suppress(RelayRefused):
+                    await self._link.send_manifest(relay, cargo.delta.envelope)
+            await self._link.send_manifest(relay, cargo.checkpoint.envelope)
         except NodeError as error:
             if relay.node not in self._refusing:
                 self._refusing.add(relay.node)
@@ -143,26 +188,51 @@ class Origin:
 
     async def _push(self, cargo: _Cargo, relay: RelayInfo) -> bool:
         try:
-            held = await self._link.read_holdings(relay, cargo.digest)
-            queue = [index for index in range(len(cargo.layout.manifest.shards)) if not held >> index & 1]
-            async with asyncio.TaskGroup() as group:
-                for _ in range(min(SHARDS_AT_ONCE, len(queue))):
-                    group.create_task(self._push_shards(relay, cargo, queue))
-        except (NodeError, BaseExceptionGroup) as errors:
-            trouble = first_error(errors) if isinstance(errors, BaseExceptionGroup) else errors
-            if not isinstance(trouble, NodeError | OSError):
-                raise
-            log.warning("copy.failed", relay=relay.node, reason=str(trouble))
+            if cargo.delta is None or not await self._push_delta(cargo, cargo.delta, relay):
+                await self._push_missing(cargo.checkpoint, relay)
+        except (NodeError, OSError) as error:
+            log.warning("copy.failed", relay=relay.node, reason=str(error))
             return False
         return True
 
-    async def _push_shards(self, relay: RelayInfo, cargo: _Cargo, queue: list[int]) -> None:
+    async def _push_delta(self, cargo: _Cargo, delta: _Parcel, relay: RelayInfo) -> bool:
+        """Send the delta, and wait while the relay rebuilds the checkpoint from it; whether it holds every shard then."""
+        try:
+            await self._push_missing(delta, relay)
+            if cargo.whole or not await self._link.read_holdings(relay, cargo.base):
+                return False
+            return await self._is_rebuilt(cargo.checkpoint, relay)
+        except NotHeld:  # of the base
+            return False
+        except (NodeError, OSError) as error:  # the checkpoint itself is what counts
+            log.info("delta.unsent", relay=relay.node, reason=str(error))
+            return False
+
+    async def _is_rebuilt(self, checkpoint: _Parcel, relay: RelayInfo) -> bool:
+        held, known = await self._link.read_holdings(relay, checkpoint.digest), -1
+        while held.bit_count() < len(checkpoint.layout.manifest.shards) and held.bit_count() > known:
+            known = held.bit_count()
+            held = await self._link.read_holdings(relay, checkpoint.digest, known=known, wait=REBUILD_PATIENCE)
+        return held.bit_count() == len(checkpoint.layout.manifest.shards)
+
+    async def _push_missing(self, parcel: _Parcel, relay: RelayInfo) -> None:
+        """Send the shards the relay lacks. Raises NodeError, OSError."""
+        held = await self._link.read_holdings(relay, parcel.digest)
+        queue = [index for index in range(len(parcel.layout.manifest.shards)) if not held >> index & 1]
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(min(SHARDS_AT_ONCE, len(queue))):
+                    group.create_task(self._push_shards(relay, parcel, queue))
+        except BaseExceptionGroup as errors:
+            raise first_error(errors) from errors
+
+    async def _push_shards(self, relay: RelayInfo, parcel: _Parcel, queue: list[int]) -> None:
         while queue:
             index = queue.pop()
-            digest, size = cargo.layout.manifest.shards[index], cargo.layout.size(index)
+            digest, size = parcel.layout.manifest.shards[index], parcel.layout.size(index)
             for left in reversed(range(SHARD_TRIES)):
                 try:
-                    await self._link.send(relay, digest, size, partial(_blocks, cargo, index), ask=False)
+                    await self._link.send(relay, digest, size, partial(_blocks, parcel, index), ask=False)
                     break
                 except RelayRefused:
                     raise
@@ -170,12 +240,12 @@ class Origin:
                     if not left:
                         raise
 
-    def _say(self, manifest: CheckpointManifest, holders: Sequence[str]) -> None:
-        log.info("checkpoint.copied", step=manifest.step, manifest=manifest_digest(manifest), relays=len(holders))
+    def _say(self, cargo: _Cargo, holders: Sequence[str]) -> None:
+        log.info("checkpoint.copied", step=cargo.step, manifest=cargo.digest, relays=len(holders))
 
 
-async def _blocks(cargo: _Cargo, index: int) -> AsyncIterator[bytes]:
+async def _blocks(parcel: _Parcel, index: int) -> AsyncIterator[bytes]:
     """A shard from disk, read in a thread."""
-    blocks = read_shard(cargo.directory, cargo.layout, index)
+    blocks = read_shard(parcel.directory, parcel.layout, index)
     while (block := await asyncio.to_thread(next, blocks, None)) is not None:
         yield block

@@ -10,8 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from roles.messages import CheckpointManifest
-from roles.shardcast.manifest import READ_BLOCK, total_bytes
+from roles.shardcast.manifest import READ_BLOCK, Sharded, total_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +25,7 @@ class Piece:
 class Layout:
     """A manifest's arithmetic: shard index -> size and pieces. Offsets are computed once."""
 
-    def __init__(self, manifest: CheckpointManifest) -> None:
+    def __init__(self, manifest: Sharded) -> None:
         self.manifest = manifest
         self.total = total_bytes(manifest)
         self._files = [file for file in manifest.files if file.size]

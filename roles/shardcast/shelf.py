@@ -9,7 +9,7 @@ import structlog
 
 from dht.identity import NodeId
 from roles.shardcast.blobs import BlobWriter
-from roles.shardcast.catalogue import KEPT, Catalogue, KeptCheckpoint
+from roles.shardcast.catalogue import KEPT, Catalogue, Parcel
 from roles.shardcast.errors import StoreFull
 from roles.shardcast.store import RETENTION, BlobStore
 
@@ -40,10 +40,10 @@ class Shelf:
         )
         self.store.pin(run)
 
-    async def add(self, kept: KeptCheckpoint) -> None:
-        """Keep a checkpoint's manifest; the oldest goes, with the shards only it listed. Raises StoreFull."""
+    async def add(self, kept: Parcel) -> None:
+        """Keep a manifest or a delta's row; the oldest goes, with the shards only it listed. Raises StoreFull."""
         if kept.layout.total > self.store.max_disk:
-            raise StoreFull(f"a checkpoint of {kept.layout.total} bytes is larger than the disk budget")
+            raise StoreFull(f"a checkpoint or delta of {kept.layout.total} bytes is larger than the disk budget")
         self._discard(await self.catalogue.add(kept))
 
     def begin(self, digest: str, size: int, *, is_shard: bool) -> BlobWriter:
@@ -58,17 +58,17 @@ class Shelf:
                 if not is_shard or not self._drop_oldest(digest):
                     raise
 
-    def missing(self, kept: KeptCheckpoint) -> list[int]:
+    def missing(self, kept: Parcel) -> list[int]:
         """Indices of the shards not here."""
-        return [index for index, shard in enumerate(kept.manifest.shards) if shard not in self.store]
+        return [index for index, shard in enumerate(kept.layout.manifest.shards) if shard not in self.store]
 
-    def held(self, kept: KeptCheckpoint) -> int:
+    def held(self, kept: Parcel) -> int:
         """Count of the shards here."""
-        return sum(shard in self.store for shard in kept.manifest.shards)
+        return sum(shard in self.store for shard in kept.layout.manifest.shards)
 
-    def holdings(self, kept: KeptCheckpoint) -> int:
+    def holdings(self, kept: Parcel) -> int:
         """Which shards are here: bit i is shard i."""
-        bits = "".join("1" if shard in self.store else "0" for shard in reversed(kept.manifest.shards))
+        bits = "".join("1" if shard in self.store else "0" for shard in reversed(kept.layout.manifest.shards))
         return int(bits, 2)
 
     def _drop_oldest(self, wanted: str) -> bool:

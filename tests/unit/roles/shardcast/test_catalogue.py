@@ -61,7 +61,7 @@ async def test_add__shard_shared_by_two_stays_until_both_go(tmp_path: Path) -> N
     await catalogue.add(first)
     await catalogue.add(second)
     assert catalogue.drop(first.digest) == []
-    assert set(catalogue.drop(second.digest)) == set(second.manifest.shards)
+    assert set(catalogue.drop(second.digest)) == set(second.layout.manifest.shards)
 
 
 async def test_init__damaged_file_set_aside_ckpt_04(tmp_path: Path) -> None:
