@@ -32,6 +32,7 @@ class Reason(IntEnum):
     POLICY_UNCOMMITTED = 116
     EJECTED = 117
     NO_STAKE = 118
+    TERM_UNKNOWN = 119
     STALE_POLICY = 120
     WRONG_POLICY = 121
     NOT_ADMITTED = 122
@@ -81,6 +82,7 @@ SENTENCES: dict[Reason, str] = {
     Reason.POLICY_UNCOMMITTED: "the policy's checkpoint is not committed on the ledger yet",
     Reason.EJECTED: "a strike of the validators is in force against the node",
     Reason.NO_STAKE: "less is staked for the node than the run asks for",
+    Reason.TERM_UNKNOWN: "the ledger has not shown this term yet",
     Reason.STALE_POLICY: "the policy is outside the step's window",
     Reason.WRONG_POLICY: "the policy is not the committed checkpoint of its step",
     Reason.NOT_ADMITTED: "the step's share does not admit this index",

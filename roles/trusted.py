@@ -14,8 +14,8 @@ from typing import Any
 from dht.encoding import Message
 from dht.envelope import Envelope
 from dht.errors import Malformed
-from ledger.records import Block, Commit, Operator, Registration, RunTerms
-from roles import rules
+from ledger.records import Block, Commit, Lease, Operator, Registration, RunTerms
+from roles import rules, terms
 from roles.assignment import beacon_step, compute_beacon, compute_seed, is_admitted
 from roles.messages import (
     CheckpointRow,
@@ -33,8 +33,9 @@ from roles.messages import (
 from roles.rules import Ignore, Reason, Reject
 from roles.spec import OperatorSpec, RunSpec
 
-TERM = 1
-"""The only term while leases are not in force: the first trainer of the ledger leads."""
+TERM = terms.FIRST_TERM
+NO_HEAD = (-1, -1, -1)
+"""Order (term, step, sequence) before any head."""
 MAX_DIGESTS_PER_INDEX = 4
 """Distinct submissions of one (node, step, index) remembered; two already are an equivocation."""
 MAX_INDICES = 4096
@@ -58,6 +59,7 @@ class LedgerView:
     beacons: Mapping[str, str]
     ejected: frozenset[str] = frozenset()
     stakes: Mapping[str, int] = field(default_factory=dict)
+    lease: Lease | None = None  # none: nobody asked the ledger, the first trainer leads the first term
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +130,8 @@ class TrustedState:
         self.seals: defaultdict[str, dict[str, str]] = defaultdict(dict)  # by submission, then validator
         self._sealed_steps: dict[str, int] = {}
         self._early_seals: defaultdict[str, set[str]] = defaultdict(set)
-        self._head_order = (-1, -1, -1)
+        self._head_order = NO_HEAD
+        self._opened_in: dict[int, int] = {}  # step -> the term that opened it
         self._by_index: defaultdict[tuple[str, int, int], list[str]] = defaultdict(list)
         self._accepted: dict[tuple[str, int, int], str] = {}
         self._equivocations: defaultdict[str, int] = defaultdict(int)
@@ -142,6 +145,8 @@ class TrustedState:
         if not is_same_run(view.terms, self.spec, self.run):
             raise Reject(Reason.OLD_TERM, "the ledger's terms of this run are not the spec's")
         self.view = view
+        if self._head_order[0] > self.term:  # a re-organised chain took a take-over back: the leader before leads on
+            self._head_order = NO_HEAD
 
     def committed(self, step: int) -> str | None:
         """Manifest digest of a committed checkpoint."""
@@ -153,9 +158,34 @@ class TrustedState:
         commits = self.view.commits if self.view else {}
         return commits[max(commits)] if commits else None
 
+    @property
+    def lease(self) -> Lease | None:
+        """Who leads, as the ledger said last; None before it did."""
+        return terms.lease_of(self.view.lease, self.view.terms.trainers) if self.view else None
+
+    @property
+    def term(self) -> int:
+        """The ledger's term as last seen."""
+        return self.lease.term if self.lease else terms.FIRST_TERM
+
     def leader(self) -> str | None:
         """Node id of the leading trainer."""
-        return self.view.terms.trainers[0].node if self.view else None
+        return self.lease.leader if self.lease else None
+
+    def check_checkpoint(self, *, signer: str, term: int, step: int, manifest: str) -> None:
+        """Whether a checkpoint that is not loaded yet may be spread. Raises Reject for a fenced leader's, Ignore for one
+        of a term not seen yet; before the ledger was seen everything may."""
+        if self.view is None or self.lease is None:
+            return
+        terms.check_checkpoint(
+            signer=signer,
+            term=term,
+            step=step,
+            manifest=manifest,
+            commits=self.view.commits,
+            lease=self.lease,
+            trainers=self.view.terms.trainers,
+        )
 
     def is_validator(self, node: str) -> bool:
         """Whether the ledger lists the node as a validator."""
@@ -195,12 +225,29 @@ class TrustedState:
             return False
         match message:
             case Head() | CheckpointRow():
-                return any(item.node == row.signer for item in self.view.terms.trainers)
+                return self._may_be_led_by(row.signer, message)
             case Verdict() | TallyRow() | SealedVerdict() | StrikeRow():
                 return self.is_validator(row.signer)
             case Submission() | Receipt():
                 return self.is_member(row.signer)
         return isinstance(message, NodeRecord)
+
+    def _may_be_led_by(self, signer: str, message: Head | CheckpointRow) -> bool:
+        """Whether a trainer's row is not a fenced leader's. One of a term that we have not seen yet is kept too."""
+        if self.view is None or self.lease is None:
+            return True
+        trainers = self.view.terms.trainers
+        try:
+            if isinstance(message, CheckpointRow):
+                place = {"term": message.term, "step": message.step}
+                self.check_checkpoint(signer=signer, manifest=message.manifest, **place)
+            else:
+                terms.check_term(signer=signer, term=message.term, lease=self.lease, trainers=trainers)
+        except Ignore:
+            return True
+        except Reject:
+            return False
+        return any(item.node == signer for item in trainers)
 
     def seed_of(self, node: str, step: int, index: int) -> str | None:
         """Assignment seed, or None while the node's block or the beacon's checkpoint is unknown."""
@@ -221,11 +268,10 @@ class TrustedState:
         head = self._open(row)
         if not isinstance(head, Head):
             raise Malformed("not a head")
-        # [REJECT] only the leader of the ledger's term says what is collected
-        if row.signer != self.leader():
-            raise Reject(Reason.NOT_THE_LEADER)
-        if head.term != TERM:
-            raise Reject(Reason.OLD_TERM)
+        if self.view is None or self.lease is None:
+            raise Ignore(Reason.TERM_UNKNOWN)
+        # only the leader of the ledger's term says what is collected
+        terms.check_term(signer=row.signer, term=head.term, lease=self.lease, trainers=self.view.terms.trainers)
         # [IGNORE] heads never go back: highest (term, step, sequence)
         order = (head.term, head.step, row.sequence)
         if order <= self._head_order:
@@ -233,18 +279,20 @@ class TrustedState:
         self._head_order, self.head = order, head
         for opened in head.open_steps:
             if opened.step <= head.step:  # no submission of a later step counts anyway
-                self._open_step(opened)
+                self._open_step(opened, head.term)
         return head
 
     def reopen_step(self, opened: OpenStep) -> None:
         """Take back, from this node's own disk, a step that the leader had opened."""
-        self._open_step(opened)
+        self._open_step(opened, 0)
 
-    def _open_step(self, opened: OpenStep) -> None:
-        before = self.opened.get(opened.step)  # the share is fixed when the step opens; the limit only rises
-        share = opened.share if before is None else before.share
+    def _open_step(self, opened: OpenStep, term: int) -> None:
+        before = self.opened.get(opened.step)
+        # a share is fixed when a term opens the step; the limit only rises
+        share = before.share if before is not None and term <= self._opened_in[opened.step] else opened.share
         limit = min(MAX_INDICES, max(opened.limit, before.limit if before else 0))
         self.opened[opened.step] = OpenStep(step=opened.step, share=share, limit=limit)
+        self._opened_in[opened.step] = max(term, self._opened_in.get(opened.step, 0))
 
     def admit_submission(self, row: Envelope) -> AdmittedSubmission:
         """Stage 1 of verification, but for timing. Raises Malformed, Reject or Ignore; on any of them nothing changed."""
@@ -453,6 +501,7 @@ class TrustedState:
                 del places[place]
         for old in [s for s in self.opened if s < step]:
             del self.opened[old]
+            del self._opened_in[old]
 
     def forget_tallies_before(self, epoch: int) -> None:
         """Drop attestations of epochs that are final."""

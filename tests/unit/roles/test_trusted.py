@@ -390,13 +390,6 @@ def test_admit_head__reject_who_does_not_lead() -> None:
     assert caught.value.reason is Reason.NOT_THE_LEADER
 
 
-def test_admit_head__reject_another_term() -> None:
-    world = make_world()
-    with pytest.raises(Reject) as caught:
-        world.trusted.admit_head(world.row(make_head(9, term=2), TRAINER))
-    assert caught.value.reason is Reason.OLD_TERM
-
-
 def test_admit_head__never_goes_back() -> None:
     world = make_world(head=make_head(3))
     with pytest.raises(Ignore):
