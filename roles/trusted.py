@@ -33,7 +33,6 @@ from roles.messages import (
 from roles.rules import Ignore, Reason, Reject
 from roles.spec import OperatorSpec, RunSpec
 
-TERM = terms.FIRST_TERM
 NO_HEAD = (-1, -1, -1)
 """Order (term, step, sequence) before any head."""
 MAX_DIGESTS_PER_INDEX = 4

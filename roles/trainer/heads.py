@@ -13,7 +13,7 @@ from roles.messages import Head, OpenStep
 from roles.observer import Observer
 from roles.rules import Ignore
 from roles.trainer.journal import Journal
-from roles.trusted import TERM, TrustedState
+from roles.trusted import TrustedState
 
 State = Literal["collecting", "waiting", "saturated", "ended"]
 MAX_OPEN = 16
@@ -21,28 +21,35 @@ MAX_OPEN = 16
 
 
 class HeadBoard:
-    """One head at a time; changes from several tasks come one after another."""
+    """One head at a time, of one term; changes from several tasks come one after another."""
 
-    def __init__(self, *, trusted: TrustedState, observer: Observer, voice: Voice, journal: Journal) -> None:
+    def __init__(self, *, term: int, trusted: TrustedState, observer: Observer, voice: Voice, journal: Journal) -> None:
+        self._term = term
         self._trusted, self._observer, self._voice, self._journal = trusted, observer, voice, journal
         self._lock = asyncio.Lock()
         self.head: Head | None = None
 
     async def restore(self) -> None:
-        """Say again what was said last, if anything was."""
+        """Say again what was said last, if anything was in this term."""
         stored = await asyncio.to_thread(self._journal.head)
-        if stored is not None:
+        if stored is not None and stored.term == self._term:
             await self._say(lambda _: stored)
+
+    def withdraw(self) -> None:
+        """Stop saying it: another trainer leads."""
+        if self.head is not None:
+            self._voice.withdraw(self.head)
 
     async def open(self, opened: OpenStep, *, newest: Commit, state: State) -> None:
         """Move to a step. Earlier ones stay open while their submissions are in time."""
 
         def change(head: Head | None) -> Head:
-            kept = head.open_steps if head else ()
+            before = head or self._trusted.head  # the leader before us may have opened steps that are open still
+            kept = before.open_steps if before else ()
             reach = opened.step - self._trusted.spec.training.async_level
             open_steps = (*(item for item in kept if reach <= item.step < opened.step), opened)[-MAX_OPEN:]
             return Head(
-                term=TERM,
+                term=self._term,
                 step=opened.step,
                 policy_step=newest.step,
                 manifest=newest.manifest,

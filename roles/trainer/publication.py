@@ -18,7 +18,7 @@ from roles.shardcast.manifest import check_manifest, manifest_digest, total_byte
 from roles.trainer.errors import CommitRefused, StateForked
 from roles.trainer.heads import HeadBoard
 from roles.trainer.journal import Journal
-from roles.trusted import TERM, TrustedState
+from roles.trusted import TrustedState
 
 log = structlog.get_logger()
 
@@ -47,6 +47,7 @@ class Publication:
     def __init__(
         self,
         *,
+        term: int,
         trusted: TrustedState,
         voice: Voice,
         ledger: Ledger,
@@ -55,6 +56,7 @@ class Publication:
         heads: HeadBoard,
         clock: Clock,
     ) -> None:
+        self._term = term
         self._trusted, self._voice, self._ledger, self._relays = trusted, voice, ledger, relays
         self._journal, self._heads, self._clock = journal, heads, clock
         self._queue: asyncio.Queue[tuple[int, bool]] = asyncio.Queue()
@@ -88,7 +90,7 @@ class Publication:
             relays=len(relays),
             seconds=(published - began) / 1000,
         )
-        await self._voice.announce(CheckpointRow(term=TERM, step=step, manifest=digest), relays=relays)
+        await self._voice.announce(CheckpointRow(term=self._term, step=step, manifest=digest), relays=relays)
         commit = await self._commit(step, digest, final)
         log.info(
             "checkpoint.committed",
@@ -145,7 +147,9 @@ class Publication:
         parent = ZERO_DIGEST if step == 0 else self._digest_of(step - 1)
         outcome.until = now + SEEN_MS
         try:
-            await self._ledger.commit_checkpoint(term=TERM, step=step, manifest=digest, parent=parent, final=final)
+            await self._ledger.commit_checkpoint(
+                term=self._term, step=step, manifest=digest, parent=parent, final=final
+            )
         except LedgerRejected as error:
             outcome.refusal = error.reason
         except LedgerError:

@@ -23,7 +23,6 @@ from roles.spec import RunSpec
 from roles.trainer.closing import ClosedBatch
 from roles.trainer.errors import StateMissing
 from roles.trainer.journal import Journal
-from roles.trusted import TERM
 
 log = structlog.get_logger()
 
@@ -55,7 +54,10 @@ def choose_shard_size(total: int) -> int:
 class Stepper:
     """Makes checkpoints. `made` is the newest one on disk, -1 before checkpoint 0."""
 
-    def __init__(self, spec: RunSpec, *, learner: Learner, key: NodeKey, journal: Journal, clock: Clock) -> None:
+    def __init__(
+        self, spec: RunSpec, *, term: int, learner: Learner, key: NodeKey, journal: Journal, clock: Clock
+    ) -> None:
+        self._term = term
         self._spec, self._learner, self._key, self._journal, self._clock = spec, learner, key, journal, clock
         self._timelines: dict[int, dict[str, float]] = {}
         self.made = -1
@@ -113,7 +115,7 @@ class Stepper:
         manifest = build_manifest(
             folder,
             run=self._spec.run_id,
-            term=TERM,
+            term=self._term,
             step=step,
             parent=manifest_digest(parent) if parent else ZERO_DIGEST,
             shard_size=choose_shard_size(total),

@@ -23,6 +23,7 @@ from roles.observer import Observer
 from roles.ports import Clock, Ledger, Relays
 from roles.shardcast.manifest import manifest_digest
 from roles.spec import RunSpec
+from roles.terms import FIRST_TERM
 from roles.trainer.asking import Asking
 from roles.trainer.closing import ClosedBatch, close_batch
 from roles.trainer.errors import DiskFailed, StateForked, StateMissing
@@ -65,10 +66,11 @@ class Trainer:
         self._compute, self._linger = compute, linger
         self._watch = observer.watch()
         self._journal = Journal(state)
-        self._heads = HeadBoard(trusted=trusted, observer=observer, voice=voice, journal=self._journal)
-        self._stepper = Stepper(spec, learner=learner, key=key, journal=self._journal, clock=clock)
+        self._heads = HeadBoard(term=FIRST_TERM, trusted=trusted, observer=observer, voice=voice, journal=self._journal)
+        self._stepper = Stepper(spec, term=FIRST_TERM, learner=learner, key=key, journal=self._journal, clock=clock)
         self._pool = Pool(spec=spec, trusted=trusted, observer=observer, relays=relays, vocabulary=_vocabulary_of(base))
         self._publication = Publication(
+            term=FIRST_TERM,
             trusted=trusted,
             voice=voice,
             ledger=ledger,

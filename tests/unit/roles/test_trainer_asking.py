@@ -81,7 +81,7 @@ class Desk:
             ledger=MemoryLedger(make_chain(spec), run=spec.run_id),
         )
         voice = Voice(SealingAnnouncer(self.world), node=TRAINER.node, spec=spec)
-        self.heads = HeadBoard(trusted=trusted, observer=observer, voice=voice, journal=Journal(folder))
+        self.heads = HeadBoard(term=1, trusted=trusted, observer=observer, voice=voice, journal=Journal(folder))
         self.heads.head = trusted.head
         pool = Pool(spec=spec, trusted=trusted, observer=observer, relays=MemoryRelays(), vocabulary=64)
         self.asking = Asking(spec, trusted=trusted, pool=pool, heads=self.heads, clock=self.clock)
