@@ -52,6 +52,11 @@ class LeadingLearner:
         self._tell("load_state", folder=str(folder))
         self._learner.load_state(folder)
 
+    def load_weights(self, folder: Path, *, step: int, keep_moments: bool) -> None:
+        """Take a checkpoint's weights on all ranks; see `Learner.load_weights`."""
+        self._tell("load_weights", folder=str(folder), step=step, keep_moments=keep_moments)
+        self._learner.load_weights(folder, step=step, keep_moments=keep_moments)
+
     def close(self) -> None:
         """Let the other ranks end. Call once, last."""
         self._tell("close")
@@ -81,6 +86,8 @@ def _repeat(learner: Learner, message: dict[str, Any]) -> bool:
             learner.save_state(Path(folder))
         case {"call": "load_state", "folder": folder}:
             learner.load_state(Path(folder))
+        case {"call": "load_weights", "folder": folder, "step": step, "keep_moments": keep_moments}:
+            learner.load_weights(Path(folder), step=step, keep_moments=keep_moments)
         case _:
             return False
     return True

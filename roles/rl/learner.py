@@ -134,6 +134,21 @@ class Learner:
                 self._optimizer.state[parameter] = {"step": torch.tensor(float(updates)), **moments}
         self.updates, self.last_step = updates, step
 
+    def load_weights(self, folder: Path, *, step: int, keep_moments: bool) -> None:
+        """Take the weights of a published checkpoint of step `step`; the optimizer begins anew, or goes on with the moments
+        it has (of some steps before). Raises PolicyError or CheckpointError; nothing has changed then."""
+        source = load_policy(folder).state_dict()
+        parameters = dict(self._model.named_parameters())
+        if any(name not in source or source[name].shape != p.shape for name, p in parameters.items()):
+            raise CheckpointError(f"the checkpoint in {folder} is not of the model in {self.base}")
+        with torch.no_grad():
+            for name, parameter in parameters.items():
+                parameter.copy_(placed_like(parameter, source[name]))
+        if not keep_moments:
+            self._optimizer.state.clear()
+            self.updates = 0
+        self.last_step = step
+
     def _check_tensors(self, tensors: dict[str, Tensor], *, kinds: Sequence[str]) -> None:
         """Raise CheckpointError unless there is exactly one tensor of each kind for each parameter, of its shape."""
         expected = {f"{kind}.{name}": p.shape for name, p in self._model.named_parameters() for kind in kinds}

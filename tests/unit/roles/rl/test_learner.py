@@ -144,6 +144,29 @@ def test_save_weights__loads_as_a_policy(tmp_path: Path) -> None:
     assert load_file(tmp_path / "p1" / "model.safetensors").keys() == load_file(POLICY / "model.safetensors").keys()
 
 
+def test_load_weights__a_state_and_its_own_checkpoint_go_on_bit_equal(tmp_path: Path) -> None:
+    first = make_learner()
+    first.step(GROUPS, 1)
+    first.save_state(tmp_path / "state")
+    first.save_weights(tmp_path / "p1")
+    second = make_learner()
+    second.load_state(tmp_path / "state")
+    second.load_weights(tmp_path / "p1", step=1, keep_moments=True)
+    for learner in (first, second):
+        learner.step(GROUPS, 2)
+    assert written(first, tmp_path / "a") == written(second, tmp_path / "b")
+
+
+def test_load_weights__with_a_fresh_optimizer(tmp_path: Path) -> None:
+    first, second = make_learner(), make_learner()
+    first.step(GROUPS, 1)
+    first.save_weights(tmp_path / "p1")
+    second.step(GROUPS, 7)
+    second.load_weights(tmp_path / "p1", step=1, keep_moments=False)
+    assert (second.updates, second.last_step) == (0, 1)
+    assert written(second, tmp_path / "a") == written(first, tmp_path / "b")
+
+
 @pytest.mark.parametrize(
     "spoiled",
     [{"learning_rate": 0.0}, {"delta": 1.1}, {"kl_coef": -1.0}, {"optimizer_steps": 0}, {"temperature": float("nan")}],
