@@ -202,6 +202,7 @@ class RunSpec(Message):
     epoch: EpochSpec = EpochSpec()
     broadcast: BroadcastSpec = BroadcastSpec()
     rewards: RewardSpec = RewardSpec()
+    requirements: RequirementsSpec = RequirementsSpec()
     buckets: Annotated[int, Field(ge=1, le=4096)] = 1
     quorum: Annotated[int, Field(ge=1)]
     validators: Annotated[tuple[OperatorSpec, ...], Field(min_length=1, max_length=64)]
