@@ -25,6 +25,7 @@ __all__ = ["COMMANDS", "Parser", "command_of", "dispatch", "main", "print_line",
 GROUPS = {
     "begin": {
         "testnet": "a whole network on this machine",
+        "doctor": "what is wrong with this machine or its way to a run, and the fix",
         "init": "write a commented configuration",
         "keys": "make or show a node's keys",
     },
@@ -61,6 +62,7 @@ def introduction() -> str:
         "",
         "  intellect-node testnet                                   see one: a whole network on this machine",
         "  intellect-node --role worker --join RUN --wallet 0x..    take part in a run; its operator hands RUN out",
+        "  intellect-node doctor --join RUN                         is this machine ready for it?",
         "  intellect-node --role worker --help                      every setting of a node",
     ]
     for title, commands in GROUPS.items():

@@ -1,0 +1,6 @@
+"""`intellect-node doctor`: looks at machine, keys, ports, network, ledger and run, and says the fix for each fault."""
+
+from node.doctor.examination import examine
+from node.doctor.finding import Finding, State, worst
+
+__all__ = ["Finding", "State", "examine", "worst"]

@@ -1,0 +1,54 @@
+"""What a check found: one line, and what to do about it when it is not well."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class State(StrEnum):
+    """How well something is. Only a FAULT keeps a node from working."""
+
+    OK = "ok"
+    SKIPPED = "skipped"
+    WARNING = "warning"
+    FAULT = "fault"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing looked at. `fix` is what to do, empty when there is nothing to do."""
+
+    check: str
+    state: State
+    said: str
+    fix: str = ""
+
+
+ORDER = tuple(State)
+
+
+def ok(check: str, said: str) -> Finding:
+    """All is well."""
+    return Finding(check, State.OK, said)
+
+
+def skipped(check: str, said: str) -> Finding:
+    """Not looked at, and why."""
+    return Finding(check, State.SKIPPED, said)
+
+
+def warning(check: str, said: str, fix: str) -> Finding:
+    """The node works, but not as well as it could, or not for long."""
+    return Finding(check, State.WARNING, said, fix)
+
+
+def fault(check: str, said: str, fix: str) -> Finding:
+    """The node will not work, or what it does will not count."""
+    return Finding(check, State.FAULT, said, fix)
+
+
+def worst(findings: Iterable[Finding]) -> State:
+    """The worst state there is; OK for nothing."""
+    return max((finding.state for finding in findings), key=ORDER.index, default=State.OK)

@@ -1,0 +1,101 @@
+"""Key files, modes and the data folder: everything that is the node's own on disk. Nothing is made or changed."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from dht.errors import NodeError
+from dht.identity import NodeKey
+from ledger.errors import LedgerError
+from ledger.wallet import address_of, load_key
+from node.config import NodeConfig
+from node.doctor.finding import Finding, fault, ok, skipped, warning
+from node.registration import read_wallet
+
+SIGNERS = ("trainer", "validator")
+"""Roles that pay gas themselves."""
+
+
+def check_folder(config: NodeConfig) -> Finding:
+    """The data folder: there or to be made, and ours to write."""
+    home = config.home
+    place = next(folder for folder in (home, *home.parents) if folder.exists())
+    if not place.is_dir():
+        return fault("data folder", f"{place} is a file, not a folder", "move it away, or name another folder: --data")
+    if not os.access(place, os.W_OK | os.X_OK):
+        return fault("data folder", f"{place} cannot be written", f"chown it to {os.getuid()}, or name another: --data")
+    return ok("data folder", f"{home}{'' if home.exists() else ', made at the first start'}")
+
+
+def check_node_key(config: NodeConfig) -> Finding:
+    """The node's key file, if there is one already."""
+    if config.key is None and not config.key_path.exists():
+        return ok("node key", f"none yet; made at the first start in {config.key_path}")
+    return _check_key("node key", config.key_path, lambda path: f"node {NodeKey.load(path).node}")
+
+
+def check_operator_key(config: NodeConfig) -> Finding:
+    """The key that pays gas: needed by trainers and validators."""
+    if config.operator_key is None:
+        if config.role in SIGNERS or config.sponsor:
+            who = f"a {config.role}" if config.role in SIGNERS else "a sponsor"
+            return fault(
+                "operator key",
+                f"{who} signs and pays on the ledger, and no key is named",
+                "intellect-node keys new --operator operator.key; then --operator-key operator.key",
+            )
+        return skipped("operator key", f"a {config.role} needs none")
+    return _check_key(
+        "operator key", config.operator_key.expanduser(), lambda path: f"address {address_of(load_key(path))}"
+    )
+
+
+def check_wallet(config: NodeConfig) -> Finding:
+    """Whom the work is credited to."""
+    if not config.wallet:
+        if config.role != "worker":
+            return skipped("wallet", f"a {config.role} needs none: the run's spec names whom it pays")
+        return warning(
+            "wallet",
+            "no wallet: the work is credited to nobody but the node",
+            "name an address or a key file: --wallet",
+        )
+    try:
+        wallet = read_wallet(config)
+    except (NodeError, LedgerError) as error:
+        return fault("wallet", str(error), "name an address (0x and 40 hex digits) or a wallet's key file: --wallet")
+    if wallet.key is None:
+        return ok("wallet", f"{wallet.address}, claimed: credited once its owner signs")
+    return _warn_of_mode("wallet", Path(config.wallet).expanduser()) or ok(
+        "wallet", f"{wallet.address}, linked by its key"
+    )
+
+
+def _check_key(check: str, path: Path, load: Callable[[Path], str]) -> Finding:
+    try:
+        said = load(path)
+    except (NodeError, LedgerError) as error:
+        return fault(check, str(error), "restore the file from your copy; a new key is a new identity")
+    return _warn_of_mode(check, path) or ok(check, f"{said} ({path})")
+
+
+def _warn_of_mode(check: str, path: Path) -> Finding | None:
+    """A key that others can read, or that is somebody else's (KEY-07)."""
+    found = path.stat()
+    mode = stat.S_IMODE(found.st_mode)
+    if mode & 0o077:
+        return warning(check, f"{path} can be read by others (mode {mode:04o})", f"chmod 400 {path}")
+    if found.st_uid != os.getuid():
+        return warning(check, f"{path} belongs to user {found.st_uid}", f"chown {os.getuid()} {path}")
+    return None
+
+
+def examine_keys(config: NodeConfig) -> Iterator[Finding]:
+    """All of the above."""
+    yield check_folder(config)
+    yield check_node_key(config)
+    yield check_operator_key(config)
+    yield check_wallet(config)

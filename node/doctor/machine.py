@@ -1,0 +1,189 @@
+"""The machine itself: Python, packages, p2pd, files, memory, disk, cards, sandbox, proxies. No network."""
+
+from __future__ import annotations
+
+import base64
+import ctypes
+import hashlib
+import importlib
+import os
+import platform
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
+
+from node.config import NodeConfig
+from node.defaults import OPEN_FILES
+from node.doctor.finding import Finding, fault, ok, skipped, warning
+from node.hardware import count_cores, free_disk, list_gpus, measure_ram
+from roles.requirements import GB, describe_gpus
+
+PYTHONS = ((3, 11), (3, 13))
+P2PD_SECONDS = 10.0
+LEAST_FILES = 1024
+"""Descriptors below which p2pd and HTTP soon run out."""
+LEAST_RAM = 2 * GB
+"""Bytes: Python, PyTorch and the smallest model; a relay needs a quarter of it."""
+LEAST_RAM_OF_RELAY = GB // 2
+LOW_DISK = 2 * GB
+PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+_LANDLOCK = 444
+_ASK_VERSION = 1
+
+
+def check_python(version: tuple[int, int] = sys.version_info[:2]) -> Finding:
+    """3.11 to 3.13: hivemind's pydantic ends with 3.13 (PKG-04)."""
+    said = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
+    if not PYTHONS[0] <= version <= PYTHONS[1]:
+        return fault(
+            "python", f"Python {version[0]}.{version[1]}", "install Python 3.11, 3.12 or 3.13 and the node with it"
+        )
+    if not sys.platform.startswith("linux"):
+        return warning("python", said, "Linux is what the node is tested on")
+    return ok("python", said)
+
+
+def check_packages() -> Finding:
+    """The parts that a clash of versions breaks when they are loaded (PKG-01)."""
+    try:
+        importlib.import_module("dht.bare")
+    except Exception as error:  # an import may fail in any way
+        return fault(
+            "packages",
+            f"hivemind cannot be loaded: {type(error).__name__}: {str(error)[:200]}",
+            "install the tested set: pip install -c constraints.txt intellect-node",
+        )
+    names = ("hivemind", "protobuf", "torch", "transformers")
+    return ok("packages", ", ".join(f"{name} {metadata.version(name)}" for name in names))
+
+
+def check_p2pd(binary: Path | None = None, recorded: str | None = None) -> Finding:
+    """The daemon behind the DHT: whole (PKG-06), and made for this machine (PKG-07)."""
+    if binary is None:
+        binary, recorded = find_p2pd()
+    fix = "install it again: pip install --force-reinstall --no-deps hivemind"
+    if binary is None or not binary.exists():
+        return fault("p2pd", "p2pd is not installed", fix)
+    if recorded is not None and _digest(binary) != recorded:
+        return fault("p2pd", f"{binary} is not the file its package holds", fix)
+    try:
+        subprocess.run([binary, "--help"], capture_output=True, timeout=P2PD_SECONDS, check=False)  # noqa: S603
+    except OSError as error:
+        return fault("p2pd", f"{binary} does not run here: {error.strerror}", f"p2pd is made for x86-64 Linux; {fix}")
+    except subprocess.TimeoutExpired:
+        return fault("p2pd", f"{binary} does not answer within {P2PD_SECONDS:g} s", fix)
+    return ok("p2pd", f"whole, and runs ({binary.stat().st_size // 10**6} MB)")
+
+
+def find_p2pd() -> tuple[Path | None, str | None]:
+    """The binary in hivemind's package, and the SHA-256 that the package's own list has of it."""
+    for file in metadata.files("hivemind") or ():
+        if file.name == "p2pd":
+            return Path(str(file.locate())), file.hash.value if file.hash else None
+    return None, None
+
+
+def _digest(path: Path) -> str:
+    """SHA-256 as package lists write it."""
+    with path.open("rb") as file:
+        return base64.urlsafe_b64encode(hashlib.file_digest(file, "sha256").digest()).rstrip(b"=").decode()
+
+
+def check_open_files(limits: tuple[int, int] | None = None) -> Finding:
+    """The node raises the soft limit by itself, up to the hard one (PKG-15)."""
+    _, hard = limits or resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < OPEN_FILES:
+        fix = f"raise it: LimitNOFILE={OPEN_FILES} in the systemd unit, or `ulimit -Hn {OPEN_FILES}` as root"
+        said = f"at most {hard} open files"
+        return fault("open files", said, fix) if hard < LEAST_FILES else warning("open files", said, fix)
+    return ok("open files", f"{OPEN_FILES} can be had")
+
+
+def check_memory(config: NodeConfig, ram: int | None = None) -> Finding:
+    """Enough for the smallest model at all; what the run needs is another check."""
+    found = measure_ram() if ram is None else ram
+    least = LEAST_RAM_OF_RELAY if config.role == "relay" else LEAST_RAM
+    said = f"{found / GB:.1f} GB, {count_cores()} cores"
+    if found < least:
+        return fault("memory", said, f"a {config.role} needs {least / GB:g} GB at least")
+    return ok("memory", said)
+
+
+def check_disk(config: NodeConfig, free: int | None = None) -> Finding:
+    """Room where the data folder is, against what the node may use."""
+    found = free_disk(config.home) if free is None else free
+    said = f"{found / GB:.1f} GB free for {config.home}"
+    if found < LOW_DISK:
+        return fault("disk", said, "make room, or name a folder on another disk: --data")
+    if found < config.max_disk:
+        return warning(
+            "disk",
+            f"{said}; the node may use {config.max_disk / GB:.1f} GB",
+            f"make room, or bound the node: --max-disk {found // 2}",
+        )
+    return ok("disk", said)
+
+
+def check_gpu(config: NodeConfig) -> Finding:
+    """The cards, and whether the settings use them. PyTorch is loaded only for a node that wants one."""
+    gpus = list_gpus()
+    if config.device == "cpu":
+        if gpus and config.role != "relay":
+            return warning("gpu", f"{describe_gpus(gpus)}, unused", "use it: --device cuda")
+        return ok("gpu", f"{describe_gpus(gpus)}; the settings ask for none")
+    import torch
+
+    if not torch.cuda.is_available():
+        return fault(
+            "gpu",
+            f"--device {config.device}, but PyTorch {torch.__version__} sees no GPU (the driver: {describe_gpus(gpus)})",
+            "install the driver and a PyTorch built for it, or use --device cpu",
+        )
+    number = int(config.device.partition(":")[2] or 0)
+    if number >= torch.cuda.device_count():
+        return fault("gpu", f"there is no {config.device}", f"there are {torch.cuda.device_count()}: cuda:0 and so on")
+    return ok("gpu", f"{torch.cuda.get_device_name(number)}, PyTorch {torch.__version__}")
+
+
+def check_sandbox() -> Finding:
+    """What could hold foreign code: told, because no task of this version runs any."""
+    bubblewrap = shutil.which("bwrap")
+    version = ctypes.CDLL(None, use_errno=True).syscall(_LANDLOCK, None, 0, _ASK_VERSION)
+    landlock = f"Landlock {version}" if version > 0 else "no Landlock"
+    return ok(
+        "sandbox", f"{'bubblewrap' if bubblewrap else 'no bubblewrap'}, {landlock}; no task of this version needs one"
+    )
+
+
+def check_proxies(environment: Mapping[str, str] = os.environ) -> Finding:
+    """Proxy variables, which the node does not follow: loopback must be reached (BOOT-06)."""
+    held = {
+        name: value for name in PROXIES for value in (environment.get(name) or environment.get(name.lower()),) if value
+    }
+    if not held:
+        return ok("proxy", "no proxy variable is set")
+    from node.secrecy import shown_value
+
+    said = ", ".join(f"{name}={shown_value(value)}" for name, value in held.items())
+    return warning(
+        "proxy",
+        f"{said}: the node does not use it, it connects directly",
+        "nothing, if this machine can reach the outside itself; else open TCP to the run's peers, relays and ledger",
+    )
+
+
+def examine_machine(config: NodeConfig) -> Iterator[Finding]:
+    """All of the above. Blocks for a few seconds."""
+    yield check_python()
+    yield check_packages()
+    yield check_p2pd()
+    yield check_open_files()
+    yield check_memory(config)
+    yield check_disk(config)
+    yield check_gpu(config) if config.role != "relay" else skipped("gpu", "a relay needs none")
+    yield check_sandbox()
+    yield check_proxies()

@@ -1,0 +1,92 @@
+"""The way to the run: each seed by itself, the clock against them, and each relay over HTTP (UX-10)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+import httpx
+
+from dht.directory import HivemindDirectory
+from dht.peers import PeerInfo, parse_peers
+from node.doctor.finding import Finding, fault, ok, warning
+from roles.shardcast.link import RelayInfo
+
+SEEDS_SECONDS = 12.0
+"""Time for the seeds to answer, all at once; a silent one costs a dial of 5 s."""
+LOOK_SECONDS = 0.2
+SKEW_SECONDS = 1.0
+LARGEST_SKEW = 3.0
+"""Seconds beyond which hivemind's peers refuse a node."""
+RELAY_SECONDS = 5.0
+CLOCK_FIX = "switch time synchronisation on: timedatectl set-ntp true"
+SEED_FIX = (
+    "is the address right and the firewall open (TCP out)? Any one seed is enough; ask the operator for another: --peer"
+)
+
+
+async def examine_seeds(directory: HivemindDirectory, peers: Sequence[str]) -> list[Finding]:
+    """Wait until every seed has answered or failed, and say so of each. One that answers is enough."""
+    seeds = {address.node: str(address) for address in parse_peers(peers)}
+    deadline = time.monotonic() + SEEDS_SECONDS
+    while True:
+        known = {info.node: info for info in directory.peers()}
+        found = {node: known.get(node, PeerInfo(node)) for node in seeds}
+        if all(_is_settled(info) for info in found.values()) or time.monotonic() > deadline:
+            break
+        await asyncio.sleep(LOOK_SECONDS)
+    has_answer = any(info.round_trip is not None for info in found.values())
+    return [judge_seed(seeds[node], info, is_vital=not has_answer) for node, info in found.items()]
+
+
+def _is_settled(info: PeerInfo) -> bool:
+    return info.round_trip is not None or info.failures > 0
+
+
+def judge_seed(address: str, info: PeerInfo, *, is_vital: bool) -> Finding:
+    """One seed. `is_vital`: no other one answered."""
+    if info.round_trip is not None:
+        clock = "" if info.skew is None else f", clock {info.skew:+.1f} s"
+        return ok("seed", f"{address} answers in {info.round_trip * 1000:.0f} ms{clock}")
+    cause = info.last_error.partition("\n")[0][:120] or f"no answer in {SEEDS_SECONDS:g} s"
+    make = fault if is_vital else warning
+    return make("seed", f"{address}: {cause}", SEED_FIX)
+
+
+def judge_clock(skew: float | None) -> Finding | None:
+    """Our clock against the median of the peers' (BOOT-16, BOOT-17); None when nobody answered."""
+    if skew is None:
+        return None
+    said = f"peers' clocks are {skew:+.1f} s from ours"
+    if abs(skew) > LARGEST_SKEW:
+        return fault("clock", said, CLOCK_FIX)
+    return warning("clock", said, CLOCK_FIX) if abs(skew) > SKEW_SECONDS else ok("clock", said)
+
+
+async def examine_relays(http: httpx.AsyncClient, relays: Sequence[RelayInfo]) -> list[Finding]:
+    """Each relay over HTTP."""
+    if not relays:
+        return [
+            fault("relay", "no relay of the run is known", "is the run up? Name one: --relay http://HOST:PORT"),
+        ]
+    found = await asyncio.gather(*(_ask_relay(http, relay) for relay in relays))
+    has_answer = any(cause is None for _, cause, _ in found)
+    return [_judge_relay(relay, cause, seconds, is_vital=not has_answer) for relay, cause, seconds in found]
+
+
+async def _ask_relay(http: httpx.AsyncClient, relay: RelayInfo) -> tuple[RelayInfo, str | None, float]:
+    begun = time.monotonic()
+    try:
+        reply = await http.get(relay.url.rstrip("/") + "/status", timeout=RELAY_SECONDS)
+        cause = None if reply.status_code == httpx.codes.OK else f"HTTP {reply.status_code}"
+    except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+        cause = str(error) or type(error).__name__
+    return relay, cause, time.monotonic() - begun
+
+
+def _judge_relay(relay: RelayInfo, cause: str | None, seconds: float, *, is_vital: bool) -> Finding:
+    if cause is None:
+        return ok("relay", f"{relay.url} answers in {seconds * 1000:.0f} ms")
+    make = fault if is_vital else warning
+    return make("relay", f"{relay.url}: {cause[:120]}", "one relay is enough; is HTTP out open in your firewall?")

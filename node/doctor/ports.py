@@ -1,0 +1,79 @@
+"""Whether the ports of the settings are free, and the announced address is one that others can use (BOOT-08, BOOT-12)."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator
+
+from dht.errors import Malformed
+from dht.p2p import StartError, reserved_ports
+from dht.peers import check_transport
+from node.config import NodeConfig
+from node.doctor.finding import Finding, fault, ok, skipped, warning
+from node.errors import ConfigError
+from node.status.client import read_status
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+def examine_ports(config: NodeConfig) -> Iterator[Finding]:
+    """DHT, relay's HTTP and status port, each by itself; then what others are told."""
+    if config.role == "worker":
+        yield skipped("DHT port", "a worker listens on none")
+    else:
+        yield check_port("DHT port", config.host, config.port, flag="--port", config=config)
+    if config.role == "relay":
+        yield check_port("HTTP port", config.host, config.http_port, flag="--http-port", config=config)
+    yield check_port("status port", "127.0.0.1", config.status_port, flag="--status-port", config=config)
+    if config.role != "worker":
+        yield check_announced(config)
+
+
+def check_port(check: str, host: str, port: int, *, flag: str, config: NodeConfig) -> Finding:
+    """Free, or held by this folder's own running node."""
+    if port == 0:
+        return ok(check, "a free one is taken at the start")
+    family = "ip6" if ":" in host else "ip4"
+    try:
+        with reserved_ports([f"/{family}/{host}/tcp/{port}"]):
+            return ok(check, f"{host} port {port} is free")
+    except StartError as error:
+        if is_running(config):
+            return ok(check, f"{host} port {port} is in use, and the node of {config.home} runs")
+        return fault(check, str(error), f"choose another port by {flag}, or stop that program")
+
+
+def is_running(config: NodeConfig) -> bool:
+    """Whether a node of this data folder answers."""
+    try:
+        read_status(config.home)
+    except ConfigError:
+        return False
+    return True
+
+
+def check_announced(config: NodeConfig) -> Finding:
+    """What others would be told to connect to."""
+    if config.host in LOOPBACK and not config.announce:
+        fix = "listen for others: --host 0.0.0.0 --port 4001, and --announce /ip4/YOUR-ADDRESS/tcp/4001"
+        return warning("reachable", f"{config.host}: only this machine can reach the node", fix)
+    for text in config.announce:
+        try:
+            host, port = check_transport(text.partition("/p2p/")[0])
+        except Malformed as error:
+            return fault("reachable", str(error), "announce an address like /ip4/203.0.113.7/tcp/4001")
+        if _is_private(host) or port == 0:
+            fix = "announce the address and port that the router or cloud shows to the world"
+            return warning("reachable", f"{text}: nobody outside your network can reach that", fix)
+    if config.port == 0:
+        return warning(
+            "reachable", "the port changes at every start", "name one and open it in the firewall: --port 4001"
+        )
+    return ok("reachable", f"{', '.join(config.announce) or 'the addresses of the network cards'} are announced")
+
+
+def _is_private(host: str) -> bool:
+    try:
+        return not ipaddress.ip_address(host).is_global
+    except ValueError:
+        return False  # a name

@@ -1,0 +1,88 @@
+"""The run against this node: its requirements, who this key is in it, and the versions the others run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from dht.envelope import Envelope
+from dht.errors import NodeError, PeerError
+from dht.identity import NodeKey
+from node import __version__
+from node.config import NodeConfig
+from node.doctor.finding import Finding, fault, ok, skipped, warning
+from roles.messages import MESSAGE_VERSION, NodeRecord, open_row
+from roles.requirements import Hardware, describe_hardware, describe_requirements, find_shortfalls
+from roles.spec import RunSpec
+
+NAMED_ROLES = ("trainer", "validator")
+SOFTWARE = f"intellect-node/{__version__}"
+
+
+def judge_hardware(spec: RunSpec, hardware: Hardware, *, role: str) -> list[Finding]:
+    """The machine against what the run asks of workers."""
+    asked = describe_requirements(spec.requirements)
+    if role != "worker":
+        return [skipped("requirements", f"the run asks of workers: {asked}")]
+    missing = find_shortfalls(spec.requirements, hardware)
+    if missing:
+        fix = "take part with a machine that has it, or in a smaller run (intellect-node runs)"
+        return [fault("requirements", str(each), fix) for each in missing]
+    found = [ok("requirements", f"asked: {asked}; here: {describe_hardware(hardware)}")]
+    if spec.requirements.download_mbit and hardware.download_mbit is None:
+        found.append(
+            skipped("requirements", "the line to the relays could not be measured: no checkpoint large enough yet")
+        )
+    return found
+
+
+def judge_place(config: NodeConfig, spec: RunSpec) -> Finding:
+    """Whether the run's spec names this node, where it must."""
+    if config.role not in NAMED_ROLES:
+        return ok("role", f"anybody may be a {config.role}")
+    listed = [item.node for item in (spec.trainers if config.role == "trainer" else spec.validators)]
+    try:
+        node = NodeKey.load(config.key_path).node
+    except NodeError:
+        return fault(
+            "role", f"a {config.role} needs the key that the run's spec names", f"name it by --key: {', '.join(listed)}"
+        )
+    if node not in listed:
+        return fault(
+            "role",
+            f"this node is {node}; the run's {config.role}s are {', '.join(listed)}",
+            "name the right key: --key",
+        )
+    return ok("role", f"the run names this node as {config.role}")
+
+
+def read_records(rows: Iterable[Envelope], *, spec: RunSpec) -> list[NodeRecord]:
+    """Node records that are well signed; the others are left out."""
+    found = []
+    for row in rows:
+        try:
+            record = open_row(row, run=spec.run_id, buckets=spec.buckets)
+        except PeerError:
+            continue
+        if isinstance(record, NodeRecord):
+            found.append(record)
+    return found
+
+
+def judge_software(records: Sequence[NodeRecord]) -> Finding:
+    """Our version against that of the run's trainers, validators and relays."""
+    ours = f"{SOFTWARE}, messages {MESSAGE_VERSION}"
+    if not records:
+        return skipped("software", f"{ours}; nobody of the run could be asked")
+    messages = Counter(record.message_version for record in records)
+    if MESSAGE_VERSION not in messages:
+        newest = max(messages)
+        fix = "install the version the run uses; its operator names it"
+        return fault("software", f"{ours}; the run speaks messages {newest}", fix)
+    versions = Counter(record.software for record in records)
+    if SOFTWARE in versions:
+        return ok("software", f"{ours}, as {versions[SOFTWARE]} of {len(records)} nodes seen")
+    common = versions.most_common(1)[0][0]
+    return warning(
+        "software", f"{ours}; most of the run has {common[:64]}", "install that version, if yours gives trouble"
+    )
