@@ -43,6 +43,8 @@ class RunTerms:
     epoch_max_seconds: int
     round_seconds: int
     created_block: int
+    lease_seconds: int = 600
+    takeover_blocks: int = 3
 
 
 @dataclass(frozen=True, slots=True)
