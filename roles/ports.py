@@ -63,8 +63,13 @@ class Relays(Protocol):
     def received(self, manifest: str) -> Mapping[str, int]:
         """Verified bytes of a checkpoint fetched here, by the relay they came from. Told once."""
 
-    async def put_checkpoint(self, manifest: Envelope, directory: Path) -> tuple[str, ...]:
-        """Publish manifest and shards; ids of the relays that hold all of it. Raises TransportError when none does."""
+    async def put_checkpoint(
+        self, manifest: Envelope, directory: Path, *, delta: tuple[Envelope, Path] | None = None, whole: bool = True
+    ) -> tuple[str, ...]:
+        """Publish manifest and shards; ids of the relays that hold all of it. Raises TransportError when none does.
+
+        `delta`: the signed row and the folder of a delta to it. Not `whole`: relays that can rebuild the shards do.
+        """
 
 
 class Ledger(Protocol):

@@ -421,7 +421,9 @@ class MemoryRelays:
                 (folder / file.name).write_bytes(file.read_bytes())
         return folder
 
-    async def put_checkpoint(self, manifest: Envelope, directory: Path) -> tuple[str, ...]:
+    async def put_checkpoint(
+        self, manifest: Envelope, directory: Path, *, delta: tuple[Envelope, Path] | None = None, whole: bool = True
+    ) -> tuple[str, ...]:
         self._reach()
         self.checkpoints[manifest.digest] = directory
         return (node_key(31).node,)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,9 +24,10 @@ from roles.relay.app import RelayRoutes
 from roles.relay.desk import Desk
 from roles.relay.limits import AddressRate, GrantBook, Members, Quota
 from roles.relay.metrics import Counters
+from roles.relay.rebuilding import Rebuilder
 from roles.relay.settings import RelaySettings
 from roles.relay.sponsor import Sponsor, SponsorDesk
-from roles.shardcast.catalogue import KeptCheckpoint
+from roles.shardcast.catalogue import KeptCheckpoint, Parcel
 from roles.shardcast.errors import StaleCheckpoint
 from roles.shardcast.gather import ShardGatherer
 from roles.shardcast.grants import relays_in
@@ -40,6 +42,8 @@ Read = Callable[[Sequence[str]], Awaitable[Mapping[str, Sequence[Envelope]]]]
 PUSH_QUIET = 0.5
 """Seconds without a pushed shard after which the trainer is taken to push elsewhere, and pulling begins."""
 PULLS_AT_ONCE = 2
+MOST_DELTAS = 4
+"""To one checkpoint, taken from another relay."""
 READ_PATIENCE = 15.0
 RETRY_PULL = 3.0
 
@@ -86,6 +90,7 @@ class Relay:
         )
         self._trainers, self._read, self._spec = frozenset(trainers), read, spec
         self._link = self._make_link(key, run, relays, http)
+        self._rebuilder = Rebuilder(self.shelf, self._link, opener=self._opener, arrived=self._count)
         self._hints: dict[str, tuple[NodeId, ...]] = {}
         self._pulling: set[str] = set()
         self._rested: dict[str, float] = {}
@@ -173,9 +178,17 @@ class Relay:
                 log.info("manifest.missed", relay=relay.node, reason=str(error))
                 continue
             self._hints[digest] = hints
+            await self._fetch_deltas(link, relay, digest)
             self._news.set()
             return
         self._rested[digest] = time.monotonic() + RETRY_PULL
+
+    async def _fetch_deltas(self, link: RelayLink, relay: RelayInfo, target: str) -> None:
+        """The signed rows of deltas to a checkpoint, as the relay that told of it lists them."""
+        with suppress(NodeError, OSError):
+            listed = [hint for hint in await link.read_deltas(relay) if hint.target == target]
+            for hint in listed[:MOST_DELTAS]:
+                await self.shelf.add(self.shelf.catalogue.check(await link.receive_manifest(relay, hint.delta)))
 
     async def _pull(self, group: asyncio.TaskGroup) -> None:
         while True:
@@ -192,26 +205,18 @@ class Relay:
                 continue
 
     def _is_due(self, kept: KeptCheckpoint) -> bool:
-        if self._link is None or kept.digest in self._pulling or not self._has_rested(kept.digest):
+        if kept.digest in self._pulling or not self._has_rested(kept.digest) or not self.shelf.missing(kept):
             return False
-        return bool(self.shelf.missing(kept))
+        if self._rebuilder.way_to(kept) is not None:
+            return True
+        return self._link is not None and not self._rebuilder.may_come(kept, self._pulling)
 
     async def _pull_one(self, kept: KeptCheckpoint) -> None:
         try:
-            await self._until_quiet()
-            missing = self.shelf.missing(kept)
-            if missing and self._link is not None:
-                hints = self._hints.get(kept.digest, ())
-                gatherer = ShardGatherer(
-                    self._link,
-                    kept.layout,
-                    self._opener(kept),
-                    digest=kept.digest,
-                    hints=hints,
-                    arrived=lambda index: self._count(kept.layout.size(index)),
-                )
-                await gatherer.gather(missing)
-                log.info("checkpoint.pulled", step=kept.manifest.step, manifest=kept.digest, shards=len(missing))
+            if not await self._rebuild(kept):
+                await self._pull_shards(kept)
+            if self.shelf.missing(kept):
+                self._rested[kept.digest] = time.monotonic() + RETRY_PULL
         except (NodeError, OSError) as error:
             log.warning("checkpoint.unpulled", step=kept.manifest.step, manifest=kept.digest, reason=str(error))
             self._rested[kept.digest] = time.monotonic() + RETRY_PULL
@@ -219,17 +224,41 @@ class Relay:
             self._pulling.discard(kept.digest)
             self._news.set()
 
-    async def _until_quiet(self) -> None:
+    async def _rebuild(self, kept: KeptCheckpoint) -> bool:
+        """Whether a delta gave the checkpoint."""
+        delta = self._rebuilder.way_to(kept)
+        if delta is None:
+            return False
+        await self._until_quiet(lambda: not self.shelf.missing(delta))
+        return await self._rebuilder.rebuild(kept, delta, self._hints.get(kept.digest, ()))
+
+    async def _pull_shards(self, kept: KeptCheckpoint) -> None:
+        await self._until_quiet(lambda: False)
+        missing = self.shelf.missing(kept)
+        if not missing or self._link is None:
+            return
+        gatherer = ShardGatherer(
+            self._link,
+            kept.layout,
+            self._opener(kept),
+            digest=kept.digest,
+            hints=self._hints.get(kept.digest, ()),
+            arrived=lambda index: self._count(kept.layout.size(index)),
+        )
+        await gatherer.gather(missing)
+        log.info("checkpoint.pulled", step=kept.manifest.step, manifest=kept.digest, shards=len(missing))
+
+    async def _until_quiet(self, is_enough: Callable[[], bool]) -> None:
         """While the trainer pushes here, pulling the same shards would only send them twice."""
-        while (left := self._last_push + PUSH_QUIET - time.monotonic()) > 0:  # noqa: ASYNC110 - a moving deadline
-            await asyncio.sleep(left)
+        while not is_enough() and (left := self._last_push + PUSH_QUIET - time.monotonic()) > 0:
+            await self.shelf.store.wait_for_any(left)
 
     def _count(self, size: int) -> None:
         self.counters.bytes_pulled += size
 
-    def _opener(self, kept: KeptCheckpoint) -> Callable[[int], Sink | None]:
+    def _opener(self, kept: Parcel) -> Callable[[int], Sink | None]:
         def open_sink(index: int) -> Sink | None:
-            digest = kept.manifest.shards[index]
+            digest = kept.layout.manifest.shards[index]
             if digest in self.shelf.store:
                 return None
             if kept.digest not in self.shelf.catalogue:

@@ -24,17 +24,19 @@ from dht.identity import NodeId
 from roles.messages import CheckpointManifest
 from roles.shardcast.disk import sync_directory, write_durably
 from roles.shardcast.errors import StoreFull, WrongBytes
-from roles.shardcast.manifest import MAX_MANIFEST_BYTES, check_manifest, manifest_digest
+from roles.shardcast.manifest import MAX_MANIFEST_BYTES, Sharded, check_manifest, manifest_digest
 from roles.shardcast.shards import Layout, is_checkpoint_intact, is_shard_intact
 
 MANIFEST_FILE = ".manifest"
+DELTAS = ".deltas"
+"""Folder beside the checkpoints: what is fetched of deltas, by the checkpoint they lead to."""
 WRITE_BLOCK = 2**20
 
 
 class Assembly:
     """Blocking calls all: run them in a thread. `open_assembly` makes one; `finish` or `close` ends it."""
 
-    def __init__(self, into: Path, envelope: Envelope, manifest: CheckpointManifest) -> None:
+    def __init__(self, into: Path, envelope: Envelope, manifest: Sharded) -> None:
         self.digest = manifest_digest(envelope)
         self.layout = Layout(manifest)
         self.final = into / self.digest
@@ -179,11 +181,13 @@ def load_checkpoint_manifest(
 
 
 def prune_checkpoints(into: Path, *, keep: Collection[str]) -> None:
-    """Delete checkpoints under `into`, finished or partial, whose manifest digest is not in `keep`. Blocking.
+    """Delete checkpoints under `into`, finished or partial, whose manifest digest is not in `keep`, and what was fetched of
+    deltas to them. Blocking.
 
-    The caller keeps what any reader of its own still has open (WGT-15).
+    The caller keeps what any reader of its own still has open (WGT-15), and what it is fetching just now.
     """
-    for path in into.iterdir() if into.is_dir() else ():
-        name = path.name.removeprefix(".partial-")
-        if len(name) == len(ZERO_DIGEST) and name not in keep and path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
+    for folder in (into, into / DELTAS):
+        for path in folder.iterdir() if folder.is_dir() else ():
+            name = path.name.removeprefix(".partial-")
+            if len(name) == len(ZERO_DIGEST) and name not in keep and path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import shutil
+import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
@@ -24,12 +25,14 @@ from ledger.records import RegistrationRequest
 from roles.messages import CheckpointManifest
 from roles.shardcast.assembly import Assembly, load_checkpoint_manifest
 from roles.shardcast.copies import replicate
+from roles.shardcast.delta import WORTHWHILE_SHARE
 from roles.shardcast.errors import NotHeld, WrongBytes
 from roles.shardcast.gather import ShardGatherer
 from roles.shardcast.keeper import Keeper
-from roles.shardcast.link import RelayInfo, RelayLink, TransferLimits
+from roles.shardcast.link import DeltaHint, RelayInfo, RelayLink, TransferLimits
 from roles.shardcast.manifest import check_manifest
 from roles.shardcast.origin import Origin
+from roles.shardcast.shortcut import Fetched, Shortcuts
 from roles.shardcast.work import compute_work
 
 log = structlog.get_logger("shardcast")
@@ -62,6 +65,7 @@ class RelayClient:
         self.origin = Origin(self.link, trainers=frozenset(trainers))
         self.keeper = Keeper(self.link, self._push_again)
         self._trainers = frozenset(trainers)
+        self._shortcuts = Shortcuts(self.link, trainers=self._trainers)
         self._fetching: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._received: defaultdict[str, Counter[str]] = defaultdict(Counter)  # by manifest: bytes of each relay
 
@@ -130,6 +134,7 @@ class RelayClient:
     async def fetch_checkpoint(self, digest: str, into: Path, *, relays: Sequence[NodeId] = ()) -> Path:
         """Fetch a checkpoint to `into/{digest}`, every byte verified; what an earlier try got is not fetched again.
 
+        From a checkpoint that is in `into` already, by deltas where relays have them: they are far smaller.
         Starts as soon as a relay has the manifest. Raises TransportError when relays give nothing for a minute (call
         again to resume), StoreFull when the disk does not take it.
         """
@@ -141,9 +146,11 @@ class RelayClient:
             envelope, manifest = await self._fetch_manifest(digest, relays)
             return await self._assemble(Assembly(into, envelope, manifest), relays)
 
-    async def put_checkpoint(self, manifest: Envelope, directory: Path) -> tuple[NodeId, ...]:
-        """Publish a checkpoint: see `Origin.publish`."""
-        return await self.origin.publish(manifest, directory)
+    async def put_checkpoint(
+        self, manifest: Envelope, directory: Path, *, delta: tuple[Envelope, Path] | None = None, whole: bool = True
+    ) -> tuple[NodeId, ...]:
+        """Publish a checkpoint, with a delta to it: see `Origin.publish`."""
+        return await self.origin.publish(manifest, directory, delta=delta, whole=whole)
 
     async def register(self, request: RegistrationRequest) -> object:
         """Ask relays to pay for a registration; the sponsor's JSON answer. Raises TransportError when none will."""
@@ -199,18 +206,59 @@ class RelayClient:
             await asyncio.sleep(LOCK_PAUSE)
             if await self._is_there(assembly.final, assembly.digest):
                 return assembly.final
+        started, fetched = time.monotonic(), Fetched()
         try:
             if assembly.missing:
-                gatherer = ShardGatherer(
-                    self.link, assembly.layout, assembly.writer, digest=assembly.digest, hints=relays
-                )
-                try:
-                    await gatherer.gather(tuple(assembly.missing))
-                finally:
-                    self._received[assembly.digest] += gatherer.served
-            return await asyncio.to_thread(assembly.finish)
+                await self._shorten(assembly, relays, fetched)
+            if assembly.missing:
+                await self._gather(assembly, relays, fetched)
+            path = await asyncio.to_thread(assembly.finish)
         finally:
             assembly.close()
+            self._received[assembly.digest] += fetched.by_relay
+        log.info(
+            "checkpoint.fetched",
+            manifest=assembly.digest,
+            step=assembly.layout.manifest.step,
+            full=fetched.by_relay.total() - fetched.delta,
+            delta=fetched.delta,
+            seconds=round(time.monotonic() - started, 3),
+        )
+        return path
+
+    async def _gather(self, assembly: Assembly, relays: Sequence[NodeId], fetched: Fetched) -> None:
+        gatherer = ShardGatherer(self.link, assembly.layout, assembly.writer, digest=assembly.digest, hints=relays)
+        try:
+            await gatherer.gather(tuple(assembly.missing))
+        finally:
+            fetched.by_relay += gatherer.served
+
+    async def _shorten(self, assembly: Assembly, relays: Sequence[NodeId], fetched: Fetched) -> None:
+        """Fill in what deltas give, if they are the shorter way. What goes wrong is said, and costs time only."""
+        below = WORTHWHILE_SHARE * sum(assembly.layout.size(index) for index in assembly.missing)
+        into = assembly.final.parent
+        try:
+            chain = await self._shortcuts.find(assembly.digest, into, below=below, relays=relays)
+            for hint in chain[:-1]:
+                await self._step_over(hint, into, relays, fetched)
+            for hint in chain[-1:]:
+                await self._shortcuts.take(hint, assembly, relays=relays, fetched=fetched)
+        except (NodeError, OSError) as error:
+            log.info("delta.unused", manifest=assembly.digest, reason=str(error))
+
+    async def _step_over(self, hint: DeltaHint, into: Path, relays: Sequence[NodeId], fetched: Fetched) -> None:
+        """Rebuild a checkpoint that lies on the way to the one wanted."""
+        async with self._fetching.setdefault(hint.target, asyncio.Lock()):
+            if await asyncio.to_thread((into / hint.target).exists):
+                return
+            middle = Assembly(into, *await self._fetch_manifest(hint.target, relays))
+            if not await asyncio.to_thread(middle.open):
+                raise TransportError("another process of this machine is at a checkpoint on the way")
+            try:
+                await self._shortcuts.take(hint, middle, relays=relays, fetched=fetched)
+                await asyncio.to_thread(middle.finish)
+            finally:
+                middle.close()
 
 
 class _MemorySink:

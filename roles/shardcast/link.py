@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -46,6 +46,17 @@ class RelayInfo:
     node: str
     url: str
     is_free: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaHint:
+    """A delta as a relay lists it, unsigned: digests of its row and of two manifests, its bytes, and who says so."""
+
+    delta: str
+    base: str
+    target: str
+    size: int
+    relay: RelayInfo = field(compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +209,21 @@ class RelayLink:
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise TransportError(f"relay {relay.node} does not say which shards it holds") from error
 
+    async def read_deltas(self, relay: RelayInfo) -> list[DeltaHint]:
+        """Deltas the relay says it keeps. Raises TransportError."""
+        with self._scored(relay):
+            async with (
+                asyncio.timeout(self.limits.total(MAX_REPLY)),
+                self._request("GET", relay, "/deltas") as reply,
+            ):
+                await _check_reply(reply)
+                data = await _read_all(reply, MAX_REPLY)
+        try:
+            listed = httpx.Response(200, content=data).json()["deltas"]
+            return [_delta_hint(relay, **entry) for entry in listed]
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise TransportError(f"relay {relay.node} does not say which deltas it keeps") from error
+
     async def send(self, relay: RelayInfo, digest: str, size: int, content: Content, *, ask: bool = True) -> None:
         """Upload a blob under a fresh grant; with `ask`, unless the relay has it. Raises TransportError."""
         if ask and await self.is_held(relay, digest):
@@ -303,6 +329,14 @@ class RelayLink:
             self.choice.failed(relay.node)
             text = str(error) or type(error).__name__
             raise TransportError(f"relay {relay.node} at {relay.url}: {text}") from error
+
+
+def _delta_hint(relay: RelayInfo, *, delta: str, base: str, target: str, size: int) -> DeltaHint:
+    if not all(isinstance(name, str) and len(name) == 64 for name in (delta, base, target)):
+        raise ValueError("not a digest")
+    if type(size) is not int or size < 1:
+        raise ValueError("not a size")
+    return DeltaHint(delta, base, target, size, relay)
 
 
 def _is_usable(url: str) -> bool:

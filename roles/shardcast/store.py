@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,6 +135,17 @@ class BlobStore:
         with suppress(OSError):
             os.utime(self._path(digest), (entry.used, entry.stored))
         return BlobReader(file, entry.size)
+
+    async def intact_paths(self, digests: Iterable[str]) -> list[Path] | None:
+        """Where blobs lie, none of them damaged; None when one is not here. They may be evicted any time after."""
+        paths = list[Path]()
+        for digest in digests:
+            reader = await self.open(digest)
+            if reader is None:
+                return None
+            reader.close()
+            paths.append(self._path(digest))
+        return paths
 
     async def wait_for(self, digest: str, seconds: float) -> bool:
         """Whether the blob is here, at the latest after `seconds`."""

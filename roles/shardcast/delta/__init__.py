@@ -4,7 +4,17 @@ A bf16 weight changes when the step crosses its rounding cell, so the base weigh
 steps are coded under those odds. `encode_delta` makes the file, `apply_delta` rebuilds the checkpoint and checks it.
 """
 
-from roles.shardcast.delta.applying import apply_delta
-from roles.shardcast.delta.encoding import DeltaReport, encode_delta
+from roles.shardcast.delta.applying import BaseFiles, Data, FolderBase, apply_delta, decode_files
+from roles.shardcast.delta.encoding import WORTHWHILE_SHARE, DeltaReport, encode_delta, encode_worthwhile
 
-__all__ = ["DeltaReport", "apply_delta", "encode_delta"]
+__all__ = [
+    "WORTHWHILE_SHARE",
+    "BaseFiles",
+    "Data",
+    "DeltaReport",
+    "FolderBase",
+    "apply_delta",
+    "decode_files",
+    "encode_delta",
+    "encode_worthwhile",
+]

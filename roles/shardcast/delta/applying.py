@@ -6,19 +6,59 @@ import hashlib
 import os
 import shutil
 import struct
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Protocol
 
 from dht.encoding import decode
 from dht.errors import Malformed
+from roles.messages import FileEntry
 from roles.shardcast.delta.block import decode_block
-from roles.shardcast.delta.encoding import BLOCK_HEAD, CODED, LITERAL, MAGIC, SAME, THREADS, map_ahead, read_exactly
+from roles.shardcast.delta.encoding import BLOCK_HEAD, CODED, LITERAL, MAGIC, SAME, THREADS, map_ahead
 from roles.shardcast.delta.plan import FORMATS, MAX_HEADER, Block, FilePlan, Plan, check_plan, plan_blocks
 from roles.shardcast.disk import sync_directory
 from roles.shardcast.manifest import MAX_CHECKPOINT_BYTES
+
+Data = bytes | memoryview
+DIGEST_SIZE = hashlib.sha256().digest_size
+
+
+class Source(Protocol):
+    """The bytes of a delta, from its start."""
+
+    def read(self, length: int, /) -> bytes: ...
+
+
+class BaseFiles(Protocol):
+    """The files of the checkpoint a delta was made against."""
+
+    def size(self, name: str) -> int:
+        """Bytes of a file; 0 when there is none."""
+
+    def read(self, name: str, start: int, size: int) -> bytes:
+        """Part of a file. Raises OSError when it is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class FolderBase:
+    """A checkpoint's folder as base."""
+
+    folder: Path
+
+    def size(self, name: str) -> int:
+        """Bytes of a file; 0 when there is none."""
+        path = self.folder / name
+        return path.stat().st_size if path.is_file() else 0
+
+    def read(self, name: str, start: int, size: int) -> bytes:
+        """Part of a file. Raises OSError when it is not there."""
+        with (self.folder / name).open("rb") as file:
+            data = os.pread(file.fileno(), size, start)
+        if len(data) != size:
+            raise OSError(f"{name} of the base is shorter than it was")
+        return data
 
 
 def apply_delta(base: Path, delta: Path, into: Path, *, max_bytes: int = MAX_CHECKPOINT_BYTES) -> None:
@@ -33,12 +73,12 @@ def apply_delta(base: Path, delta: Path, into: Path, *, max_bytes: int = MAX_CHE
     partial.mkdir(parents=True)
     try:
         with delta.open("rb") as source, ThreadPoolExecutor(THREADS) as pool:
-            plan = _read_plan(source)
-            check_plan(plan, base, max_bytes=max_bytes)
+            held = FolderBase(base)
+            plan = read_plan(source)
+            check_plan(plan, held, max_bytes=max_bytes)
             for entry in plan.files:
-                _rebuild(source, base / entry.file.name, partial / entry.file.name, entry, pool)
-            if source.read(1):
-                raise Malformed("a delta has bytes after its end")
+                _rebuild_file(source, held, partial / entry.file.name, entry, pool)
+            _check_end(source)
         sync_directory(partial)
         os.rename(partial, into)
     finally:
@@ -46,7 +86,26 @@ def apply_delta(base: Path, delta: Path, into: Path, *, max_bytes: int = MAX_CHE
     sync_directory(into.parent)
 
 
-def _read_plan(source: BinaryIO) -> Plan:
+def decode_files(source: Source, base: BaseFiles, *, files: Sequence[FileEntry]) -> Generator[Data]:
+    """The bytes of all files, laid end to end, in pieces of at most 8 MiB; nothing is digested: the caller has a manifest,
+    whose `files` these must be.
+
+    Blocking; close it when it is not read to its end. Raises Malformed when the delta is damaged, hostile, or of another
+    base; OSError when the base cannot be read.
+    """
+    plan = read_plan(source)
+    if tuple(entry.file for entry in plan.files) != tuple(files):
+        raise Malformed("a delta makes other files than the manifest lists")
+    check_plan(plan, base, max_bytes=sum(file.size for file in files))
+    with ThreadPoolExecutor(THREADS) as pool:
+        for entry in plan.files:
+            yield from _decode_blocks(source, base, entry, pool)
+            _take(source, DIGEST_SIZE)
+    _check_end(source)
+
+
+def read_plan(source: Source) -> Plan:
+    """A delta's header. Raises Malformed."""
     if _take(source, len(MAGIC)) != MAGIC:
         raise Malformed("this is no delta")
     (length,) = struct.unpack("<I", _take(source, 4))
@@ -55,41 +114,45 @@ def _read_plan(source: BinaryIO) -> Plan:
     return decode(Plan, _take(source, length))
 
 
-def _rebuild(source: BinaryIO, base: Path, into: Path, entry: FilePlan, pool: ThreadPoolExecutor) -> None:
+def _rebuild_file(source: Source, base: BaseFiles, into: Path, entry: FilePlan, pool: ThreadPoolExecutor) -> None:
     """One file. Blocks are read here and decoded in the pool; those done are hashed and written here, in order."""
     digest = hashlib.sha256()
-    with ExitStack() as stack:
-        before = stack.enter_context(base.open("rb")) if base.is_file() else None
-        out = stack.enter_context(into.open("wb"))
-        for data in map_ahead(pool, lambda job: _decode(*job), _read_blocks(source, before, entry)):
+    with into.open("wb") as out:
+        for data in _decode_blocks(source, base, entry, pool):
             digest.update(data)
             out.write(data)
-        if _take(source, digest.digest_size) != digest.digest():
+        if _take(source, DIGEST_SIZE) != digest.digest():
             raise Malformed(f"a delta does not rebuild {entry.file.name}: it is damaged, or of another base")
         out.flush()
         os.fsync(out.fileno())
 
 
-def _read_blocks(
-    source: BinaryIO, before: BinaryIO | None, entry: FilePlan
-) -> Iterator[tuple[Block, int, bytes, bytes]]:
+def _decode_blocks(source: Source, base: BaseFiles, entry: FilePlan, pool: ThreadPoolExecutor) -> Iterator[Data]:
+    return map_ahead(pool, lambda job: _decode(base, entry.file.name, *job), _read_blocks(source, entry))
+
+
+def _read_blocks(source: Source, entry: FilePlan) -> Iterator[tuple[Block, int, bytes]]:
     for block in plan_blocks(entry):
         mode, length = BLOCK_HEAD.unpack(_take(source, BLOCK_HEAD.size))
         allowed = {SAME: length == 0, LITERAL: length == block.size, CODED: length < block.size}.get(mode, False)
         if not allowed or (mode == CODED and block.kind not in FORMATS) or (mode == SAME and block.base < 0):
             raise Malformed("a delta's block has a mode or a length it cannot have")
-        payload = _take(source, length)
-        held = b"" if mode == LITERAL or before is None else read_exactly(before, block.base, block.size)
-        yield block, mode, held, payload
+        yield block, mode, _take(source, length)
 
 
-def _decode(block: Block, mode: int, base: bytes, payload: bytes) -> bytes | memoryview:
+def _decode(base: BaseFiles, name: str, block: Block, mode: int, payload: bytes) -> Data:
     if mode == LITERAL:
         return payload
-    return base if mode == SAME else decode_block(base, payload, FORMATS[block.kind])
+    held = base.read(name, block.base, block.size)
+    return held if mode == SAME else decode_block(held, payload, FORMATS[block.kind])
 
 
-def _take(source: BinaryIO, length: int) -> bytes:
+def _check_end(source: Source) -> None:
+    if source.read(1):
+        raise Malformed("a delta has bytes after its end")
+
+
+def _take(source: Source, length: int) -> bytes:
     data = source.read(length)
     if len(data) != length:
         raise Malformed("a delta is cut")

@@ -8,13 +8,13 @@ import struct
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from dht.encoding import encode
 from roles.shardcast.delta.block import encode_block
-from roles.shardcast.delta.plan import FORMATS, MAX_FILES, MAX_HEADER, Block, Plan, plan_blocks, plan_file
+from roles.shardcast.delta.plan import FORMATS, MAX_FILES, MAX_HEADER, MAX_SPANS, Block, Plan, plan_blocks, plan_file
 from roles.shardcast.disk import sync_directory
 
 T = TypeVar("T")
@@ -25,6 +25,8 @@ SAME, LITERAL, CODED = 0, 1, 2
 BLOCK_HEAD = struct.Struct("<BI")
 WORTHWHILE_SHARE = 0.5
 """A delta greater than this share of the whole is not worth the base it ties its reader to."""
+SLICES, SLICE = 16, 2**17
+"""So many slices of so many bytes tell whether a delta is worth making."""
 THREADS = min(4, os.cpu_count() or 1)
 AHEAD = THREADS + 1
 """Blocks read but not written yet."""
@@ -55,23 +57,71 @@ class Coded:
     elements: int
 
 
+class _TooLarge(Exception):
+    """The delta has passed the size at which it is worth anything."""
+
+
 def encode_delta(base: Path, new: Path, out: Path) -> DeltaReport:
     """Write to `out` what turns the checkpoint in `base` into the one in `new`, lossless; replaced at once when done.
 
     Files as a manifest takes them: no hidden ones, no sub-directories. Blocking; holds a few blocks of 8 MiB. Raises
-    ValueError when `new` has no file or too many, OSError when a file cannot be read or written.
+    ValueError when `new` has no file, too many, or too many kinds of tensors in turn, OSError when a file cannot be read
+    or written.
     """
+    paths, plan = _plan_all(base, new)
+    return _write(base, paths, plan, out, most=None)
+
+
+def encode_worthwhile(base: Path, new: Path, out: Path, *, most_share: float = WORTHWHILE_SHARE) -> DeltaReport | None:
+    """As `encode_delta`, but None, and no file, when the delta has more than that share of the whole.
+
+    A sample is coded first, so that a checkpoint in which everything changed costs next to nothing.
+    """
+    try:
+        paths, plan = _plan_all(base, new)
+    except ValueError:
+        return None
+    most = int(most_share * sum(entry.file.size for entry in plan.files))
+    if _estimate(base, new, plan) > most:
+        return None
+    try:
+        return _write(base, paths, plan, out, most=most)
+    except _TooLarge:
+        return None
+
+
+def _plan_all(base: Path, new: Path) -> tuple[list[Path], Plan]:
     paths = sorted(path for path in new.iterdir() if path.is_file() and not path.name.startswith("."))
     if not 0 < len(paths) <= MAX_FILES:
         raise ValueError(f"{new} holds {len(paths)} files: no checkpoint")
-    header = encode(plan := Plan(files=tuple(plan_file(base / path.name, path) for path in paths)))
-    if len(header) > MAX_HEADER:
+    plan = Plan(files=tuple(plan_file(base / path.name, path) for path in paths))
+    if sum(len(entry.spans) for entry in plan.files) > MAX_SPANS or len(encode(plan)) > MAX_HEADER:
         raise ValueError(f"{new} holds too many kinds of tensors in turn")
-    temporary = out.with_name(f".{out.name}.tmp")
+    return paths, plan
+
+
+def _estimate(base: Path, new: Path, plan: Plan) -> int:
+    """Bytes that a delta will have, by the coded size of slices spread over what both checkpoints have."""
+    blocks = [(entry.file.name, block) for entry in plan.files for block in plan_blocks(entry)]
+    shared = [(name, block) for name, block in blocks if block.base >= 0]
+    alone = sum(block.size for _, block in blocks if block.base < 0)
+    chosen = [shared[i * len(shared) // SLICES] for i in range(min(SLICES, len(shared)))] if shared else []
+    read = coded = 0
+    for name, block in chosen:
+        part = replace(block, size=min(block.size, SLICE))
+        with (new / name).open("rb") as after, (base / name).open("rb") as before:
+            data = read_exactly(after, part.start, part.size)
+            coded += len(_code(part, read_exactly(before, part.base, part.size), data).payload)
+        read += part.size
+    return alone + (coded * sum(block.size for _, block in shared) // read if read else 0)
+
+
+def _write(base: Path, paths: list[Path], plan: Plan, out: Path, *, most: int | None) -> DeltaReport:
+    temporary, header = out.with_name(f".{out.name}.tmp"), encode(plan)
     try:
         with temporary.open("wb") as file:
             file.write(MAGIC + struct.pack("<I", len(header)) + header)
-            changed, elements = _write_files(file, base, paths, plan)
+            changed, elements = _write_files(file, base, paths, plan, most)
             delta_bytes = file.tell()
             file.flush()
             os.fsync(file.fileno())
@@ -82,13 +132,15 @@ def encode_delta(base: Path, new: Path, out: Path) -> DeltaReport:
     return DeltaReport(sum(entry.file.size for entry in plan.files), delta_bytes, changed, elements)
 
 
-def _write_files(out: BinaryIO, base: Path, paths: list[Path], plan: Plan) -> tuple[int, int]:
-    """All files; how many elements changed, and of how many."""
+def _write_files(out: BinaryIO, base: Path, paths: list[Path], plan: Plan, most: int | None) -> tuple[int, int]:
+    """All files; how many elements changed, and of how many. Raises _TooLarge past `most` bytes."""
     changed = elements = 0
     with ThreadPoolExecutor(THREADS) as pool:
         for entry, path in zip(plan.files, paths, strict=True):
             for coded in _write_blocks(out, base / path.name, path, list(plan_blocks(entry)), pool):
                 changed, elements = changed + coded.changed, elements + coded.elements
+                if most is not None and out.tell() > most:
+                    raise _TooLarge
     return changed, elements
 
 

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import Field
 
@@ -24,7 +24,8 @@ MAX_TABLE = 100 * 2**20
 """Longest header safetensors itself reads."""
 MAX_HEADER = 2**22
 MAX_SPANS = 4096
-MAX_FILES = 4096
+"""Of all files together: each costs its reader one block at least, however short."""
+MAX_FILES = 256
 
 _KINDS = {"BF16": "bf16", "F32": "f32"}
 
@@ -47,7 +48,7 @@ class FilePlan(Message):
 class Plan(Message):
     """A delta's header."""
 
-    kind: Literal["delta/1"] = "delta/1"
+    kind: Literal["delta-plan/1"] = "delta-plan/1"
     files: Annotated[tuple[FilePlan, ...], Field(max_length=MAX_FILES)]
 
 
@@ -71,21 +72,29 @@ def plan_blocks(file: FilePlan) -> Iterator[Block]:
             start, base = start + size, base + (0 if span.kind == "literal" else size)
 
 
-def check_plan(plan: Plan, base: Path, *, max_bytes: int) -> None:
+class Sizes(Protocol):
+    """What must be known of a base to judge a plan."""
+
+    def size(self, name: str) -> int:
+        """Bytes of a file; 0 when there is none."""
+
+
+def check_plan(plan: Plan, base: Sizes, *, max_bytes: int) -> None:
     """Judge a header against the base that is here. Raises Malformed."""
     if len({entry.file.name.casefold() for entry in plan.files}) != len(plan.files):
         raise Malformed("two files of a delta share a name")
     if sum(entry.file.size for entry in plan.files) > max_bytes:
         raise Malformed(f"a delta rebuilds more than {max_bytes} bytes")
+    if sum(len(entry.spans) for entry in plan.files) > MAX_SPANS:
+        raise Malformed("a delta is cut into too many spans")
     for entry in plan.files:
         if sum(span.size for span in entry.spans) != entry.file.size:
             raise Malformed("a delta's spans do not make up its file")
         shared = [span for span in entry.spans if span.kind != "literal"]
         if any(span.size % (4 if span.kind == "f32" else 2) for span in shared if span.kind in FORMATS):
             raise Malformed("a delta's span holds part of a float")
-        path = base / entry.file.name
-        held = path.stat().st_size if path.is_file() else 0
-        if shared and entry.base_start + sum(span.size for span in shared) > held:
+        needed = entry.base_start + sum(span.size for span in shared)
+        if shared and needed > base.size(entry.file.name):
             raise Malformed(f"the base holds no {entry.file.name} as long as the delta needs")
 
 

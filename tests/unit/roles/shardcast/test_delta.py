@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from dht.encoding import encode
 from dht.errors import Malformed
 from roles.messages import FileEntry
-from roles.shardcast.delta import apply_delta, encode_delta
+from roles.shardcast.delta import FolderBase, apply_delta, decode_files, encode_delta, encode_worthwhile
 from roles.shardcast.delta.block import BF16, F32, Format, decode_block, encode_block
 from roles.shardcast.delta.encoding import MAGIC
 from roles.shardcast.delta.plan import FilePlan, Plan, Span, plan_file

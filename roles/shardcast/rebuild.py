@@ -1,0 +1,133 @@
+"""A checkpoint's shards out of a base and a delta, each verified by the digest in the manifest before it counts.
+
+Used by clients, whose base is a folder, and by relays, whose base lies in shards too. Knows no network.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Generator, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Self
+
+from dht.errors import Malformed
+from roles.shardcast.delta import BaseFiles, Data, decode_files
+from roles.shardcast.link import Sink
+from roles.shardcast.shards import Layout
+
+OpenSink = Callable[[int], Sink | None]
+"""A sink for a shard; None when it is here already."""
+
+
+class JoinedFiles:
+    """Files one after the other as one: a delta whose shards lie apart."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._paths = list(reversed(paths))
+        self._file: BinaryIO | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def read(self, length: int, /) -> bytes:
+        """So many bytes, fewer at the end. Raises OSError."""
+        data = b""
+        while len(data) < length and (self._file is not None or self._paths):
+            if self._file is None:
+                self._file = self._paths.pop().open("rb")
+            block = self._file.read(length - len(data))
+            if not block:
+                self._file.close()
+                self._file = None
+            data += block
+        return data
+
+
+class ShardBase:
+    """A checkpoint that lies in shards, as base of a delta. `paths` in the order of the shards."""
+
+    def __init__(self, layout: Layout, paths: Sequence[Path]) -> None:
+        self._layout, self._paths = layout, paths
+        self._sizes = {file.name: file.size for file in layout.manifest.files}
+        self._starts: dict[str, int] = {}
+        position = 0
+        for file in layout.manifest.files:
+            self._starts[file.name] = position
+            position += file.size
+
+    def size(self, name: str) -> int:
+        """Bytes of a file; 0 when there is none."""
+        return self._sizes.get(name, 0)
+
+    def read(self, name: str, start: int, size: int) -> bytes:
+        """Part of a file. Raises OSError when a shard is not there any more."""
+        parts, position = list[bytes](), self._starts[name] + start
+        end, shard_size = position + size, self._layout.manifest.shard_size
+        while position < end:
+            index, offset = divmod(position, shard_size)
+            wanted = min(end - position, shard_size - offset)
+            with self._paths[index].open("rb") as file:
+                parts.append(os.pread(file.fileno(), wanted, offset))
+            if len(parts[-1]) != wanted:
+                raise OSError("a shard of the base is shorter than it was")
+            position += wanted
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+async def rebuild(layout: Layout, open_sink: OpenSink, *, base: BaseFiles, delta: Sequence[Path]) -> None:
+    """Rebuild a checkpoint's shards in order; `delta`: the files that make it up.
+
+    Those done stay done. Raises Malformed or WrongBytes when base and delta do not make the checkpoint, OSError when a
+    file cannot be read, and what a sink raises for its own disk.
+    """
+    with JoinedFiles(delta) as source:
+        stream = _Stream(decode_files(source, base, files=layout.manifest.files))
+        try:
+            for index in range(len(layout.manifest.shards)):
+                await stream.pour(open_sink(index), layout.size(index))
+            if await asyncio.to_thread(stream.next):  # the delta is judged to its last byte
+                raise Malformed("a delta makes more than the checkpoint")
+        finally:
+            await asyncio.to_thread(stream.close)
+
+
+class _Stream:
+    """Blocks decoded in threads, handed on cut as the shards are."""
+
+    def __init__(self, blocks: Generator[Data]) -> None:
+        self._blocks, self._held, self._lock = blocks, memoryview(b""), threading.Lock()
+
+    def next(self) -> Data:
+        """The next block, empty after the last. Blocking."""
+        with self._lock:
+            return next(self._blocks, b"")
+
+    def close(self) -> None:
+        """Stop decoding; a thread that a cancelled caller left behind is waited for. Blocking."""
+        with self._lock:
+            self._blocks.close()
+
+    async def pour(self, sink: Sink | None, left: int) -> None:
+        """So many bytes into the sink. Raises what the sink raises, Malformed."""
+        async with sink or nullcontext():
+            while left:
+                if not self._held:
+                    self._held = memoryview(await asyncio.to_thread(self.next))
+                if not self._held:
+                    raise Malformed("a delta makes less than the checkpoint")
+                part, self._held = self._held[:left], self._held[left:]
+                left -= len(part)
+                if sink is not None:
+                    await sink.write(part)  # type: ignore[arg-type]  # sinks take whatever a bytearray takes
+            if sink is not None:
+                await sink.commit()

@@ -1,0 +1,175 @@
+"""Short ways to a checkpoint: deltas from one a node holds already, found at the relays, fetched and applied.
+
+What relays list is a hint; each delta's row is signed by a trainer, and the checkpoint it rebuilds is judged shard by
+shard. Whatever goes wrong here costs time only: the shards that are missing still are fetched from relays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+
+from dht.envelope import Envelope
+from dht.errors import Malformed, NodeError, PeerError, TransportError
+from dht.identity import NodeId
+from roles.messages import CheckpointDelta
+from roles.shardcast.assembly import DELTAS, Assembly, load_checkpoint_manifest
+from roles.shardcast.delta import FolderBase
+from roles.shardcast.errors import WrongBytes
+from roles.shardcast.gather import ShardGatherer
+from roles.shardcast.link import DeltaHint, RelayInfo, RelayLink
+from roles.shardcast.manifest import check_delta
+from roles.shardcast.rebuild import rebuild
+
+log = structlog.get_logger("shardcast")
+
+ASKED = 3
+"""Relays asked for deltas."""
+LOOK_SECONDS = 2.0
+LONGEST_CHAIN = 4
+"""Deltas applied one after the other: relays keep five checkpoints, so there are no more."""
+
+
+@dataclass(slots=True)
+class Fetched:
+    """Bytes that came for one checkpoint: those of deltas, and all of them by relay."""
+
+    delta: int = 0
+    by_relay: Counter[str] = field(default_factory=Counter)
+
+
+def find_chain(hints: Collection[DeltaHint], target: str, held: Collection[str], *, below: float) -> list[DeltaHint]:
+    """The cheapest chain of deltas from a checkpoint that is held to `target`, in the order to apply them; empty when
+    there is none, or none with fewer than `below` bytes.
+
+    `A -> B (5 bytes), B -> C (5), A -> C (12)`, A held, C wanted: `[A -> B, B -> C]`.
+    """
+    ways: dict[str, list[DeltaHint]] = {target: []}
+    for _ in range(LONGEST_CHAIN):
+        for hint in hints:
+            onward = ways.get(hint.target)
+            way = None if onward is None else [hint, *onward]
+            if way and len(way) <= LONGEST_CHAIN and _cost(way) < _cost(ways.get(hint.base), none=below):
+                ways[hint.base] = way
+    found = [way for base, way in ways.items() if base in held and way]
+    return min(found, key=_cost, default=[])
+
+
+def _cost(way: list[DeltaHint] | None, *, none: float = 0) -> float:
+    return none if way is None else sum(hint.size for hint in way)
+
+
+class Shortcuts:
+    """Deltas as one client uses them. Those that turned out to be bad are not tried again."""
+
+    def __init__(self, link: RelayLink, *, trainers: frozenset[NodeId]) -> None:
+        self._link, self._trainers = link, trainers
+        self._refused: set[str] = set()
+
+    async def find(self, target: str, into: Path, *, below: float, relays: Sequence[NodeId]) -> list[DeltaHint]:
+        """Deltas to apply one after the other, the first to a checkpoint in `into`, the last to give `target`; empty when
+        the shards themselves are the shorter way."""
+        held = await asyncio.to_thread(_held, into)
+        if not held:
+            return []
+        hints = await self._ask(target, relays)
+        return find_chain([hint for hint in hints if hint.delta not in self._refused], target, held, below=below)
+
+    async def _ask(self, target: str, relays: Sequence[NodeId]) -> set[DeltaHint]:
+        """What some relays list, all that was told until one knew of a delta to `target`."""
+        hints = set[DeltaHint]()
+        async with asyncio.TaskGroup() as group:
+            asked = [group.create_task(self._ask_one(relay)) for relay in self._link.order(relays, most=ASKED)]
+            for answer in asyncio.as_completed(asked, timeout=LOOK_SECONDS):
+                try:
+                    hints |= await answer
+                except TimeoutError:
+                    break
+                if any(hint.target == target for hint in hints):
+                    break
+            for task in asked:
+                task.cancel()
+        return hints
+
+    async def _ask_one(self, relay: RelayInfo) -> set[DeltaHint]:
+        try:
+            return set(await self._link.read_deltas(relay))
+        except (PeerError, TransportError):
+            return set()
+
+    async def take(self, hint: DeltaHint, assembly: Assembly, *, relays: Sequence[NodeId], fetched: Fetched) -> None:
+        """Fetch a delta and fill the assembly with what it rebuilds; shards done stay done.
+
+        Raises NodeError or OSError when that does not go; a delta that does not fit its base is said and never tried
+        again.
+        """
+        into = assembly.final.parent
+        envelope, row = await self._fetch_row(hint, relays)
+        folder = await self._fetch(envelope, row, into, relays=relays, fetched=fetched)
+        try:
+            await rebuild(
+                assembly.layout,
+                lambda index: assembly.writer(index) if index in assembly.missing else None,
+                base=FolderBase(into / hint.base),
+                delta=[folder / file.name for file in row.files],
+            )
+        except (Malformed, WrongBytes) as error:
+            await self._blame(hint, envelope, into / hint.base, error)
+            raise
+        finally:
+            await asyncio.to_thread(shutil.rmtree, folder.parent, ignore_errors=True)
+
+    async def _fetch_row(self, hint: DeltaHint, relays: Sequence[NodeId]) -> tuple[Envelope, CheckpointDelta]:
+        trouble = "no relay is known"
+        for relay in self._link.order(relays):
+            try:
+                envelope = await self._link.receive_manifest(relay, hint.delta)
+                row = check_delta(envelope, run=self._link.run, trainers=self._trainers)
+            except (PeerError, TransportError) as error:
+                trouble = str(error)
+                continue
+            if (row.base, row.target, row.size) != (hint.base, hint.target, hint.size):
+                self._link.report_cheat(hint.relay, "it lists a delta as what it is not")
+                raise PeerError("a relay lists a delta as what it is not")
+            return envelope, row
+        raise TransportError(f"no relay has the row of delta {hint.delta[:12]}: {trouble}")
+
+    async def _fetch(
+        self, envelope: Envelope, row: CheckpointDelta, into: Path, *, relays: Sequence[NodeId], fetched: Fetched
+    ) -> Path:
+        """The folder of the delta's file, every shard verified."""
+        parcel = Assembly(into / DELTAS / row.target, envelope, row)
+        await asyncio.to_thread(shutil.rmtree, parcel.final, ignore_errors=True)  # of a kill before it was applied
+        if not await asyncio.to_thread(parcel.open):
+            raise TransportError("another process of this machine fetches that delta")
+        gatherer = ShardGatherer(self._link, parcel.layout, parcel.writer, digest=parcel.digest, hints=relays)
+        try:
+            await gatherer.gather(tuple(parcel.missing))
+            return await asyncio.to_thread(parcel.finish)
+        finally:
+            fetched.delta += sum(gatherer.served.values())
+            fetched.by_relay += gatherer.served
+            parcel.close()
+
+    async def _blame(self, hint: DeltaHint, row: Envelope, base: Path, error: NodeError) -> None:
+        """The base, when it is damaged, else whoever signed the delta: its bytes are those that were signed."""
+        kept = await asyncio.to_thread(
+            load_checkpoint_manifest, base, digest=hint.base, run=self._link.run, trainers=self._trainers
+        )
+        if kept is None:
+            log.warning("checkpoint.damaged", manifest=hint.base)
+            await asyncio.to_thread(shutil.rmtree, base, ignore_errors=True)
+            return
+        self._refused.add(hint.delta)
+        log.warning("delta.refused", delta=hint.delta, manifest=hint.target, trainer=row.signer, reason=str(error))
+
+
+def _held(into: Path) -> set[str]:
+    """Manifest digests of the checkpoints in a folder."""
+    return {path.name for path in into.iterdir() if not path.name.startswith(".")} if into.is_dir() else set()
