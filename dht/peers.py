@@ -125,7 +125,7 @@ class PeerBook:
     def note_failure(self, node: NodeId, error: str) -> None:
         """A peer did not answer."""
         old = self.get(node)
-        self._put(replace(old, failures=old.failures + 1, last_error=error[:200]))
+        self._put(replace(old, failures=old.failures + 1, last_error=error[:400]))
 
     def get(self, node: NodeId) -> PeerInfo:
         """What is known of a peer."""

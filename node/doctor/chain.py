@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 
 from dht.errors import NodeError
 from ledger.client import LedgerClient
-from ledger.errors import LedgerError, LedgerMismatch, LedgerUnavailable
+from ledger.errors import LedgerError, LedgerUnavailable
 from ledger.records import Block
 from ledger.wallet import address_of, load_key
 from node.config import NodeConfig
@@ -32,44 +33,43 @@ async def examine_ledger(config: NodeConfig, spec: RunSpec, urls: Sequence[str])
     if not urls:
         return [fault("ledger", "no end-point is known", "add --rpc URL, or use a join string that has rpc=")]
     found: list[Finding] = []
-    answer: LedgerClient | None = None
-    try:
-        for url in urls:
-            finding, client = await _try(spec, url)
-            found.append(finding)
-            if client is not None and answer is None:
-                answer = client
-            elif client is not None:
-                await client.close()
-        if answer is not None:
-            found.append(judge_block(await answer.head(), now=time.time()))
+    async with AsyncExitStack() as stack:
+        answers = {url: await _try(stack, spec, url) for url in urls}
+        clients = [client for client in answers.values() if isinstance(client, LedgerClient)]
+        found += [judge_end_point(url, answer, spec=spec, is_vital=not clients) for url, answer in answers.items()]
+        if not clients:
+            return found
+        try:
+            found.append(judge_block(await clients[0].head(), now=time.time()))
             found.append(await _check_balance(config, spec, urls))
-    except LedgerError as error:
-        found.append(fault("ledger", str(error), "try again; if it stays, name another end-point: --rpc"))
-    finally:
-        if answer is not None:
-            await answer.close()
-    if len(urls) == 1 and answer is not None:
-        found.append(
-            warning(
-                "ledger", "one end-point only: what it says is believed", "name a second one, of somebody else: --rpc"
-            )
-        )
+        except LedgerError as error:
+            found.append(fault("ledger", str(error), "try again; if it stays, name another end-point: --rpc"))
+    if len(urls) == 1:
+        fix = "name a second one, of somebody else: --rpc"
+        found.append(warning("ledger", "one end-point only: what it says is believed", fix))
     return found
 
 
-async def _try(spec: RunSpec, url: str) -> tuple[Finding, LedgerClient | None]:
+async def _try(stack: AsyncExitStack, spec: RunSpec, url: str) -> LedgerClient | LedgerError:
     try:
-        client = await open_ledger(spec, [url], patience=PATIENCE)
-    except LedgerMismatch as error:
-        fix = "it is another chain or contract than the run's: take this end-point away"
-        return fault("ledger", f"{shown_url(url)}: {error}", fix), None
-    except LedgerUnavailable as error:
-        return fault(
-            "ledger", f"{shown_url(url)}: {error}", "is the URL right, and the way to it open? Else another: --rpc"
-        ), None
-    said = f"{shown_url(url)}: chain {client.domain.chain_id}, contract {spec.ledger.contract} has the run's code"
-    return ok("ledger", said), client
+        return await stack.enter_async_context(await open_ledger(spec, [url], patience=PATIENCE))
+    except LedgerError as error:
+        return error
+
+
+def judge_end_point(url: str, answer: LedgerClient | LedgerError, *, spec: RunSpec, is_vital: bool) -> Finding:
+    """One end-point. A dead one is no fault while another works; one of another chain always is."""
+    place = shown_url(url)
+    match answer:
+        case LedgerClient():
+            said = f"{place}: chain {answer.domain.chain_id}, contract {spec.ledger.contract} has the run's code"
+            return ok("ledger", said)
+        case LedgerUnavailable():
+            make = fault if is_vital else warning
+            return make("ledger", f"{place}: {answer}", "is the URL right, and the way to it open? Else another: --rpc")
+        case _:
+            fix = "it is another chain or contract than the run's: take this end-point away"
+            return fault("ledger", f"{place}: {answer}", fix)
 
 
 def judge_block(block: Block, *, now: float) -> Finding:

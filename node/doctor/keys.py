@@ -66,7 +66,7 @@ def check_wallet(config: NodeConfig) -> Finding:
     try:
         wallet = read_wallet(config)
     except (NodeError, LedgerError) as error:
-        return fault("wallet", str(error), "name an address (0x and 40 hex digits) or a wallet's key file: --wallet")
+        return fault("wallet", *_with_fix(str(error), "name an address (0x and 40 hex digits) or a key file: --wallet"))
     if wallet.key is None:
         return ok("wallet", f"{wallet.address}, claimed: credited once its owner signs")
     return _warn_of_mode("wallet", Path(config.wallet).expanduser()) or ok(
@@ -78,8 +78,14 @@ def _check_key(check: str, path: Path, load: Callable[[Path], str]) -> Finding:
     try:
         said = load(path)
     except (NodeError, LedgerError) as error:
-        return fault(check, str(error), "restore the file from your copy; a new key is a new identity")
+        return fault(check, *_with_fix(str(error), "restore the file from your copy; a new key is a new identity"))
     return _warn_of_mode(check, path) or ok(check, f"{said} ({path})")
+
+
+def _with_fix(said: str, fix: str) -> tuple[str, str]:
+    """An error that names its own remedy behind a colon, apart; else with the fix given."""
+    cause, _, remedy = said.partition(": chmod ")
+    return (cause, f"chmod {remedy}") if remedy else (said, fix)
 
 
 def _warn_of_mode(check: str, path: Path) -> Finding | None:

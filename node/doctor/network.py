@@ -20,6 +20,18 @@ SKEW_SECONDS = 1.0
 LARGEST_SKEW = 3.0
 """Seconds beyond which hivemind's peers refuse a node."""
 RELAY_SECONDS = 5.0
+CAUSES = {
+    "connection refused": "nothing listens there (connection refused)",
+    "no route to host": "there is no way to that address (no route to host)",
+    "network is unreachable": "there is no way to that network",
+    "peer id mismatch": "another node answers there: the address is an old one",
+    "no such host": "its name is not known",
+    "no good addresses": "its name is not known, or no address of that kind can be dialled from here",
+    "failed to negotiate": "something else than a node answers there",
+    "timeout": "no answer: a firewall, or a machine that is down",
+    "deadline exceeded": "no answer: a firewall, or a machine that is down",
+    "all dials failed": "no answer there",
+}
 CLOCK_FIX = "switch time synchronisation on: timedatectl set-ntp true"
 SEED_FIX = (
     "is the address right and the firewall open (TCP out)? Any one seed is enough; ask the operator for another: --peer"
@@ -49,9 +61,16 @@ def judge_seed(address: str, info: PeerInfo, *, is_vital: bool) -> Finding:
     if info.round_trip is not None:
         clock = "" if info.skew is None else f", clock {info.skew:+.1f} s"
         return ok("seed", f"{address} answers in {info.round_trip * 1000:.0f} ms{clock}")
-    cause = info.last_error.partition("\n")[0][:120] or f"no answer in {SEEDS_SECONDS:g} s"
     make = fault if is_vital else warning
-    return make("seed", f"{address}: {cause}", SEED_FIX)
+    return make("seed", f"{address}: {plain_cause(info.last_error)}", SEED_FIX)
+
+
+def plain_cause(error: str) -> str:
+    """p2pd's words about a failed dial as a person would say it."""
+    for words, said in CAUSES.items():
+        if words in error.lower():
+            return said
+    return error.partition("\n")[0][:120] or f"no answer in {SEEDS_SECONDS:g} s"
 
 
 def judge_clock(skew: float | None) -> Finding | None:
