@@ -85,3 +85,20 @@ ensure_environment() {
     install_seconds=$(($(date +%s) - begun))
     printf 'installed in %d s\n' "$install_seconds" >&2
 }
+
+# ensure_anvil: Foundry's chain for the ledger's tests, where there is npm; without it they are skipped. Sets INTELLECT_ANVIL.
+anvil_version=1.7.1
+ensure_anvil() {
+    local folder=$venv/anvil-$anvil_version found
+    [ -n "${INTELLECT_ANVIL:-}" ] && return
+    if ! compgen -G "$folder/node_modules/@foundry-rs/anvil-*/bin/anvil*" >/dev/null; then
+        command -v npm >/dev/null 2>&1 || return 0
+        npm install --prefix "$folder" --ignore-scripts --no-save --no-audit --no-fund --loglevel=error \
+            "@foundry-rs/anvil@$anvil_version" >/dev/null 2>&1 || {
+            printf 'anvil could not be fetched: its tests are skipped\n' >&2
+            return 0
+        }
+    fi
+    found=$(compgen -G "$folder/node_modules/@foundry-rs/anvil-*/bin/anvil*" | head -n 1) || return 0
+    export INTELLECT_ANVIL=$found
+}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ from ledger.client import Deployment, LedgerClient, create_run, deploy
 from ledger.devnet import devnet_accounts, running_devnet
 from ledger.records import Operator
 from ledger.wallet import address_of
+from tests.anvil import WHY_NOT, find_anvil, running_anvil
 from tests.contract.harness import NODES, RUN
 
 ACCOUNTS = devnet_accounts(8, "unit-tests")
@@ -34,9 +35,23 @@ def operator(index: int) -> Operator:
     return Operator(NODES[index], address, address)
 
 
-@pytest.fixture
-async def live() -> AsyncIterator[LiveRun]:
-    async with running_devnet(seed="unit-tests", block_seconds=3600) as url:
+@pytest.fixture(scope="session")
+def anvil() -> Iterator[str]:
+    """One anvil for all tests: each deploys a contract of its own."""
+    program = find_anvil()
+    if program is None:
+        pytest.skip(WHY_NOT)
+    with running_anvil(program, [address_of(key) for key in ACCOUNTS]) as url:
+        yield url
+
+
+@pytest.fixture(params=["devnet", "anvil"])
+async def live(request: pytest.FixtureRequest) -> AsyncIterator[LiveRun]:
+    async with AsyncExitStack() as stack:
+        if request.param == "anvil":
+            url = request.getfixturevalue("anvil")
+        else:
+            url = await stack.enter_async_context(running_devnet(seed="unit-tests", block_seconds=3600))
         deployment = await deploy(url, ACCOUNTS[7])
         await create_run(
             url,

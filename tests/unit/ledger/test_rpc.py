@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from ledger.errors import LedgerError, LedgerMismatch, LedgerUnavailable
-from ledger.rpc import MAX_ANSWER, Rpc, RpcError
+from ledger.rpc import MAX_ANSWER, NOTHING_EXPECTED, ExpectedChain, Rpc, RpcError
 
 CONTRACT = "0x" + "11" * 20
 ONE, TWO = "http://one", "http://two/v3/secret"
@@ -24,7 +24,7 @@ def honest(method: str) -> httpx.Response:
     return result({"eth_chainId": "0x1", "eth_getCode": "0x6001", "eth_blockNumber": "0x5"}[method])
 
 
-def make_rpc(*answers: Answer, patience: float = 0.0) -> Rpc:
+def make_rpc(*answers: Answer, patience: float = 0.0, expected: ExpectedChain = NOTHING_EXPECTED) -> Rpc:
     """An Rpc whose first end-point answers with the first function, and so on."""
 
     def serve(request: httpx.Request) -> httpx.Response:
@@ -32,7 +32,8 @@ def make_rpc(*answers: Answer, patience: float = 0.0) -> Rpc:
         return answers[index](json.loads(request.content)["method"])
 
     urls = [ONE, TWO][: len(answers)]
-    return Rpc(urls, contract=CONTRACT, patience=patience, transport=httpx.MockTransport(serve))
+    transport = httpx.MockTransport(serve)
+    return Rpc(urls, contract=CONTRACT, expected=expected, patience=patience, transport=transport)
 
 
 def broken(method: str) -> httpx.Response:
@@ -120,6 +121,50 @@ async def test_call__an_end_point_that_appears_later_is_checked_before_it_is_tru
     state["one"], state["two"] = broken, lambda method: result("0x99")
     with pytest.raises(LedgerMismatch):
         await rpc.call("eth_blockNumber")
+    await rpc.close()
+
+
+@pytest.mark.parametrize("shown", [None, {"number": "0x3", "hash": "0xab"}, "rival", "babble"])
+async def test_connect__every_end_point_shows_the_deployments_block__chain_15(shown: object) -> None:  # CHAIN-15
+    """None: another chain. A rival: the block is known, but another stands in its place."""
+    deployed = {"number": "0x3", "hash": "0xab"}
+
+    def serve(method: str, held: object, canonical: object) -> httpx.Response:
+        blocks = {"eth_getBlockByHash": held, "eth_getBlockByNumber": canonical}
+        return result(blocks[method]) if method in blocks else honest(method)
+
+    second = {"rival": (deployed, {"number": "0x3", "hash": "0xcd"}), "babble": ([], None)}.get(
+        str(shown), (shown, shown)
+    )
+    rpc = make_rpc(
+        lambda method: serve(method, deployed, deployed),
+        lambda method: serve(method, *second),
+        expected=ExpectedChain(deployment_block="ab"),
+    )
+    if shown in (deployed, "babble"):  # one that babbles has not answered
+        assert (await rpc.connect())[0] == 1
+    else:
+        with pytest.raises(LedgerMismatch, match="deployment block"):
+            await rpc.connect()
+    await rpc.close()
+
+
+async def test_together__asks_one_end_point() -> None:
+    asked: list[str] = []
+
+    def fail_at_the_second(method: str) -> httpx.Response:
+        asked.append(f"one {method}")
+        if asked.count("one eth_blockNumber") > 1:
+            raise httpx.ConnectError("gone")
+        return honest(method)
+
+    def second(method: str) -> httpx.Response:
+        asked.append(f"two {method}")
+        return honest(method)
+
+    rpc = make_rpc(fail_at_the_second, second)
+    assert await rpc.together(("eth_blockNumber",), ("eth_blockNumber",)) == ["0x5", "0x5"]
+    assert asked[-2:] == ["two eth_blockNumber"] * 2
     await rpc.close()
 
 

@@ -13,12 +13,13 @@ import pytest
 from ledger import abi
 from ledger.devnet import DevnetRpc
 from ledger.errors import LedgerError, LedgerRejected, LedgerUnavailable, LowBalance
-from ledger.evm import CHAIN_ID
+from ledger.evm import BALANCE, CHAIN_ID
+from ledger.policy import ChainPolicy
 from ledger.records import ZERO_DIGEST
 from ledger.rpc import Request, RpcError
 from ledger.sender import Sender
 from ledger.wallet import address_of, new_key
-from tests.contract.harness import KEYS, RUN, TRAINER, Registry, digest
+from tests.contract.harness import ADDRESSES, KEYS, RUN, TRAINER, Registry, digest
 
 
 class ScriptedRpc:
@@ -28,11 +29,22 @@ class ScriptedRpc:
         self.registry = registry
         self.calls: list[str] = []
         self.script: Callable[[str], None] = lambda method: None
+        self.answers: dict[str, list[Any]] = {}  # lies, by method, each told once
+        self.late_receipts = 0
         self._server = DevnetRpc(registry.chain)
+
+    def switch(self, registry: Registry) -> None:
+        """Serve another chain from now on."""
+        self.registry, self._server = registry, DevnetRpc(registry.chain)
 
     async def call(self, method: str, *parameters: object) -> Any:
         self.calls.append(method)
         self.script(method)
+        if self.answers.get(method):
+            return self.answers[method].pop(0)
+        if method == "eth_getTransactionReceipt" and self.late_receipts > 0:
+            self.late_receipts -= 1
+            return None
         body = json.dumps({"id": 1, "method": method, "params": parameters}).encode()
         answer = json.loads(self._server.answer(body))
         if "error" in answer:
@@ -78,6 +90,11 @@ def steps(rpc: ScriptedRpc) -> list[int]:
 def left_over(journal: Path) -> list[str]:
     """Signed forms of the transaction the journal holds."""
     return list(json.loads(journal.read_text())["attempts"]) if journal.exists() else []
+
+
+def offered(journal: Path) -> int:
+    """Wei per gas that the transaction in the journal offers."""
+    return int(json.loads(journal.read_text())["max_fee"])
 
 
 class Killed(BaseException):
@@ -192,6 +209,108 @@ async def test_send__says_what_is_missing_for_gas__chain_12(rpc: ScriptedRpc) ->
     with pytest.raises(LowBalance) as shortage:
         await sender.send(rpc.registry.address, abi.encode_call("run_count"))
     assert shortage.value.balance == 0 < shortage.value.needed
+
+
+async def test_send__a_call_under_way_is_not_sent_again__chain_10(rpc: ScriptedRpc, journal: Path) -> None:  # CHAIN-10
+    rpc.script = kill_on("eth_getTransactionReceipt")
+    with pytest.raises(Killed):
+        await make_sender(rpc, journal).send(ADDRESSES[11], "0x", 5)
+    rpc.script = lambda method: None
+    await make_sender(rpc, journal).send(ADDRESSES[11], "0x", 5)
+    assert rpc.registry.chain.balance(ADDRESSES[11]) == BALANCE + 5
+
+
+async def test_send__one_that_settle_saw_through_is_not_sent_again(rpc: ScriptedRpc, journal: Path) -> None:
+    rpc.script = kill_on("eth_getTransactionReceipt")
+    with pytest.raises(Killed):
+        await make_sender(rpc, journal).send(ADDRESSES[11], "0x", 5)
+    rpc.script = lambda method: None
+    restarted = make_sender(rpc, journal)
+    await restarted.settle()
+    await restarted.send(ADDRESSES[11], "0x", 5)
+    assert rpc.registry.chain.balance(ADDRESSES[11]) == BALANCE + 5
+    await restarted.send(ADDRESSES[11], "0x", 5)
+    assert rpc.registry.chain.balance(ADDRESSES[11]) == BALANCE + 10
+
+
+async def test_send__a_receipt_that_comes_late_is_waited_for(rpc: ScriptedRpc, journal: Path) -> None:
+    """The nonce is used and the index knows no receipt yet: taking that for a replacement would pay twice."""
+    rpc.late_receipts = 2
+    await make_sender(rpc, journal).send(ADDRESSES[11], "0x", 5)
+    assert rpc.registry.chain.balance(ADDRESSES[11]) == BALANCE + 5
+    assert rpc.registry.chain.nonce(address_of(TRAINER)) == 1
+
+
+async def test_send__a_block_taken_back_is_sent_again__chain_fork(rpc: ScriptedRpc, journal: Path) -> None:
+    rival = Registry()
+    rival.create_run()
+
+    def reorganise(method: str) -> None:
+        if rpc.calls.count("eth_getTransactionReceipt") == 2:
+            rpc.registry.skip(1)
+            rpc.switch(rival)
+            rpc.script = lambda method: rival.skip(1) if method == "eth_blockNumber" else None
+
+    rpc.script = reorganise
+    receipt = await make_sender(rpc, journal, policy=ChainPolicy(confirmations=3)).send(
+        rpc.registry.address, commit_data(0)
+    )
+    assert steps(rpc) == [0]
+    assert rpc.registry is rival
+    assert int(rival.chain.head["number"], 16) - int(receipt["blockNumber"], 16) >= 2
+
+
+async def test_send__waits_until_the_block_lies_deep(rpc: ScriptedRpc, journal: Path) -> None:
+    rpc.script = lambda method: rpc.registry.skip(1) if method == "eth_blockNumber" else None
+    receipt = await make_sender(rpc, journal, policy=ChainPolicy(confirmations=4)).send(
+        rpc.registry.address, commit_data(0)
+    )
+    assert int(rpc.registry.chain.head["number"], 16) >= int(receipt["blockNumber"], 16) + 3
+
+
+async def test_send__more_gas_than_estimated(rpc: ScriptedRpc, journal: Path) -> None:
+    rpc.answers = {"eth_estimateGas": [hex(60_000)]}
+    await make_sender(rpc, journal).send(rpc.registry.address, commit_data(0))
+    assert steps(rpc) == [0]
+    assert rpc.registry.chain.nonce(address_of(TRAINER)) == 2
+
+
+async def test_send__offers_no_more_than_the_cap(rpc: ScriptedRpc, journal: Path) -> None:
+    base_fee = int(rpc.registry.chain.head["baseFeePerGas"], 16)
+
+    def never_take(method: str) -> None:
+        if method == "eth_sendRawTransaction":
+            raise RpcError(-32000, "txpool is full", b"")
+
+    rpc.script = never_take
+    sender = make_sender(
+        rpc, journal, bump_seconds=0.0, inclusion_seconds=0.3, policy=ChainPolicy(max_fee=2 * base_fee + 2)
+    )
+    with pytest.raises(LedgerUnavailable, match="not in a block yet"):
+        await sender.send(rpc.registry.address, commit_data(0))
+    assert offered(journal) <= 2 * base_fee + 2
+    assert rpc.broadcasts > 1
+    assert len(set(left_over(journal))) == 1
+
+
+async def test_send__waits_while_gas_costs_more_than_the_cap(rpc: ScriptedRpc, journal: Path) -> None:
+    with pytest.raises(LedgerUnavailable, match="the cap is"):
+        await make_sender(rpc, journal, policy=ChainPolicy(max_fee=1)).send(rpc.registry.address, commit_data(0))
+    assert rpc.broadcasts == 0
+    assert left_over(journal) == []
+
+
+async def test_send__what_no_block_takes_is_refused_at_once(rpc: ScriptedRpc, journal: Path) -> None:
+    rpc.answers = {"eth_estimateGas": [hex(40_000_000)]}
+    with pytest.raises(LedgerRejected, match="exceeds block gas limit"):
+        await make_sender(rpc, journal).send(rpc.registry.address, commit_data(0))
+    assert left_over(journal) == []
+
+
+async def test_send__processes_that_share_a_folder_take_turns__chain_13(rpc: ScriptedRpc, journal: Path) -> None:
+    first, second = make_sender(rpc, journal), make_sender(rpc, journal)  # CHAIN-13
+    await asyncio.gather(*(each.send(ADDRESSES[11], "0x", 1) for each in (first, second) for _ in range(3)))
+    assert rpc.registry.chain.nonce(address_of(TRAINER)) == rpc.broadcasts == 6
 
 
 def test_sender__refuses_a_broken_journal(rpc: ScriptedRpc, journal: Path) -> None:

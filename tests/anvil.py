@@ -1,0 +1,69 @@
+"""Foundry's development chain, where it is installed: the ledger's tests run on it beside our own.
+
+`INTELLECT_ANVIL` names the program, else it is looked for on PATH; `scripts/test` fetches a pinned one by npm.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import threading
+import urllib.request
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ledger.evm import BALANCE, CHAIN_ID
+
+WHY_NOT = "anvil is neither on PATH nor named by INTELLECT_ANVIL (scripts/test fetches it where there is npm)"
+LISTENING = re.compile(r"^Listening on (127\.0\.0\.1:\d+)$")
+
+
+def find_anvil() -> str | None:
+    """The program; None where there is none."""
+    return os.environ.get("INTELLECT_ANVIL") or shutil.which("anvil")
+
+
+@contextlib.contextmanager
+def running_anvil(program: str, funded: Sequence[str]) -> Iterator[str]:
+    """A chain that makes a block for each transaction, and its URL. Ended on leaving."""
+    arguments = [program, "--port", "0", "--chain-id", str(CHAIN_ID), "--accounts", "0", "--hardfork", "cancun"]
+    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    drain: threading.Thread | None = None
+    try:
+        url = f"http://{_address(process)}"
+        # It stops when nobody reads what it says.
+        drain = threading.Thread(target=lambda: deque(process.stdout or (), maxlen=0), daemon=True)
+        drain.start()
+        for address in funded:
+            ask(url, "anvil_setBalance", address, hex(BALANCE))
+        yield url
+    finally:
+        process.terminate()
+        process.wait(timeout=10)
+        if drain is not None:
+            drain.join(timeout=10)
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def ask(url: str, method: str, *parameters: object) -> Any:
+    """Result of a JSON-RPC request, from a thread that may wait."""
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": parameters}).encode()
+    request = urllib.request.Request(url, body, {"content-type": "application/json"})  # noqa: S310 - a loopback address
+    with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
+        return json.load(answer)["result"]
+
+
+def _address(process: subprocess.Popen[str]) -> str:
+    seen: list[str] = []
+    for line in process.stdout or ():
+        seen.append(line)
+        found = LISTENING.match(line.strip())
+        if found:
+            return found.group(1)
+    raise RuntimeError(f"anvil does not start: {''.join(seen)[-500:]}")
