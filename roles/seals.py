@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Collection, Iterable, Mapping
 
-from dht.encoding import digest, encode, sha256
+from dht.encoding import digest
 from roles.messages import Verdict
 
 SALT_BYTES = 16
@@ -21,9 +21,8 @@ def new_salt() -> str:
 
 
 def seal_of(verdict: Verdict, validator: str) -> str:
-    """The seal that this verdict of this validator opens: over everything it says, but for what it had seen."""
-    bare = verdict.model_copy(update={"salt": "", "seen": ()})
-    return digest("seal/1", validator, verdict.submission, sha256(encode(bare)), verdict.salt)
+    """The seal that this verdict of this validator opens: over what it was found to be, and why."""
+    return digest("seal/1", validator, verdict.submission, verdict.outcome, verdict.reason, verdict.salt)
 
 
 def earning_validators(verdicts: Mapping[str, Verdict], *, sealed: bool) -> frozenset[str]:

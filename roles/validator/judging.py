@@ -245,7 +245,9 @@ class Judging:
             finding = self._refusal_by_rival(item) or await self._audit(item)
             if finding is not None and not _is_said(item.verdict, finding):
                 admitted = item.admitted
-                item.verdict = await self._signing.sign(admitted.submission, admitted.digest, finding, began=began)
+                item.verdict = await self._signing.sign(
+                    admitted.submission, admitted.digest, finding, began=began, before=item.verdict
+                )
         finally:
             item.busy = False
             self._observer.wake()

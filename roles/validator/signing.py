@@ -1,4 +1,4 @@
-"""Verdicts: built, written to disk, then announced, in that order."""
+"""Verdicts: built, written to disk, then announced, in that order; sealed first where the run asks for that."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import structlog
 
 from dht.errors import TransportError
 from roles.announce import Voice
-from roles.messages import Submission, Verdict
+from roles.messages import SealedVerdict, Submission, Verdict
+from roles.observer import Observer
 from roles.ports import Clock
 from roles.rules import Ignore
+from roles.seals import new_salt, seal_of
 from roles.trusted import TrustedState
 from roles.validator.records import JudgedRows
 from roles.verification import Finding
@@ -19,18 +21,31 @@ from roles.verification import Finding
 log = structlog.get_logger()
 
 AT_ONCE = 8
+OPEN_MS = 2_000
+"""A sealed verdict is opened after so long, whoever else has sealed by then: one that is down holds up nothing for longer."""
+LINGER_MS = 300
+"""Once a quorum has sealed, how much longer the others' seals are waited for: who is a little slower earns too."""
 
 
 class Signing:
     """A validator's pen. Its own verdicts count in its own trusted state like anybody's."""
 
-    def __init__(self, *, trusted: TrustedState, voice: Voice, records: JudgedRows, clock: Clock) -> None:
-        self._trusted, self._voice, self._records, self._clock = trusted, voice, records, clock
+    def __init__(
+        self, *, trusted: TrustedState, observer: Observer, voice: Voice, records: JudgedRows, clock: Clock
+    ) -> None:
+        self._trusted, self._observer, self._voice = trusted, observer, voice
+        self._records, self._clock = records, clock
         self._places = asyncio.Semaphore(AT_ONCE)
+        self._seals: dict[str, SealedVerdict] = {}
 
-    async def sign(self, submission: Submission, digest: str, finding: Finding, *, began: int) -> Verdict:
-        """Give a verdict, durably. `began` is when the judging began, in unix milliseconds."""
+    async def sign(
+        self, submission: Submission, digest: str, finding: Finding, *, began: int, before: Verdict | None = None
+    ) -> Verdict:
+        """Give a verdict, durably. `began` is when the judging began, in unix milliseconds; `before` is the verdict that
+        this one replaces."""
         verdict = build_verdict(submission, digest=digest, finding=finding)
+        if self._trusted.spec.checks.seals and verdict.outcome != "soft":  # a soft one earns nothing
+            verdict = await self._seal(verdict, before, finding)
         self._records.keep_verdict(verdict, finding.sequences)
         await self.announce(verdict)
         log.info(
@@ -61,6 +76,54 @@ class Signing:
     def withdraw(self, verdict: Verdict) -> None:
         """Stop saying it: what it is about is final."""
         self._voice.withdraw(verdict)
+        if (sealed := self._seals.pop(verdict.submission, None)) is not None:
+            self._voice.withdraw(sealed)
+
+    # -- sealing -------------------------------------------------------------------------------------------------
+
+    async def _seal(self, verdict: Verdict, before: Verdict | None, finding: Finding) -> Verdict:
+        """The verdict with salt and seals seen, once it may be opened. Saying the same again opens the same seal."""
+        if before is not None and before.salt and (before.outcome, before.reason) == (verdict.outcome, verdict.reason):
+            return verdict.model_copy(update={"salt": before.salt, "seen": before.seen})
+        verdict = verdict.model_copy(update={"salt": new_salt()})
+        self._records.keep_verdict(verdict, finding.sequences)  # a restart opens what was sealed, and nothing else
+        await self._announce_seal(verdict)
+        await self._until_open(verdict.submission)
+        others = {
+            name: seal for name, seal in self._trusted.seals[verdict.submission].items() if name != self._voice.node
+        }
+        return verdict.model_copy(update={"seen": tuple(sorted(set(others.values())))})
+
+    async def _announce_seal(self, verdict: Verdict) -> None:
+        sealed = SealedVerdict(
+            run=verdict.run,
+            submission=verdict.submission,
+            node=verdict.node,
+            step=verdict.step,
+            seal=seal_of(verdict, self._voice.node),
+        )
+        self._seals[verdict.submission] = sealed
+        try:
+            async with self._places:
+                row = await self._voice.announce(sealed)
+        except TransportError as error:
+            log.info("seal.delayed", submission=verdict.submission, why=str(error))
+            return
+        with suppress(Ignore):
+            self._trusted.admit_seal(row)
+
+    async def _until_open(self, digest: str) -> None:
+        """All have sealed; or a quorum has, and a moment passed; or a short time passed."""
+        watch, began, quorum_at = self._observer.watch(), self._clock(), None
+        spec = self._trusted.spec
+        while True:
+            count, now = len(self._trusted.seals.get(digest, ())), self._clock()
+            if count >= spec.quorum and quorum_at is None:
+                quorum_at = now
+            until = min(began + OPEN_MS, began + OPEN_MS if quorum_at is None else quorum_at + LINGER_MS)
+            if count >= len(spec.validators) or not began <= now < until:
+                return
+            await watch.changed(timeout=(until - now) / 1000)
 
 
 def build_verdict(submission: Submission, *, digest: str, finding: Finding) -> Verdict:

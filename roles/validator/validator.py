@@ -51,6 +51,7 @@ class Validator:
     ) -> None:
         self.spec, self.trusted, self.node = spec, trusted, key.node
         self._observer, self._clock = observer, clock
+        observer.watch_seals = True
         self._records = JudgedRows(state / "judged.sqlite")
         self._receipts = Receipts(relays=relays, voice=voice, folder=state / "receipts", run=spec.run_id)
         self.judging = Judging(
@@ -63,7 +64,7 @@ class Validator:
             node=key.node,
             folder=state / "checkpoints",
             records=self._records,
-            signing=Signing(trusted=trusted, voice=voice, records=self._records, clock=clock),
+            signing=Signing(trusted=trusted, observer=observer, voice=voice, records=self._records, clock=clock),
             clock=clock,
             compute=compute,
             audits=audits,

@@ -16,7 +16,8 @@ from ledger.records import Leaf
 from ledger.wallet import address_of
 from roles.messages import Verdict
 from roles.rules import Reason
-from roles.spec import EpochSpec
+from roles.seals import earning_validators
+from roles.spec import CheckSpec, EpochSpec
 from roles.tally import open_tally
 from roles.validator.fetching import OF_NODE
 from roles.verification import CHECKS, Case, Check
@@ -414,3 +415,30 @@ async def test_run__verdict_follows_within_a_third_of_a_second(tmp_path: Path) -
             await verdicts_on(network, made.digest, 1)
             times.append(loop.time() - began)
         assert min(times) < 0.33
+
+
+async def test_run__sealed__no_verdict_is_read_before_others_are_sealed(tmp_path: Path) -> None:
+    """Who judges with the others is listed by them and earns; who comes when they have opened is too late to."""
+    spec = make_spec(checks=CheckSpec(seals=True), epoch=EpochSpec(checkpoints=3, round_seconds=30))
+    async with running(tmp_path, spec=spec, validators=(0, 1)) as network:
+        made = await network.make()
+        await network.hand_in(made)
+        await verdicts_on(network, made.digest, count=2)
+        network.start(2)
+        verdicts = await verdicts_on(network, made.digest)
+        assert reasons(verdicts) == {("accept", Reason.ACCEPTED)}
+        assert all(verdict.salt for verdict in verdicts)
+        standing = network.trusted.standings[made.digest]
+        assert earning_validators(standing.verdicts, sealed=True) == {key.node for key in VALIDATORS[:2]}
+        late = network.verdict_of(2, made.digest)
+        assert late is not None
+        assert len(late.seen) == 2  # it saw the others', they could not see its own
+
+
+async def test_run__sealed__the_others_silent__opened_after_a_short_time(tmp_path: Path) -> None:
+    spec = make_spec(checks=CheckSpec(seals=True), epoch=EpochSpec(checkpoints=3, round_seconds=30))
+    async with running(tmp_path, spec=spec, validators=(0,)) as network:
+        made = await network.make()
+        await network.hand_in(made)
+        (verdict,) = await verdicts_on(network, made.digest, count=1)
+        assert (verdict.outcome, verdict.seen) == ("accept", ())
