@@ -9,11 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import platform
-import shutil
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack
-from pathlib import Path
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any
 
 import structlog
@@ -30,6 +27,8 @@ from node.actors import Actor, Parts, build_relay, build_trainer, build_validato
 from node.config import NodeConfig
 from node.defaults import HEARTBEAT_SECONDS, OBSERVER_SECONDS, OFFLINE_SECONDS
 from node.errors import ConfigError
+from node.fitness import check_fitness, measure_machine
+from node.hardware import free_disk
 from node.health import LoopLag, Uptime, raise_file_limit
 from node.join import JoinString
 from node.joining import fetch_spec, find_join, join_ledger
@@ -37,12 +36,15 @@ from node.log import EventStream, quiet_libraries
 from node.registration import Registrar, read_wallet
 from node.relay_book import RelayBook
 from node.status.client import write_status_file
+from node.status.knowledge import Knowledge
 from node.status.server import status_server
+from node.status.story import Story
 from node.twin import check_twin, new_boot
 from roles.announce import Voice
 from roles.compute import ComputeThread
 from roles.messages import DHT_KINDS, ROW_RULES, NodeRecord, nodes_key
 from roles.observer import Observer
+from roles.requirements import describe_hardware
 from roles.shardcast.client import RelayClient
 from roles.shardcast.link import make_http
 from roles.trusted import TrustedState
@@ -66,7 +68,10 @@ class Node:
         self._lag, self._uptime = LoopLag(), Uptime()
         self._boot = new_boot(unix_ms())
         self._phase = "starting"
-        self._node = ""
+        self._node, self._hardware = "", ""
+        self._story = Story()
+        events.listeners.append(lambda event: self._story.take(config.role, event))
+        self._knowledge: Knowledge | None = None
         self._parts: Parts | None = None
         self._directory: HivemindDirectory | None = None
 
@@ -79,11 +84,12 @@ class Node:
         self._node = key.node
         log.info("node.started", version=__version__, node=key.node, run=join.run, pid=os.getpid())
         async with AsyncExitStack() as stack:
-            port = await stack.enter_async_context(status_server(self._config.status_port, self.status))
+            port = await stack.enter_async_context(self._open_status())
             write_status_file(self._config.home, port=port)
             parts = await self._join(stack, key, join)
             self._parts = parts
             quiet_libraries()
+            await self._measure(parts)
             await self._take_part(parts)
         self._phase = "stopped"
         lag = round(self._lag.percentile(0.99), 3)
@@ -163,6 +169,18 @@ class Node:
         trusted = self._parts.trusted if self._parts else None
         return trusted is None or trusted.view is None or trusted.is_member(row.signer)
 
+    async def _measure(self, parts: Parts) -> None:
+        """What the machine has, for our record; a worker leaves here when that is less than the run asks. Raises Unfit."""
+        is_worker = parts.config.role == "worker"
+        if is_worker and parts.spec.requirements.download_mbit:
+            await parts.book.refresh()
+        spec = parts.spec if is_worker else None
+        found = await measure_machine(spec, folder=parts.config.home, client=parts.relays, commits=parts.ledger.commits)
+        self._hardware = describe_hardware(found)
+        log.info("machine.measured", hardware=self._hardware)
+        if is_worker:
+            check_fitness(parts.spec.requirements, found)
+
     # -- taking part -----------------------------------------------------------------------------------------------
 
     async def _take_part(self, parts: Parts) -> None:
@@ -241,7 +259,7 @@ class Node:
             addresses=() if parts.config.role == "worker" else tuple(parts.directory.addresses()[:8]),
             http=http,
             software=f"intellect-node/{__version__}",
-            hardware=f"{platform.machine()} {os.cpu_count()} cores"[:256],
+            hardware=self._hardware,
             load_permille=min(1000, int(self._lag.percentile(0.5) * 1000)),
             policy_step=commit.step if commit else 0,
             disk_free=free_disk(parts.config.home),
@@ -251,6 +269,21 @@ class Node:
 
     # -- status ----------------------------------------------------------------------------------------------------
 
+    def _open_status(self) -> AbstractAsyncContextManager[int]:
+        config = self._config
+        self._story.describe(kind="node", role=config.role, node=self._node, phase=self._phase)
+        return status_server(
+            config.status_port, self.status, story=self._story, refresh=self._refresh_story, host=config.status_host
+        )
+
+    def _refresh_story(self) -> None:
+        """Tell the story what this node knows now: called only while somebody looks."""
+        if self._knowledge is None and self._parts is not None:
+            self._knowledge = Knowledge(self._story, self._parts.trusted, self._parts.book)
+        if self._knowledge is not None:
+            self._knowledge.refresh()
+        self._story.describe(phase=self._phase)
+
     def status(self) -> Mapping[str, Any]:
         """What the status page shows: plain values, nothing secret."""
         parts, directory = self._parts, self._directory
@@ -259,6 +292,7 @@ class Node:
             "role": self._config.role,
             "phase": self._phase,
             "version": __version__,
+            "hardware": self._hardware,
             "uptime_seconds": round(self._uptime.seconds, 1),
             "memory_peak_bytes": self._uptime.peak_bytes,
             "loop_lag_p50_seconds": round(self._lag.percentile(0.5), 4),
@@ -266,6 +300,7 @@ class Node:
             "loop_lag_max_seconds": round(self._lag.worst, 4),
             "directory": directory.state if directory else "closed",
             "peers": directory.stats()["table"] if directory else 0,
+            **({f"dht_{name}": count for name, count in directory.stats().items()} if directory else {}),
         }
         if parts is not None:
             known |= _status_of_run(parts)
@@ -312,14 +347,6 @@ def check_settings(config: NodeConfig, join: JoinString) -> None:
             "nobody to ask about the run: the join string names no peer and no relay; get a whole one "
             "(intellect://RUN?peer=..&rpc=..) from the run's operator, or add --peer"
         )
-
-
-def free_disk(folder: Path) -> int:
-    """Bytes free where the folder is; 0 when that cannot be known (its removal is told by who needs it)."""
-    try:
-        return shutil.disk_usage(folder).free
-    except OSError:
-        return 0
 
 
 def load_or_make_key(config: NodeConfig) -> NodeKey:

@@ -50,6 +50,15 @@ STATUS_REQUEST_BYTES = 4096
 STATUS_TIMEOUT_SECONDS = 5.0
 """What a status request may take."""
 
+STATUS_LOOK_SECONDS = 0.25
+"""Between two looks of a stream for what is new: so often a page moves."""
+
+STATUS_SILENCE_SECONDS = 15.0
+"""After which a stream says that nothing is new: below the time-outs of proxies and browsers."""
+
+STATUS_WATCHERS = 32
+"""Streams open at once; more are asked to come back later."""
+
 RPC_TIMEOUT_SECONDS = 20.0
 """What one question to the ledger may take, retries included."""
 

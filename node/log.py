@@ -12,7 +12,7 @@ import logging.handlers
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -37,6 +37,7 @@ class EventStream:
         self.path = path
         self.counts: Counter[str] = Counter()
         self.recent: deque[dict[str, Any]] = deque(maxlen=RECENT)
+        self.listeners: list[Callable[[Event], None]] = []  # told of each event, in whichever thread it happened
         self._limit = limit
         self._file = self._open()
 
@@ -47,6 +48,8 @@ class EventStream:
         """Append one event as a line of JSON. A full disk loses the line, not the node: who needs the disk says so."""
         self.counts[str(event.get("event"))] += 1
         self.recent.append(dict(event))
+        for listener in self.listeners:
+            listener(event)
         with contextlib.suppress(OSError):
             if self._file.closed:
                 self._file = self._open()

@@ -13,7 +13,7 @@ from node.defaults import STATUS_TIMEOUT_SECONDS
 from node.errors import ConfigError
 
 STATUS_FILE = "status.json"
-MAX_STATUS_BYTES = 2**20
+MAX_STATUS_BYTES = 4 * 2**20
 
 
 def write_status_file(home: Path, *, port: int) -> None:
@@ -34,7 +34,7 @@ def read_status(home: Path) -> Mapping[str, Any]:
         raise ConfigError(f"{path} is damaged; restart the node") from error
     try:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(f"http://127.0.0.1:{port}/status", timeout=STATUS_TIMEOUT_SECONDS) as reply:
+        with opener.open(f"http://127.0.0.1:{port}/status.json", timeout=STATUS_TIMEOUT_SECONDS) as reply:
             plain: Mapping[str, Any] = json.loads(reply.read(MAX_STATUS_BYTES))
             return plain
     except (OSError, ValueError) as error:

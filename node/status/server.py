@@ -1,90 +1,147 @@
-"""`GET /status` (JSON) and `GET /metrics` (Prometheus text) on loopback. Read-only, bounded, and free of secrets.
+"""What a node, or a testnet, serves to look at: the page, its live rows, the log, the status and the metrics.
 
-A hand-written server of a page, because it serves two small documents and must not cost a relay the import of more.
+Read-only and free of secrets; bounded in clients, time and bytes by the relay's server, which it shares.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from node.defaults import STATUS_REQUEST_BYTES, STATUS_TIMEOUT_SECONDS
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from node.defaults import STATUS_TIMEOUT_SECONDS, STATUS_WATCHERS
 from node.errors import ConfigError
+from node.status.guard import Guard
+from node.status.metrics import CONTENT_TYPE, format_metrics
+from node.status.pages import page_files
+from node.status.story import Story
+from node.status.stream import Streams
+from roles.relay.server import ConnectionLimits, PortTaken, serve
 
 Status = Mapping[str, Any]
-LOCAL_NAMES = ("127.0.0.1", "localhost", "[::1]")
-_PHRASES = {200: "OK", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed"}
+Read = Callable[[], Status]
+More = Callable[[], Awaitable[str]]
+Refresh = Callable[[], None]
+LIMITS = ConnectionLimits(head=STATUS_TIMEOUT_SECONDS, reader=30.0, total=128, per_address=96)
+STEPS_TOLD, SUBMISSIONS_TOLD = 200, 100
+PATHS = "there is / (the page), /status.json, /metrics and /events\n"
 
 
 @asynccontextmanager
-async def status_server(port: int, read: Callable[[], Status]) -> AsyncIterator[int]:
-    """Serve until left; yields the port. Raises ConfigError when it is taken."""
+async def status_server(
+    port: int,
+    read: Read,
+    *,
+    story: Story,
+    refresh: Refresh | None = None,
+    more_metrics: More | None = None,
+    host: str = "127.0.0.1",
+) -> AsyncIterator[int]:
+    """Serve until left; yields the port. Raises ConfigError when it is taken.
+
+    `refresh` is called before anybody is told anything; `more_metrics` gives lines of others (p2pd's).
+    """
+    app = Guard(StatusRoutes(read, story=story, refresh=refresh, more_metrics=more_metrics).app())
     try:
-        server = await asyncio.start_server(_Connection(read), "127.0.0.1", port, limit=STATUS_REQUEST_BYTES)
-    except OSError as error:
+        async with serve(app, host=host, port=port, limits=LIMITS) as url:
+            try:
+                yield int(url.rpartition(":")[2])
+            finally:
+                story.close()  # so that the streams end by themselves
+    except PortTaken as error:
         raise ConfigError(
-            f"cannot open the status port {port} on 127.0.0.1: {error.strerror}; choose another with --status-port"
+            f"cannot open the status port {port} on {host}: {error}; choose another with --status-port"
         ) from error
-    try:
-        yield int(server.sockets[0].getsockname()[1])
-    finally:
-        server.close()
 
 
-class _Connection:
-    def __init__(self, read: Callable[[], Status]) -> None:
-        self._read = read
+class StatusRoutes:
+    """The handlers."""
 
-    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
+    def __init__(
+        self, read: Read, *, story: Story, refresh: Refresh | None = None, more_metrics: More | None = None
+    ) -> None:
+        self._read, self._story, self._more = read, story, more_metrics
+        self._refresh = refresh or (lambda: None)
+        self._streams = Streams(story, refresh=self._refresh)
+        self._watchers = 0
+
+    def app(self) -> ASGIApp:
+        """The routes, without the guard."""
+        table = {
+            "/": self.page,
+            "/page/{path:path}": self.page,
+            "/status": self.status,
+            "/status.json": self.status,
+            "/metrics": self.metrics,
+            "/events": self.events,
+            "/live": self.live,
+        }
+        return Starlette(
+            routes=[Route(path, handler, methods=["GET"]) for path, handler in table.items()],
+            exception_handlers={404: _unknown},
+        )
+
+    async def page(self, request: Request) -> Response:
+        """A file of the page."""
+        file = page_files().get(request.path_params.get("path", "index.html"))
+        return Response(file.body, media_type=file.media) if file else _unknown(request, None)
+
+    async def status(self, request: Request) -> Response:
+        """Everything in numbers and words, once."""
+        self._refresh()
+        text = json.dumps({**self._read(), **status_of_story(self._story)}, default=str)
+        return Response(text + "\n", media_type="application/json")
+
+    async def metrics(self, request: Request) -> Response:
+        """Prometheus text."""
+        self._refresh()
+        text = format_metrics(self._read(), self._story)
+        if self._more is not None:
             async with asyncio.timeout(STATUS_TIMEOUT_SECONDS):
-                head = await reader.readuntil(b"\r\n\r\n")
-                writer.write(answer(head, self._read))
-                await writer.drain()
-        except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # a caller that does not finish its request gets no answer
+                text += await self._more()
+        return PlainTextResponse(text, media_type=CONTENT_TYPE)
+
+    async def events(self, request: Request) -> Response:
+        """The log as it grows."""
+        return self._stream(self._streams.log(request.headers.get("last-event-id")))
+
+    async def live(self, request: Request) -> Response:
+        """Every row as it changes."""
+        return self._stream(self._streams.rows(request.headers.get("last-event-id")))
+
+    def _stream(self, frames: AsyncIterator[str]) -> Response:
+        if self._watchers >= STATUS_WATCHERS:
+            return PlainTextResponse("too many watch already\n", 503, headers={"Retry-After": "10"})
+        return StreamingResponse(self._counted(frames), media_type="text/event-stream")
+
+    async def _counted(self, frames: AsyncIterator[str]) -> AsyncIterator[str]:
+        self._watchers += 1
+        try:
+            async for frame in frames:
+                yield frame
         finally:
-            writer.close()
+            self._watchers -= 1
 
 
-def answer(head: bytes, read: Callable[[], Status]) -> bytes:
-    """The whole reply to a request head. Only local host names are served, so that no web page can read it."""
-    lines = head.decode("latin-1").split("\r\n")
-    words = lines[0].split(" ")
-    hosts = [line.partition(":")[2].strip() for line in lines[1:] if line.lower().startswith("host:")]
-    if len(words) != 3:
-        return _reply(400, "text/plain", "not a request\n")
-    if hosts and hosts[0].rpartition(":")[0] not in LOCAL_NAMES and hosts[0] not in LOCAL_NAMES:
-        return _reply(403, "text/plain", "local callers only\n")
-    if words[0] != "GET":
-        return _reply(405, "text/plain", "GET only\n")
-    match words[1].partition("?")[0]:
-        case "/status":
-            return _reply(200, "application/json", json.dumps(read(), default=str) + "\n")
-        case "/metrics":
-            return _reply(200, "text/plain; version=0.0.4", format_metrics(read()))
-    return _reply(404, "text/plain", "there is /status and /metrics\n")
+def status_of_story(story: Story) -> Status:
+    """What a story adds to a status: facts, nodes, wallets, and the newest steps and submissions."""
+    tables = story.tables
+    return {
+        "facts": tables.get("facts", "all"),
+        "nodes": [row for _, row in tables.rows("node")],
+        "wallets": [row for _, row in tables.rows("wallet")],
+        "steps": sorted((row for _, row in tables.rows("step")), key=lambda row: int(row["step"]))[-STEPS_TOLD:],
+        "submissions": [row for _, row in tables.rows("submission")][-SUBMISSIONS_TOLD:],
+    }
 
 
-def format_metrics(status: Status) -> str:
-    """Numbers of a status as Prometheus text; the counts of events under one name with a label."""
-    lines = [
-        f"intellect_node_{name} {value:g}"
-        for name, value in status.items()
-        if isinstance(value, int | float) and not isinstance(value, bool)
-    ]
-    events = status.get("events", {})
-    lines += [f'intellect_node_events_total{{event="{name}"}} {count}' for name, count in sorted(events.items())]
-    return "\n".join(lines) + "\n"
-
-
-def _reply(code: int, kind: str, body: str) -> bytes:
-    data = body.encode()
-    head = (
-        f"HTTP/1.1 {code} {_PHRASES[code]}\r\nContent-Type: {kind}\r\nContent-Length: {len(data)}\r\n"
-        "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n"
-    )
-    return head.encode() + data
+def _unknown(request: Request, error: Exception | None) -> Response:
+    return PlainTextResponse(PATHS, 404)

@@ -7,6 +7,7 @@ thread), and finished ones are uploaded and announced (`outbox`). The node regis
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -210,6 +211,7 @@ class Worker:
     async def _sample(self, ticket: Ticket) -> None:
         self._waiting_for = ""
         self._lifecycle.on("assigned")
+        began = time.monotonic()
         made = await self._compute.run(self._generator.make, ticket)
         self._lifecycle.on("group")
         submission = made.submission
@@ -223,6 +225,7 @@ class Worker:
             policy_step=submission.policy_step,
             tokens=submission.tokens,
             reward=round(made.reward, 4),
+            seconds=round(time.monotonic() - began, 3),
         )
         await self._outbox.put(Kept(submission, made.digest, None))
         self._lifecycle.on("announced")

@@ -1,0 +1,64 @@
+"""A node's numbers as Prometheus text.
+
+Every number of the status is a gauge `intellect_node_<name>`; the newest step's are `intellect_node_step_<name>`; events,
+submissions and refusals are counters. What is worth an alert is listed in docs/operate.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from node.status.story import Story
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+PREFIX = "intellect_node"
+LABELS = ("node", "role", "version", "run")
+OUTCOMES = ("accepted", "refused", "unjudged", "dropped")
+
+
+def format_metrics(status: Mapping[str, Any], story: Story) -> str:
+    """Everything, as text."""
+    registry = CollectorRegistry()
+    registry.register(_Numbers(status, story))
+    ProcessCollector(registry=registry)
+    return generate_latest(registry).decode()
+
+
+class _Numbers(Collector):
+    def __init__(self, status: Mapping[str, Any], story: Story) -> None:
+        self._status, self._story = status, story
+
+    def collect(self) -> Iterator[Metric]:
+        yield InfoMetricFamily(
+            PREFIX, "Which node this is.", value={name: str(self._status.get(name, "")) for name in LABELS}
+        )
+        yield from _gauges(PREFIX, self._status, "Of the node's status.")
+        yield from _gauges(f"{PREFIX}_step", self._newest_step(), "Of the newest trained step.")
+        yield _counter("events", "Events by name.", "event", self._status.get("events", {}).items())
+        totals = self._story.totals
+        yield _counter("submissions", "Submissions by outcome.", "outcome", ((name, totals[name]) for name in OUTCOMES))
+        reasons = ((key, row["count"]) for key, row in self._story.tables.rows("reason"))
+        yield _counter("refusals", "Refused submissions by reason.", "reason", reasons)
+        yield CounterMetricFamily(f"{PREFIX}_accepted_tokens", "Tokens of accepted submissions.", totals["tokens"])
+
+    def _newest_step(self) -> Mapping[str, Any]:
+        trained = [row for _, row in self._story.tables.rows("step") if "trained" in row]
+        return max(trained, key=lambda row: int(row["step"]), default={})
+
+
+def _gauges(prefix: str, values: Mapping[str, Any], text: str) -> Iterator[Metric]:
+    for name, value in values.items():
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            yield GaugeMetricFamily(f"{prefix}_{name}", text, value)
+
+
+def _counter(name: str, text: str, label: str, counts: Iterable[tuple[str, float]]) -> Metric:
+    family = CounterMetricFamily(f"{PREFIX}_{name}", text, labels=[label])
+    for value, count in counts:
+        family.add_metric([str(value)], count)
+    return family

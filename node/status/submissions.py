@@ -1,0 +1,103 @@
+"""What became of each submission: sampled, sent, checked by whom, accepted or refused because, credited in which tally.
+
+Two kinds of events say so: the worker's own (`submission.*`) and the validators' (`verdict.signed`), in any order.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from node.status.tables import Row, Tables
+
+Event = Mapping[str, Any]
+TABLE = "submission"
+DECIDED = {
+    "submission.accepted": "accepted",
+    "submission.refused": "refused",
+    "submission.unjudged": "unjudged",
+    "submission.dropped": "dropped",
+}
+"""Events by which a worker says what became of its submission."""
+DIGESTS = 8_000
+"""Submissions whose verdicts are still added up; a story has fewer."""
+VOTES_SHOWN = 16
+WAITING = "waiting"
+
+
+class Submissions:
+    """The submissions in `tables`. `quorum` verdicts decide one (0: not known, only its worker says)."""
+
+    def __init__(self, tables: Tables, *, tell: Callable[[Row, str, str], None]) -> None:
+        self.quorum = 0
+        self._tables, self._tell = tables, tell
+        self._keys: OrderedDict[str, str] = OrderedDict()  # digest -> key of its row
+        self._votes: dict[str, dict[str, Row]] = {}  # key -> validator -> verdict
+
+    def take(self, event: Event, *, by: str, worker: str) -> tuple[str, bool]:
+        """Add an event of a submission; the key of its row, and whether it is a validator's first verdict on it."""
+        kind, digest = str(event["event"]), str(event.get("submission", ""))
+        key = self._key(f"{worker}/{event.get('step')}/{event.get('index')}", digest)
+        fields: dict[str, Any] = {"worker": worker, "step": event.get("step"), "index": event.get("index")}
+        fields |= {name: event[name] for name in ("policy_step", "tokens", "reward", "relays") if name in event}
+        if digest:
+            fields["digest"] = digest
+        at, is_first = float(event.get("ts", 0.0)), by not in self._votes.get(key, ())
+        if kind == "submission.made":
+            fields["made"] = at
+        elif kind == "submission.sent":
+            fields["sent"] = self._tables.get(TABLE, key).get("sent", at)
+        elif kind == "verdict.signed":
+            fields |= self._vote(key, event, by)
+        if kind in DECIDED:
+            self._decide(key, fields, DECIDED[kind], str(event.get("reason") or event.get("why") or ""), at)
+        elif kind == "verdict.signed" and self.quorum:
+            self._count(key, fields, at)
+        held = self._tables.get(TABLE, key)
+        self._tables.put(TABLE, key, {"outcome": WAITING, "seen": at, **held, **fields})
+        return key, is_first and kind == "verdict.signed"
+
+    def credit(self, epoch: int, digests: Iterable[str]) -> None:
+        """These stand in the final tally of that epoch."""
+        for digest in digests:
+            key = self._keys.get(digest)
+            if key is not None and self._tables.get(TABLE, key).get("epoch") != epoch:
+                self._tables.update(TABLE, key, epoch=epoch)
+
+    def _key(self, place: str, digest: str) -> str:
+        """The row of this place; another one for a second submission of the same place."""
+        if not digest:
+            return place
+        if digest not in self._keys:
+            held = self._tables.get(TABLE, place).get("digest", digest)
+            self._keys[digest] = place if held == digest else f"{place}/{digest[:8]}"
+            if len(self._keys) > DIGESTS:
+                _, old = self._keys.popitem(last=False)
+                self._votes.pop(old, None)
+        return self._keys[digest]
+
+    def _vote(self, key: str, event: Event, by: str) -> dict[str, Any]:
+        votes = self._votes.setdefault(key, {})
+        wanted = ("outcome", "reason", "detail", "seconds")
+        if by not in votes or votes[by].get("outcome") != event.get("outcome"):  # else it is heard of once more
+            votes[by] = {"by": by, "at": event.get("ts"), **{name: event[name] for name in wanted if name in event}}
+        return {"votes": list(votes.values())[:VOTES_SHOWN]}
+
+    def _count(self, key: str, fields: dict[str, Any], at: float) -> None:
+        votes = self._votes[key].values()
+        accepts = sum(vote.get("outcome") == "accept" for vote in votes)
+        if accepts >= self.quorum:
+            self._decide(key, fields, "accepted", "", at)
+        elif len(votes) - accepts >= self.quorum:
+            reasons = Counter(str(vote.get("reason", "")) for vote in votes if vote.get("outcome") != "accept")
+            self._decide(key, fields, "refused", reasons.most_common(1)[0][0], at)
+
+    def _decide(self, key: str, fields: dict[str, Any], outcome: str, reason: str, at: float) -> None:
+        """Set the outcome; what was accepted once stays accepted, whoever comes late with something else."""
+        held = self._tables.get(TABLE, key)
+        before = str(held.get("outcome", WAITING))
+        if before == "accepted" or before == outcome:
+            return
+        fields |= {"outcome": outcome, "reason": reason, "decided": at}
+        self._tell({**held, **fields}, before, outcome)
