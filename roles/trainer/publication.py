@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import structlog
@@ -15,6 +16,7 @@ from roles.announce import Voice
 from roles.messages import CheckpointRow
 from roles.ports import Clock, Ledger, Relays
 from roles.shardcast.manifest import check_manifest, manifest_digest, total_bytes
+from roles.trainer.deltas import Deltas
 from roles.trainer.errors import CommitRefused, StateForked
 from roles.trainer.heads import HeadBoard
 from roles.trainer.journal import Journal
@@ -55,15 +57,24 @@ class Publication:
         journal: Journal,
         heads: HeadBoard,
         clock: Clock,
+        deltas: Deltas | None = None,
+        committed: Callable[[], None] = lambda: None,
     ) -> None:
-        self._term = term
+        self._term, self._committed = term, committed
         self._trusted, self._voice, self._ledger, self._relays = trusted, voice, ledger, relays
         self._journal, self._heads, self._clock = journal, heads, clock
+        self._deltas = deltas
         self._queue: asyncio.Queue[tuple[int, bool]] = asyncio.Queue()
+        self._uncommitted: CheckpointRow | None = None
 
     def publish(self, step: int, *, final: bool) -> None:
         """A checkpoint and its manifest are on disk; send them."""
         self._queue.put_nowait((step, final))
+
+    def withdraw(self) -> None:
+        """Stop saying what was not committed: another trainer leads."""
+        if self._uncommitted is not None:
+            self._voice.withdraw(self._uncommitted)
 
     async def run(self) -> None:
         """Send one after another."""
@@ -72,6 +83,8 @@ class Publication:
             await self._send(step, final)
             oldest_used = step - 2 * (self._trusted.spec.training.async_level + 1)
             await asyncio.to_thread(self._journal.prune, committed=step, used_from=oldest_used)
+            if self._deltas is not None:
+                await asyncio.to_thread(self._deltas.prune)
 
     async def _send(self, step: int, final: bool) -> None:
         row = self._journal.manifest(step)
@@ -90,8 +103,11 @@ class Publication:
             relays=len(relays),
             seconds=(published - began) / 1000,
         )
-        await self._voice.announce(CheckpointRow(term=self._term, step=step, manifest=digest), relays=relays)
+        self._uncommitted = CheckpointRow(term=self._term, step=step, manifest=digest)
+        await self._voice.announce(self._uncommitted, relays=relays)
         commit = await self._commit(step, digest, final)
+        self._uncommitted = None
+        self._committed()
         log.info(
             "checkpoint.committed",
             step=step,
@@ -103,10 +119,14 @@ class Publication:
         await self._heads.set_policy(commit)
 
     async def _put(self, step: int, row: Envelope) -> tuple[str, ...]:
+        delta = await asyncio.to_thread(self._deltas.make, step) if self._deltas else None
+        whole = self._deltas is None or self._deltas.is_anchor(step)
         while True:
             try:
                 async with asyncio.timeout(PUT_TIMEOUT):
-                    return await self._relays.put_checkpoint(row, self._journal.checkpoint(step))
+                    return await self._relays.put_checkpoint(
+                        row, self._journal.checkpoint(step), delta=delta, whole=whole
+                    )
             except (TransportError, TimeoutError) as error:
                 log.warning("checkpoint.unsent", step=step, why=str(error) or "no relay answers in time")
                 await asyncio.sleep(RETRY_SECONDS)
