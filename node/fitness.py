@@ -6,11 +6,13 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 import structlog
 
 from dht.encoding import decode
-from dht.errors import Malformed, TransportError
+from dht.errors import Malformed, PeerError, TransportError
 from ledger.errors import LedgerError
 from ledger.records import Commit
 from node.errors import ConfigError
@@ -36,10 +38,10 @@ class Unfit(ConfigError):
 
 
 async def measure_machine(
-    spec: RunSpec, *, folder: Path, client: RelayClient, commits: Callable[[], Awaitable[Sequence[Commit]]]
+    spec: RunSpec | None, *, folder: Path, client: RelayClient, commits: Callable[[], Awaitable[Sequence[Commit]]]
 ) -> Hardware:
-    """What this machine has; the line to the relays is measured only where the run asks something of it."""
-    mbit = await _measure_line(client, commits) if spec.requirements.download_mbit else None
+    """What this machine has; the line to the relays is measured only where a run is given and asks something of it."""
+    mbit = await _measure_line(client, commits) if spec is not None and spec.requirements.download_mbit else None
     return await asyncio.to_thread(measure_hardware, folder, download_mbit=mbit)
 
 
@@ -58,31 +60,68 @@ async def _measure_line(client: RelayClient, commits: Callable[[], Awaitable[Seq
             return None
         envelope = await client.fetch_manifest(committed[-1].manifest)
         layout = Layout(decode(CheckpointManifest, envelope.payload))
-        return await measure_download(
-            client.get, [(digest, layout.size(index)) for index, digest in enumerate(layout.manifest.shards)]
-        )
     except (TransportError, LedgerError, Malformed) as error:
         log.info("line.unmeasured", why=str(error))
         return None
 
+    async def receive(digest: str, size: int, meter: Meter) -> None:
+        for relay in client.link.order():
+            try:
+                await client.link.receive(relay, digest, limit=size, sink=meter)
+                return
+            except (PeerError, TransportError):
+                continue
+
+    return await measure_download(
+        receive, [(digest, layout.size(index)) for index, digest in enumerate(layout.manifest.shards)]
+    )
+
+
+class Meter:
+    """Counts what arrives, and keeps none of it: a sink of shards."""
+
+    def __init__(self) -> None:
+        self.received = 0
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        return None
+
+    async def write(self, block: bytes, /) -> None:
+        """So much more."""
+        self.received += len(block)
+
+    async def commit(self) -> None:
+        """The shard is whole."""
+
+
+Receive = Callable[[str, int, Meter], Awaitable[None]]
+"""Fetches the shard of this digest and size into a meter; gives up quietly when nobody has it."""
+
 
 async def measure_download(
-    get: Callable[..., Awaitable[bytes]], shards: Sequence[tuple[str, int]], *, seconds: float = MEASURE_SECONDS
+    receive: Receive, shards: Sequence[tuple[str, int]], *, seconds: float = MEASURE_SECONDS
 ) -> float | None:
-    """Mbit/s over at most `seconds` and MEASURE_BYTES, several shards (digest, bytes) at once; None when they are too
-    few bytes to tell. Raises TransportError when no relay gives any."""
-    waiting, begun, received = list(shards), time.monotonic(), 0
+    """Mbit/s over at most `seconds` and MEASURE_BYTES, several shards (digest, bytes) at once.
 
-    async def fetch() -> None:
-        nonlocal received
-        while waiting and received < MEASURE_BYTES:
-            digest, size = waiting.pop()
-            received += len(await get(digest, limit=size))
+    None when the shards are too few bytes to tell, or nothing came at all: that is the relays' fault, not the line's.
+    """
+    if sum(size for _, size in shards) < LEAST_BYTES:
+        return None
+    waiting, meter, begun = list(shards), Meter(), time.monotonic()
+
+    async def work() -> None:
+        while waiting and meter.received < MEASURE_BYTES:
+            await receive(*waiting.pop(), meter)
 
     async with asyncio.TaskGroup() as group:
-        workers = [group.create_task(fetch()) for _ in range(AT_ONCE)]
+        workers = [group.create_task(work()) for _ in range(AT_ONCE)]
         _, late = await asyncio.wait(workers, timeout=seconds)
         for worker in late:
             worker.cancel()
     spent = max(time.monotonic() - begun, 1e-6)
-    return received * 8 / spent / 1e6 if received >= LEAST_BYTES else None
+    return meter.received * 8 / spent / 1e6 if meter.received else None

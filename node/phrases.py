@@ -24,6 +24,8 @@ PHRASES: Mapping[str, str] = {
     "ledger.answered": "the ledger answers again",
     "ledger.trusted": "one ledger end-point only ({rpc}): what it says is believed",
     "ledger.unreachable": "the ledger does not answer: {why}",
+    "line.unmeasured": "the line to the relays cannot be measured: {why}",
+    "machine.measured": "this machine: {hardware}",
     "manifest.accepted": "checkpoint {step} announced",
     "limit.raised": "step {step}: more is needed, {limit} submissions from each worker now",
     "manifest.missed": "{relay} lost a checkpoint and is given it again: {reason}",

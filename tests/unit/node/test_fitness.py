@@ -1,0 +1,68 @@
+"""Whether a machine is fit for a run: refused with every reason, and the line to the relays measured."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from node.fitness import LEAST_BYTES, Meter, Unfit, check_fitness, measure_download
+from roles.requirements import GB, Hardware
+from roles.spec import GpuSpec, RequirementsSpec
+
+ASKED = RequirementsSpec(gpus=(GpuSpec(models=("H100",)),), ram_gb=8, download_mbit=50)
+MACHINE = Hardware("x86_64", cores=2, ram=4 * GB, disk=GB, download_mbit=49.9)
+
+
+def test_check_fitness__refuses_with_every_reason() -> None:
+    with pytest.raises(Unfit) as refused:
+        check_fitness(ASKED, MACHINE)
+    said = str(refused.value)
+    assert "GPU: the run asks for 1 x H100, this machine has none" in said
+    assert "memory: the run asks for 8 GB, this machine has 4 GB" in said
+    assert "download: the run asks for 50 Mbit/s, this machine has 49.9 Mbit/s" in said
+
+
+def test_check_fitness__takes_what_is_enough() -> None:
+    check_fitness(RequirementsSpec(ram_gb=4, download_mbit=50), replace(MACHINE, download_mbit=50.0))
+    check_fitness(RequirementsSpec(), MACHINE)
+
+
+BLOCK = 1000
+
+
+async def give(digest: str, size: int, meter: Meter) -> None:
+    """A relay that is at once."""
+    await meter.write(b"x" * size)
+
+
+async def test_measure_download__megabits_of_what_came() -> None:
+    measured = await measure_download(give, [(str(number), LEAST_BYTES // 8) for number in range(8)])
+    assert measured is not None
+    assert measured > 1.0
+
+
+async def test_measure_download__a_slow_line_is_told_by_part_of_a_shard() -> None:
+    """Its shard does not come to its end in time, and is counted all the same."""
+
+    async def trickle(digest: str, size: int, meter: Meter) -> None:
+        await meter.write(b"x" * BLOCK)
+        await asyncio.Event().wait()
+
+    measured = await measure_download(trickle, [("a", 2 * LEAST_BYTES)], seconds=0.05)
+    assert measured is not None
+    assert 0 < measured <= BLOCK * 8 / 0.05 / 1e6
+
+
+async def test_measure_download__too_few_bytes_tell_nothing() -> None:
+    assert await measure_download(give, [("a", LEAST_BYTES - 1)]) is None
+    assert await measure_download(give, []) is None
+    assert await measure_download(give, [("a", LEAST_BYTES)]) is not None
+
+
+async def test_measure_download__relays_without_the_shard_are_no_slow_line() -> None:
+    async def refuse(digest: str, size: int, meter: Meter) -> None:
+        return None
+
+    assert await measure_download(refuse, [("a", LEAST_BYTES), ("b", 1)]) is None
