@@ -37,6 +37,7 @@ def main(words: Sequence[str]) -> int:
         help="keep the temporary folder at the end (it is kept anyway when something went wrong)",
     )
     parser.add_argument("--picture", type=Path, help="file for the view after the last step, as SVG")
+    parser.add_argument("--page-port", type=int, default=0, help="port of the page; 0 takes a free one")
     parser.add_argument("--plain", action="store_true", help="lines instead of a live view")
     options = parser.parse_args(words)
     from node.testnet.network import run_testnet
@@ -54,6 +55,7 @@ def main(words: Sequence[str]) -> int:
         model=_absolute(options.model) if options.model else None,
         draft=options.spec,
         picture=options.picture,
+        page_port=options.page_port,
     )
     wanted.check()
     check_draft(wanted)

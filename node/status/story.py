@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -75,10 +75,11 @@ class Story:
         for wallet, row in rows.items():
             self.tables.put("wallet", wallet, {"wallet": wallet, **row})
 
-    def credit(self, epoch: int, digests: frozenset[str]) -> None:
-        """These submissions stand in the final tally of that epoch."""
+    def credit(self, epoch: int, places: Iterable[tuple[str, int, int]]) -> None:
+        """The submissions of these nodes, steps and indices stand in the final tally of that epoch."""
         with self._lock:
-            self._submissions.credit(epoch, digests)
+            for node, step, index in places:
+                self._submissions.credit(epoch, f"{self.name_of(node)}/{step}/{index}")
 
     def name_of(self, node: str) -> str:
         """The name of a node, or its id in short."""

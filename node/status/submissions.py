@@ -6,7 +6,7 @@ Two kinds of events say so: the worker's own (`submission.*`) and the validators
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from node.status.tables import Row, Tables
@@ -58,12 +58,10 @@ class Submissions:
         self._tables.put(TABLE, key, {"outcome": WAITING, "seen": at, **held, **fields})
         return key, is_first and kind == "verdict.signed"
 
-    def credit(self, epoch: int, digests: Iterable[str]) -> None:
-        """These stand in the final tally of that epoch."""
-        for digest in digests:
-            key = self._keys.get(digest)
-            if key is not None and self._tables.get(TABLE, key).get("epoch") != epoch:
-                self._tables.update(TABLE, key, epoch=epoch)
+    def credit(self, epoch: int, key: str) -> None:
+        """This one stands in the final tally of that epoch."""
+        if self._tables.get(TABLE, key):
+            self._tables.update(TABLE, key, epoch=epoch)
 
     def _key(self, place: str, digest: str) -> str:
         """The row of this place; another one for a second submission of the same place."""

@@ -13,8 +13,9 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from dht.errors import NodeError, TransportError
 from dht.identity import NodeKey
@@ -27,12 +28,14 @@ from node.lifetime import adopt_orphans
 from node.running import StopSignal, stop_on_signals
 from node.testnet.events import EventTail
 from node.testnet.live import Frame, LiveView, PlainView, View, save_picture, summary_lines
+from node.testnet.page import TestnetPage
 from node.testnet.picture import Picture
 from node.testnet.plan import NodePlan, TestnetOptions, TestnetPlan, free_ports, make_plan
 from node.testnet.processes import Child, guests_in, processes_of, remove_traces, stop_all
 from node.testnet.setup import Prepared, join_command, node_child, prepare_run, restart_command, start_chain
 from roles.shardcast.client import RelayClient
 from roles.shardcast.link import RelayInfo, make_http
+from roles.spec import RunSpec
 from roles.tally import MAX_BLOB
 
 TURN_SECONDS = 0.25
@@ -66,6 +69,7 @@ class Testnet:
         self._options, self._view = options, view
         self._plan: TestnetPlan = make_plan(options)
         self._picture = Picture(quorum=options.quorum)
+        self._page = TestnetPage(self._plan, options)
         self._tails = {node.name: EventTail(node.events_file) for node in self._plan.nodes}
         self._children: dict[str, Child] = {}
         self._chain: Child | None = None
@@ -73,6 +77,7 @@ class Testnet:
         self._listening: set[str] = set()
         self._block = self._pictured = 0
         self._contributions: Contributions | None = None
+        self._spec: RunSpec | None = None
         self._begun = float(os.environ.get("INTELLECT_NODE_TESTNET_STARTED") or time.time())
         self._outcome = Outcome([], [])
 
@@ -85,6 +90,7 @@ class Testnet:
         self._view.say(f"testnet in {options.directory}")
         self._chain, rpc = await start_chain(self._plan, port)
         prepared = await prepare_run(self._plan, options, rpc)
+        self._spec = prepared.spec
         self._view.say(
             f"add a worker from another terminal:\n  {join_command(prepared, options.directory / 'my-worker')}"
         )
@@ -96,8 +102,10 @@ class Testnet:
                 client = RelayClient(
                     NodeKey.generate(), run=prepared.spec.run_id, trainers=(), relays=lambda: relays, http=http
                 )
-                await self._start_nodes(stop)
-                return await self._until_end(prepared, ledger, client, stop)
+                async with self._page.serve(prepared.spec) as url:
+                    self._view.say(f"watch it at {url}")
+                    await self._start_nodes(stop)
+                    return await self._until_end(prepared, ledger, client, stop)
 
     async def _start_nodes(self, stop: StopSignal) -> None:
         """Relays first, until their DHT listens: whoever dials too early waits out a back-off."""
@@ -118,9 +126,13 @@ class Testnet:
 
     def _is_listening(self, relay: NodePlan) -> bool:
         for event in self._tails[relay.name].read():
-            self._picture.take(relay.name, event)
+            self._take(relay.name, event)
             self._listening |= {relay.name} if event["event"] == "directory.state_changed" else set()
         return relay.name in self._listening or not self._children[relay.name].is_running
+
+    def _take(self, name: str, event: Mapping[str, Any]) -> None:
+        self._picture.take(name, event)
+        self._page.take(name, event)
 
     async def _until_end(self, prepared: Prepared, ledger: LedgerClient, client: RelayClient, stop: StopSignal) -> int:
         watching = asyncio.create_task(self._watch_ledger(ledger, client))
@@ -185,10 +197,11 @@ class Testnet:
         while not stop.event.is_set():
             for name, tail in self._tails.items():
                 for event in tail.read():
-                    self._picture.take(name, event)
+                    self._take(name, event)
             self._report_crashes()
             frame = self._frame(prepared)
             self._view.draw(frame)
+            self._page.draw(frame)
             self._keep_picture(frame)
             if self._chain is not None and not self._chain.is_running:
                 raise ConfigError("the chain ended: " + " ".join(self._chain.last_lines()))
@@ -260,11 +273,15 @@ class Testnet:
     async def _read_ledger(self, ledger: LedgerClient, client: RelayClient) -> None:
         self._block = (await ledger.head()).number
         roots = await ledger.final_roots()
+
+        async def get(digest: str) -> bytes:
+            return await client.get(digest, limit=MAX_BLOB)
+
         before = self._contributions
         final = dict(before.final) if before else {}
         root = before.root if before else None
         if roots and (root is None or root.epoch != roots[-1].epoch):
-            root, body = await read_final(ledger, lambda digest: client.get(digest, limit=MAX_BLOB))
+            root, body = await read_final(ledger, get)
             final = {(leaf.node, leaf.wallet): leaf.units for leaf in leaves_of(body)} if body else {}
         registrations = await ledger.registrations()
         credited: dict[str, int] = {}
@@ -276,6 +293,8 @@ class Testnet:
         }
         claims = {node: item.claimed for node, item in registrations.items() if item.claimed}
         self._contributions = Contributions(root, final, pending, claims)
+        if self._spec is not None:
+            await self._page.credit(roots, get, self._spec)
 
     def _frame(self, prepared: Prepared) -> Frame:
         return Frame(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import random
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,11 +13,13 @@ from typing import Any, Literal
 
 from dht.identity import NodeKey
 from ledger.devnet import devnet_accounts
+from ledger.keystore import save_key
 from ledger.records import Operator
-from ledger.wallet import address_of, save_key
+from ledger.wallet import address_of
 from node.errors import UsageError
 
 Role = Literal["trainer", "worker", "validator", "relay"]
+UNASSIGNED = (20_000, 32_768)
 MAX_NODES = 60
 """A devnet funds 256 accounts, and one machine holds no more anyway."""
 
@@ -32,6 +36,7 @@ class TestnetOptions:
     seed: int = 1
     model: Path | None = None
     draft: Path | None = None
+    page_port: int = 0  # of the page; 0 takes a free one
     picture: Path | None = None  # SVG of the view as it was after the last step
 
     __test__ = False  # not a test, whatever pytest makes of the name
@@ -43,6 +48,8 @@ class TestnetOptions:
         for name in ("validators", "relays", "steps"):
             if getattr(self, name) < 1:
                 raise UsageError(f"--{name} {getattr(self, name)}: a testnet needs at least one")
+        if not 0 <= self.page_port <= 65_535:
+            raise UsageError(f"--page-port {self.page_port}: a port is a number from 1 to 65535, or 0 for a free one")
         if self.workers + self.validators + self.relays > MAX_NODES:
             raise UsageError(f"at most {MAX_NODES} nodes fit on one machine")
         if self.picture is not None and not self.picture.expanduser().absolute().parent.is_dir():
@@ -154,15 +161,19 @@ def _secret(seed: int, name: str) -> bytes:
 
 
 def free_ports(count: int) -> list[int]:
-    """Loopback ports that are free now, all different."""
-    held = [socket.socket() for _ in range(count)]
-    try:
-        for each in held:
-            each.bind(("127.0.0.1", 0))
-        return [int(each.getsockname()[1]) for each in held]
-    finally:
-        for each in held:
-            each.close()
+    """Loopback ports that are free now, all different.
+
+    Below those the system hands out by itself (32768 and up on Linux): a node that asks for any free port, or dials
+    out, must not be given one that another is about to listen on.
+    """
+    found: dict[int, None] = {}
+    for port in random.sample(range(*UNASSIGNED), len(range(*UNASSIGNED))):
+        if len(found) == count:
+            break
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            found[port] = None
+    return list(found)
 
 
 def write_node(node: NodePlan, *, join: str, spec: Path, model: Path) -> None:
