@@ -345,7 +345,7 @@ def pending_contributions(
     `credited` are the place digests of the last final tally (`TallyBody.credited`, joined). Rows that do not parse, are
     of others than they say, or lack a quorum count for nothing.
     """
-    submissions, votes = _sort_rows(rows, spec=spec, run=run, validators=validators)
+    submissions, votes = sort_rows(rows, spec=spec, run=run, validators=validators)
     units: dict[str, tuple[tuple[str, str | None], int]] = {}
     for name, submission in submissions.items():
         voters = [v for v in votes[name].values() if v.outcome == "accept" and is_verdict_on(v, submission)]
@@ -359,7 +359,7 @@ def pending_contributions(
     return dict(totals)
 
 
-def _sort_rows(
+def sort_rows(
     rows: Iterable[Envelope], *, spec: RunSpec, run: str, validators: Collection[str]
 ) -> tuple[dict[str, Submission], defaultdict[str, dict[str, Verdict]]]:
     """Submissions by digest, and the newest verdict of each validator by submission and signer."""

@@ -1,0 +1,112 @@
+"""How well each node has done, from signed rows: what a quorum accepted or refused of a worker, how often a validator agreed.
+
+Pure. Nothing here decides anything: it is for people, who choose whom to trust with what. Only rows that a signature
+holds and that are still about (the DHT forgets) are counted, so it tells the last minutes; the ledger tells the rest.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from dht.envelope import Envelope
+from roles.messages import Submission, Verdict
+from roles.rules import Reason
+from roles.spec import RunSpec
+from roles.tally import sort_rows
+from roles.trusted import is_verdict_on
+
+
+@dataclass(slots=True)
+class WorkerRecord:
+    """A worker's submissions by what became of them. `faults` are strikes: provable, and found by a quorum."""
+
+    accepted: int = 0
+    faults: int = 0
+    soft: int = 0
+    undecided: int = 0
+    tokens: int = 0  # accepted
+    reasons: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def share(self) -> float | None:
+        """Accepted of those decided; None while nothing is."""
+        decided = self.accepted + self.faults + self.soft
+        return self.accepted / decided if decided else None
+
+
+@dataclass(slots=True)
+class ValidatorRecord:
+    """A validator's verdicts, on submissions that a quorum has decided and on those it has not."""
+
+    agreed: int = 0
+    differed: int = 0
+    undecided: int = 0
+
+    @property
+    def share(self) -> float | None:
+        """Agreed of those decided; None while nothing is."""
+        decided = self.agreed + self.differed
+        return self.agreed / decided if decided else None
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """By node id."""
+
+    workers: Mapping[str, WorkerRecord]
+    validators: Mapping[str, ValidatorRecord]
+
+
+def compute_records(rows: Iterable[Envelope], *, spec: RunSpec, run: str, validators: Collection[str]) -> Records:
+    """Add up verified submission and verdict rows. Those that do not parse or are of others than they say are left out."""
+    submissions, votes = sort_rows(rows, spec=spec, run=run, validators=validators)
+    workers: dict[str, WorkerRecord] = {}
+    judges = {node: ValidatorRecord() for node in validators}
+    for name, submission in submissions.items():
+        standing = {node: verdict for node, verdict in votes[name].items() if is_verdict_on(verdict, submission)}
+        outcome = decide(standing.values(), quorum=spec.quorum)
+        _count(workers.setdefault(submission.node, WorkerRecord()), submission, outcome, standing.values())
+        for node, verdict in standing.items():
+            _count_vote(judges[node], verdict, outcome)
+    return Records(workers, judges)
+
+
+def decide(verdicts: Iterable[Verdict], *, quorum: int) -> str | None:
+    """What a quorum says: `accept`, `fault` or `soft`; a refusal of both kinds is soft; None when it says nothing yet."""
+    counts = Counter(verdict.outcome for verdict in verdicts)
+    for outcome in ("accept", "fault"):
+        if counts[outcome] >= quorum:
+            return outcome
+    return "soft" if counts["fault"] + counts["soft"] >= quorum else None
+
+
+def _count(record: WorkerRecord, submission: Submission, outcome: str | None, verdicts: Iterable[Verdict]) -> None:
+    match outcome:
+        case "accept":
+            record.accepted += 1
+            record.tokens += submission.tokens
+        case None:
+            record.undecided += 1
+        case _:
+            record.faults += outcome == "fault"
+            record.soft += outcome == "soft"
+            record.reasons.update({name_of(each.reason) for each in verdicts if each.outcome != "accept"})
+
+
+def _count_vote(record: ValidatorRecord, verdict: Verdict, outcome: str | None) -> None:
+    if outcome is None:
+        record.undecided += 1
+    elif (verdict.outcome == "accept") is (outcome == "accept"):
+        record.agreed += 1
+    else:
+        record.differed += 1
+
+
+def name_of(reason: int) -> str:
+    """A reason's name; its number for one of a later version."""
+    try:
+        return Reason(reason).name.lower()
+    except ValueError:
+        return f"reason {reason}"
