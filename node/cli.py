@@ -35,6 +35,7 @@ GROUPS = {
     },
     "look at runs": {
         "runs": "list the runs of a ledger",
+        "nodes": "who takes part in a run, and how well each has done",
         "run": "create a training run, or show one",
     },
     "the program": {

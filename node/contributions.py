@@ -81,13 +81,14 @@ async def read_contributions(
     registrations = await ledger.registrations()
     pending: Mapping[Owner, int] = {}
     if directory is not None:
-        rows = await _pending_rows(spec, ledger, directory)
+        rows = await pending_rows(spec, ledger, directory)
         pending = _pending(spec, rows, body, registrations)
     claims = {node: item.claimed for node, item in registrations.items() if item.claimed}
     return Contributions(root, final, pending, claims)
 
 
-async def _pending_rows(spec: RunSpec, ledger: LedgerClient, directory: Directory) -> list[Envelope]:
+async def pending_rows(spec: RunSpec, ledger: LedgerClient, directory: Directory) -> list[Envelope]:
+    """Submission and verdict rows of the last steps, as far as the DHT still has them."""
     commits = await ledger.commits()
     newest = commits[-1].step if commits else 0
     steps = range(max(1, newest - STEPS_PENDING), newest + spec.training.async_level + 2)

@@ -1,0 +1,74 @@
+"""`intellect-node nodes`: who takes part in a run, on what machine, and how well each has done."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from node.cli import ROLES, Parser, print_line
+from node.commands.reading import add_run_flags, quiet_config
+
+if TYPE_CHECKING:
+    from node.config import NodeConfig
+    from node.roll import Participant
+
+EXAMPLES = """\
+  intellect-node nodes --join RUN
+  intellect-node nodes --join RUN --role worker
+  intellect-node nodes --join RUN --json | jq '.[] | select(.strikes > 0)'
+
+good: a worker's submissions that a quorum accepted, of those it judged; a validator's verdicts that a quorum shared. Of the
+last ten minutes, which is how long the network keeps rows. strikes: submissions found at fault in that time.
+final and pending: verified tokens on the ledger, and accepted but not there yet. -: nothing was judged yet.
+"""
+
+
+def main(words: Sequence[str]) -> int:
+    """Run the command."""
+    parser = Parser(
+        "intellect-node nodes", "Who takes part in a run, and how well each node has done.", examples=EXAMPLES
+    )
+    add_run_flags(parser)
+    parser.add_argument("--role", choices=ROLES, help="only nodes of this role")
+    parser.add_argument("--json", action="store_true", help="everything known of each, as JSON")
+    options = parser.parse_args(words)
+    roll = asyncio.run(_read(quiet_config(options)))
+    shown = [one for one in roll if options.role in (None, one.role)]
+    if options.json:
+        print_line(json.dumps([asdict(one) for one in shown], indent=2))
+    else:
+        _print(shown)
+    return 0
+
+
+async def _read(config: NodeConfig) -> list[Participant]:
+    from node.roll import read_roll
+    from node.visitor import visit_run
+
+    async with visit_run(config) as visit:
+        return await read_roll(visit)
+
+
+def _print(roll: Sequence[Participant]) -> None:
+    from node.roll import count_states
+
+    online = ", ".join(f"{count} {role}s" for role, count in count_states(roll).items() if count)
+    print_line(f"online: {online or 'nobody'}")
+    print_line(
+        f"{'role':9} {'node':52} {'state':7} {'good':>11} {'strikes':>7} {'final':>10} {'pending':>8} {'since':>7}  machine"
+    )
+    for one in roll:
+        since = "" if one.since_block is None else str(one.since_block)
+        print_line(
+            f"{one.role:9} {one.node:52} {one.state:7} {_share(one):>11} {one.strikes:>7} {one.final:>10} "
+            f"{one.pending:>8} {since:>7}  {one.hardware}".rstrip()
+        )
+        if one.reasons:
+            print_line(f"{'':9} refused: {', '.join(f'{name} {count}' for name, count in sorted(one.reasons.items()))}")
+
+
+def _share(one: Participant) -> str:
+    return "-" if one.share is None else f"{100 * one.share:.0f}% of {one.judged}"

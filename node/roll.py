@@ -1,0 +1,151 @@
+"""Who takes part in a run: node records, registrations, what each has earned, and how well it has done of late."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from dht.envelope import Envelope
+from dht.errors import PeerError
+from ledger.records import Registration
+from node.contributions import Contributions, pending_rows, read_contributions
+from node.visitor import Visit
+from roles.messages import NodeRecord, Role, nodes_key, open_row
+from roles.reputation import Records, ValidatorRecord, WorkerRecord, compute_records
+from roles.spec import RunSpec
+from roles.tally import MAX_BLOB
+
+ROLES: tuple[Role, ...] = ("trainer", "validator", "relay", "worker")
+
+
+@dataclass(frozen=True, slots=True)
+class Participant:
+    """One node of a run. `share` is accepted of judged for a worker, agreed of judged for a validator; None before any."""
+
+    node: str
+    role: str
+    state: str  # online, offline, unseen
+    wallet: str | None
+    is_linked: bool
+    since_block: int | None  # its first valid registration; None for those the run's terms name
+    share: float | None
+    judged: int
+    strikes: int  # submissions a quorum found at fault, among those still about
+    reasons: Mapping[str, int]
+    final: int  # units on the ledger
+    pending: int
+    hardware: str
+    software: str
+
+
+async def read_roll(visit: Visit) -> list[Participant]:
+    """Everybody seen in the DHT, named by the run or registered on the ledger. Raises TransportError, LedgerError."""
+
+    async def get(digest: str) -> bytes:
+        return await visit.relays.get(digest, limit=MAX_BLOB)
+
+    spec = visit.spec
+    earned = await read_contributions(spec, ledger=visit.ledger, get=get, directory=visit.directory)
+    rows = await pending_rows(spec, visit.ledger, visit.directory)
+    keys = [nodes_key(spec.run_id, role) for role in ROLES]
+    seen = await visit.directory.read(keys)
+    return build_roll(
+        spec,
+        seen=newest_records((row for key in keys for row in seen.get(key, ())), spec=spec),
+        registrations=await visit.ledger.registrations(),
+        records=compute_records(rows, spec=spec, run=spec.run_id, validators=[item.node for item in spec.validators]),
+        earned=earned,
+    )
+
+
+def newest_records(rows: Iterable[Envelope], *, spec: RunSpec) -> dict[str, NodeRecord]:
+    """The newest record of each node; rows of others than they say are left out."""
+    found: dict[str, NodeRecord] = {}
+    for row in sorted(rows, key=lambda row: row.sequence):
+        try:
+            record = open_row(row, run=spec.run_id, buckets=spec.buckets)
+        except PeerError:
+            continue
+        if isinstance(record, NodeRecord) and record.node == row.signer:
+            found[record.node] = record
+    return found
+
+
+def build_roll(
+    spec: RunSpec,
+    *,
+    seen: Mapping[str, NodeRecord],
+    registrations: Mapping[str, Registration],
+    records: Records,
+    earned: Contributions,
+) -> list[Participant]:
+    """Put together what is known of each node; by role, then by what was earned."""
+    roles: dict[str, str] = {node: record.role for node, record in seen.items()}
+    roles |= {item.node: "validator" for item in spec.validators} | {item.node: "trainer" for item in spec.trainers}
+    payouts = {item.node: item.payout for item in (*spec.validators, *spec.trainers)}
+    everybody = {**roles, **dict.fromkeys(registrations.keys() - roles.keys(), "worker")}
+    roll = [
+        _participant(
+            node,
+            role,
+            seen=seen.get(node),
+            registration=registrations.get(node),
+            payout=payouts.get(node),
+            record=records.validators.get(node) if role == "validator" else records.workers.get(node),
+            earned=earned,
+        )
+        for node, role in everybody.items()
+    ]
+    return sorted(roll, key=lambda one: (_rank(one.role), -one.final - one.pending, one.node))
+
+
+def _rank(role: str) -> int:
+    return ROLES.index(role) if role in ROLES else len(ROLES)
+
+
+def _participant(
+    node: str,
+    role: str,
+    *,
+    seen: NodeRecord | None,
+    registration: Registration | None,
+    payout: str | None,
+    record: WorkerRecord | ValidatorRecord | None,
+    earned: Contributions,
+) -> Participant:
+    worker = record if isinstance(record, WorkerRecord) else WorkerRecord()
+    linked = payout or (registration.wallet if registration else None)
+    return Participant(
+        node=node,
+        role=role,
+        state=seen.state if seen else "unseen",
+        wallet=linked or (registration.claimed if registration else None),
+        is_linked=linked is not None,
+        since_block=registration.first_block if registration else None,
+        share=record.share if record else None,
+        judged=_judged(record),
+        strikes=worker.faults,
+        reasons=dict(worker.reasons),
+        final=_units(earned.final, node),
+        pending=_units(earned.pending, node),
+        hardware=seen.hardware if seen else "",
+        software=seen.software if seen else "",
+    )
+
+
+def _judged(record: WorkerRecord | ValidatorRecord | None) -> int:
+    match record:
+        case WorkerRecord():
+            return record.accepted + record.faults + record.soft
+        case ValidatorRecord():
+            return record.agreed + record.differed
+    return 0
+
+
+def _units(units: Mapping[tuple[str, str | None], int], node: str) -> int:
+    return sum(count for (owner, _), count in units.items() if owner == node)
+
+
+def count_states(roll: Sequence[Participant]) -> dict[str, int]:
+    """How many nodes of each role are online."""
+    return {role: sum(one.role == role and one.state == "online" for one in roll) for role in ROLES}
