@@ -28,8 +28,8 @@ from roles.shardcast.manifest import MAX_MANIFEST_BYTES, Sharded, check_manifest
 from roles.shardcast.shards import Layout, is_checkpoint_intact, is_shard_intact
 
 MANIFEST_FILE = ".manifest"
-DELTAS = ".deltas"
-"""Folder beside the checkpoints: what is fetched of deltas, by the checkpoint they lead to."""
+SCRATCH = ".deltas"
+"""Folder beside the checkpoints: deltas, and checkpoints on the way, by the checkpoint they lead to."""
 WRITE_BLOCK = 2**20
 
 
@@ -40,6 +40,7 @@ class Assembly:
         self.digest = manifest_digest(envelope)
         self.layout = Layout(manifest)
         self.final = into / self.digest
+        self.scratch = into / SCRATCH / self.digest
         self._partial = into / f".partial-{self.digest}"
         self.files = self._partial / "files"
         self._envelope = envelope
@@ -186,7 +187,7 @@ def prune_checkpoints(into: Path, *, keep: Collection[str]) -> None:
 
     The caller keeps what any reader of its own still has open (WGT-15), and what it is fetching just now.
     """
-    for folder in (into, into / DELTAS):
+    for folder in (into, into / SCRATCH):
         for path in folder.iterdir() if folder.is_dir() else ():
             name = path.name.removeprefix(".partial-")
             if len(name) == len(ZERO_DIGEST) and name not in keep and path.is_dir():

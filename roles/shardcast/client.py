@@ -239,26 +239,28 @@ class RelayClient:
         into = assembly.final.parent
         try:
             chain = await self._shortcuts.find(assembly.digest, into, below=below, relays=relays)
+            base = into / chain[0].base if chain else into
             for hint in chain[:-1]:
-                await self._step_over(hint, into, relays, fetched)
+                base = await self._step_over(hint, assembly.scratch, base=base, relays=relays, fetched=fetched)
             for hint in chain[-1:]:
-                await self._shortcuts.take(hint, assembly, relays=relays, fetched=fetched)
+                await self._shortcuts.take(hint, assembly, base=base, relays=relays, fetched=fetched)
         except (NodeError, OSError) as error:
             log.info("delta.unused", manifest=assembly.digest, reason=str(error))
+        finally:
+            await asyncio.to_thread(shutil.rmtree, assembly.scratch, ignore_errors=True)
 
-    async def _step_over(self, hint: DeltaHint, into: Path, relays: Sequence[NodeId], fetched: Fetched) -> None:
-        """Rebuild a checkpoint that lies on the way to the one wanted."""
-        async with self._fetching.setdefault(hint.target, asyncio.Lock()):
-            if await asyncio.to_thread((into / hint.target).exists):
-                return
-            middle = Assembly(into, *await self._fetch_manifest(hint.target, relays))
-            if not await asyncio.to_thread(middle.open):
-                raise TransportError("another process of this machine is at a checkpoint on the way")
-            try:
-                await self._shortcuts.take(hint, middle, relays=relays, fetched=fetched)
-                await asyncio.to_thread(middle.finish)
-            finally:
-                middle.close()
+    async def _step_over(
+        self, hint: DeltaHint, scratch: Path, *, base: Path, relays: Sequence[NodeId], fetched: Fetched
+    ) -> Path:
+        """Rebuild a checkpoint that lies on the way to the one wanted; its folder."""
+        middle = Assembly(scratch, *await self._fetch_manifest(hint.target, relays))
+        if not await asyncio.to_thread(middle.open):
+            raise TransportError("another process of this machine is at a checkpoint on the way")
+        try:
+            await self._shortcuts.take(hint, middle, base=base, relays=relays, fetched=fetched)
+            return await asyncio.to_thread(middle.finish)
+        finally:
+            middle.close()
 
 
 class _MemorySink:

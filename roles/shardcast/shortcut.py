@@ -19,7 +19,7 @@ from dht.envelope import Envelope
 from dht.errors import Malformed, NodeError, PeerError, TransportError
 from dht.identity import NodeId
 from roles.messages import CheckpointDelta
-from roles.shardcast.assembly import DELTAS, Assembly, load_checkpoint_manifest
+from roles.shardcast.assembly import Assembly, load_checkpoint_manifest
 from roles.shardcast.delta import FolderBase
 from roles.shardcast.errors import WrongBytes
 from roles.shardcast.gather import ShardGatherer
@@ -103,27 +103,26 @@ class Shortcuts:
         except (PeerError, TransportError):
             return set()
 
-    async def take(self, hint: DeltaHint, assembly: Assembly, *, relays: Sequence[NodeId], fetched: Fetched) -> None:
-        """Fetch a delta and fill the assembly with what it rebuilds; shards done stay done.
+    async def take(
+        self, hint: DeltaHint, assembly: Assembly, *, base: Path, relays: Sequence[NodeId], fetched: Fetched
+    ) -> None:
+        """Fetch a delta and fill the assembly with what it makes of `base`, a checkpoint's folder; shards done stay done.
 
         Raises NodeError or OSError when that does not go; a delta that does not fit its base is said and never tried
         again.
         """
-        into = assembly.final.parent
         envelope, row = await self._fetch_row(hint, relays)
-        folder = await self._fetch(envelope, row, into, relays=relays, fetched=fetched)
+        folder = await self._fetch(envelope, row, assembly.scratch, relays=relays, fetched=fetched)
         try:
             await rebuild(
                 assembly.layout,
                 lambda index: assembly.writer(index) if index in assembly.missing else None,
-                base=FolderBase(into / hint.base),
+                base=FolderBase(base),
                 delta=[folder / file.name for file in row.files],
             )
         except (Malformed, WrongBytes) as error:
-            await self._blame(hint, envelope, into / hint.base, error)
+            await self._blame(hint, envelope, base, error)
             raise
-        finally:
-            await asyncio.to_thread(shutil.rmtree, folder.parent, ignore_errors=True)
 
     async def _fetch_row(self, hint: DeltaHint, relays: Sequence[NodeId]) -> tuple[Envelope, CheckpointDelta]:
         trouble = "no relay is known"
@@ -141,10 +140,10 @@ class Shortcuts:
         raise TransportError(f"no relay has the row of delta {hint.delta[:12]}: {trouble}")
 
     async def _fetch(
-        self, envelope: Envelope, row: CheckpointDelta, into: Path, *, relays: Sequence[NodeId], fetched: Fetched
+        self, envelope: Envelope, row: CheckpointDelta, scratch: Path, *, relays: Sequence[NodeId], fetched: Fetched
     ) -> Path:
         """The folder of the delta's file, every shard verified."""
-        parcel = Assembly(into / DELTAS / row.target, envelope, row)
+        parcel = Assembly(scratch, envelope, row)
         await asyncio.to_thread(shutil.rmtree, parcel.final, ignore_errors=True)  # of a kill before it was applied
         if not await asyncio.to_thread(parcel.open):
             raise TransportError("another process of this machine fetches that delta")

@@ -41,7 +41,7 @@ class Deltas:
     def make(self, step: int) -> tuple[Envelope, Path] | None:
         """The signed row and the folder of the delta to a checkpoint, the one made before a restart if there is one.
 
-        None when the checkpoint itself is the shorter way, or its parent is not here. Raises OSError.
+        None when the checkpoint itself is the shorter way, its parent is not here, or the disk does not take the delta.
         """
         if not self._spec.broadcast.delta or step == 0:
             return None
@@ -50,7 +50,11 @@ class Deltas:
             return None
         ends = manifest_digest(base), manifest_digest(target)
         kept = self._kept(step, ends)
-        return (kept, self._folder / str(step)) if kept is not None else self._make(step, ends)
+        try:
+            return (kept, self._folder / str(step)) if kept is not None else self._make(step, ends)
+        except OSError as error:
+            log.warning("delta.failed", step=step, why=str(error))
+            return None
 
     def prune(self) -> None:
         """Delete the deltas of checkpoints that are not kept."""

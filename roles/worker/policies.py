@@ -6,7 +6,6 @@ Sampling takes what is ready between two submissions; it never waits for a fetch
 from __future__ import annotations
 
 import asyncio
-import shutil
 import time
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from ledger.records import Commit
 from roles.observer import Observer
 from roles.ports import Relays
 from roles.receipts import Receipts
+from roles.shardcast.assembly import prune_checkpoints
 from roles.trusted import TrustedState
 from roles.worker.generation import HeldPolicy
 
@@ -37,6 +37,7 @@ class Policies:
         self._folder = folder
         self._watch = observer.watch()
         self.newest: HeldPolicy | None = None
+        self._fetching = ""
         self.bad: set[str] = set()
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -57,7 +58,7 @@ class Policies:
         return newer[: self._trusted.spec.training.async_level + 1]
 
     async def _fetch(self, commit: Commit) -> bool:
-        started = time.monotonic()
+        started, self._fetching = time.monotonic(), commit.manifest
         try:
             async with asyncio.timeout(FETCH_TIMEOUT):
                 path = await self._relays.fetch_checkpoint(commit.manifest, self._folder)
@@ -71,8 +72,7 @@ class Policies:
         return True
 
     def prune(self, keep: HeldPolicy) -> None:
-        """Delete all checkpoints but the one in use and the newest, and what is half fetched of others. Blocking."""
-        wanted = {keep.manifest, self.newest.manifest if self.newest else keep.manifest}
-        for folder in self._folder.iterdir():
-            if folder.is_dir() and not folder.name.startswith(".") and folder.name not in wanted:
-                shutil.rmtree(folder, ignore_errors=True)
+        """Delete all checkpoints, half-fetched ones too, but the one in use, the newest, and what is being fetched.
+        Blocking."""
+        newest = self.newest.manifest if self.newest else keep.manifest
+        prune_checkpoints(self._folder, keep={keep.manifest, newest, self._fetching})

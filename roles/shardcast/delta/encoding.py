@@ -105,7 +105,8 @@ def _estimate(base: Path, new: Path, plan: Plan) -> int:
     blocks = [(entry.file.name, block) for entry in plan.files for block in plan_blocks(entry)]
     shared = [(name, block) for name, block in blocks if block.base >= 0]
     alone = sum(block.size for _, block in blocks if block.base < 0)
-    chosen = [shared[i * len(shared) // SLICES] for i in range(min(SLICES, len(shared)))] if shared else []
+    count = min(SLICES, len(shared))
+    chosen = [shared[number * len(shared) // count] for number in range(count)]
     read = coded = 0
     for name, block in chosen:
         part = replace(block, size=min(block.size, SLICE))

@@ -128,10 +128,11 @@ async def test_load_checkpoint_manifest__none_once_a_byte_is_wrong_ckpt_02(tmp_p
 
 def test_prune_checkpoints__keeps_what_it_is_told(tmp_path: Path) -> None:
     kept, gone = "a" * 64, "b" * 64
-    for name in (kept, gone, f".partial-{gone}", "notes"):
-        (tmp_path / name).mkdir()
+    for name in (kept, gone, f".partial-{gone}", "notes", f".deltas/{gone}", f".deltas/{kept}"):
+        (tmp_path / name).mkdir(parents=True)
     prune_checkpoints(tmp_path, keep=[kept])
-    assert {path.name for path in tmp_path.iterdir()} == {kept, "notes"}
+    assert {path.name for path in tmp_path.iterdir()} == {kept, "notes", ".deltas"}
+    assert [path.name for path in (tmp_path / ".deltas").iterdir()] == [kept]
 
 
 @pytest.mark.parametrize("shard_size", [1024, 4096, 65_536, 2**20])

@@ -104,6 +104,36 @@ def test_encode_delta__full_is_better(base: Path, tmp_path: Path) -> None:
     assert not encode_delta(base, new, tmp_path / "delta").is_worthwhile
 
 
+def test_encode_worthwhile__same_bytes(base: Path, new: Path, tmp_path: Path) -> None:
+    report = encode_worthwhile(base, new, tmp_path / "delta")
+    assert report == encode_delta(base, new, tmp_path / "plain")
+    assert (tmp_path / "delta").read_bytes() == (tmp_path / "plain").read_bytes()
+
+
+@pytest.mark.parametrize("step", [10.0, 0.005])
+def test_encode_worthwhile__none_when_nearly_all_changed__wgt_22(base: Path, tmp_path: Path, step: float) -> None:
+    new = make_checkpoint(tmp_path / "new", make_tensors(step=step))
+    assert encode_worthwhile(base, new, tmp_path / "delta") is None
+    assert not list(tmp_path.glob("*delta*"))
+
+
+def test_encode_worthwhile__none_past_the_share_though_the_sample_was_small(base: Path, tmp_path: Path) -> None:
+    new = make_checkpoint(tmp_path / "new", make_tensors(step=1e-5))
+    assert encode_worthwhile(base, new, tmp_path / "delta", most_share=0.005) is None
+    assert not list(tmp_path.glob("*delta*"))
+
+
+def test_encode_worthwhile__none_without_a_base(base: Path, tmp_path: Path) -> None:
+    (tmp_path / "none").mkdir()
+    assert encode_worthwhile(tmp_path / "none", base, tmp_path / "delta") is None
+
+
+def test_decode_files__other_files_than_the_manifest_lists(base: Path, new: Path, tmp_path: Path) -> None:
+    encode_delta(base, new, tmp_path / "delta")
+    with (tmp_path / "delta").open("rb") as source, pytest.raises(Malformed, match="other files"):
+        next(decode_files(source, FolderBase(base), files=[FileEntry(name="config.json", size=13)]))
+
+
 def test_encode_delta__no_checkpoint(base: Path, tmp_path: Path) -> None:
     (tmp_path / "none").mkdir()
     with pytest.raises(ValueError, match="holds 0 files"):
@@ -157,6 +187,7 @@ def make_plan(
         make_plan(spans=(("bf16", 1), ("bytes", 1))),
         make_plan(spans=(("literal", 2**40),), size=2**40),
         Plan(files=make_plan().files * 2),
+        Plan(files=tuple(make_plan(name=n, size=3000, spans=(("literal", 1),) * 3000).files[0] for n in "ab")),
     ],
 )
 def test_apply_delta__plan_refused(base: Path, tmp_path: Path, plan: Plan) -> None:

@@ -1,0 +1,236 @@
+"""Checkpoints by deltas, over real relays on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+import torch
+from safetensors.torch import save_file
+
+from dht.envelope import Envelope
+from roles.shardcast.delta import encode_delta
+from roles.shardcast.link import DeltaHint, RelayInfo
+from roles.shardcast.manifest import build_delta, build_manifest, manifest_digest, seal_manifest
+from roles.shardcast.shortcut import find_chain
+from tests.unit.roles.shardcast.network import RUN, TRAINER, ZERO, Network, running_network, wait_until
+
+SHARD = 65_536
+ELEMENTS = 200_000
+SOMEBODY = RelayInfo("somebody", "http://127.0.0.1:1")
+
+
+@dataclass
+class Line:
+    """Checkpoints one small step after another, each with its signed manifest and a delta from the one before."""
+
+    root: Path
+    folders: list[Path] = field(default_factory=list)
+    rows: list[Envelope] = field(default_factory=list)
+
+    def digest(self, step: int) -> str:
+        return manifest_digest(self.rows[step])
+
+    def delta(self, step: int, *, base: int | None = None, file: bytes | None = None) -> tuple[Envelope, Path]:
+        """The row and the folder of a delta to a step, from the one before unless said otherwise; `file` spoils it."""
+        base = step - 1 if base is None else base
+        folder = self.root / f"delta-{base}-{step}"
+        folder.mkdir(exist_ok=True)
+        encode_delta(self.folders[base], self.folders[step], folder / "delta")
+        if file is not None:
+            (folder / "delta").write_bytes(file)
+        row = build_delta(
+            folder / "delta",
+            run=RUN,
+            term=1,
+            step=step,
+            target=self.digest(step),
+            base=self.digest(base),
+            shard_size=1024,
+        )
+        return seal_manifest(TRAINER, row), folder
+
+
+def make_line(root: Path, *, steps: int) -> Line:
+    line, draw = Line(root), torch.Generator().manual_seed(3)
+    weights = torch.randn(ELEMENTS, generator=draw) * 0.05
+    parent = ZERO
+    for step in range(steps):
+        folder = root / f"checkpoint-{step}"
+        folder.mkdir(parents=True)
+        save_file({"half": weights.to(torch.bfloat16)}, folder / "model.safetensors", metadata={"format": "pt"})
+        (folder / "config.json").write_text("{}")
+        manifest = build_manifest(folder, run=RUN, term=1, step=step, parent=parent, shard_size=SHARD)
+        line.folders.append(folder)
+        line.rows.append(seal_manifest(TRAINER, manifest))
+        parent = line.digest(step)
+        weights = weights + 1e-6 * torch.randn(ELEMENTS, generator=draw)
+    return line
+
+
+@asynccontextmanager
+async def pulling(network: Network) -> AsyncIterator[None]:
+    async with asyncio.TaskGroup() as group:
+        tasks = network.start(group)
+        yield
+        for task in tasks:
+            task.cancel()
+
+
+async def publish(network: Network, line: Line, steps: Sequence[int], *, whole: bool = False) -> None:
+    """The first whole, the others by deltas, unless `whole`."""
+    origin = network.client(TRAINER).origin
+    for step in steps:
+        delta = None if step == steps[0] else line.delta(step)
+        await origin.publish(line.rows[step], line.folders[step], delta=delta, whole=whole)
+
+
+def is_same(fetched: Path, source: Path) -> bool:
+    return all((fetched / path.name).read_bytes() == path.read_bytes() for path in source.iterdir())
+
+
+def fetches(log: Sequence[Mapping[str, Any]]) -> list[tuple[bool, bool]]:
+    """Of each fetch, whether shards came, and whether deltas did."""
+    return [(bool(e["full"]), bool(e["delta"])) for e in log if e["event"] == "checkpoint.fetched"]
+
+
+@pytest.fixture
+def line(tmp_path: Path) -> Line:
+    return make_line(tmp_path / "line", steps=4)
+
+
+async def test_fetch_checkpoint__by_delta_from_the_one_held(tmp_path: Path, line: Line) -> None:
+    async with running_network(tmp_path) as network, pulling(network):
+        client, into = network.client(), tmp_path / "into"
+        await publish(network, line, [0])
+        await client.fetch_checkpoint(line.digest(0), into)
+        await network.client(TRAINER).put_checkpoint(line.rows[1], line.folders[1], delta=line.delta(1), whole=False)
+        with structlog.testing.capture_logs() as log:
+            fetched = await client.fetch_checkpoint(line.digest(1), into)
+        assert is_same(fetched, line.folders[1])
+        assert fetches(log) == [(False, True)]
+        assert sum(client.received(line.digest(1)).values()) == (line.root / "delta-0-1" / "delta").stat().st_size
+
+
+async def test_fetch_checkpoint__node_that_missed_two_follows_the_chain(tmp_path: Path, line: Line) -> None:
+    async with running_network(tmp_path) as network, pulling(network):
+        await publish(network, line, [0, 1, 2, 3])
+        shutil.copytree(line.folders[0], tmp_path / "into" / line.digest(0))
+        with structlog.testing.capture_logs() as log:
+            fetched = await network.client().fetch_checkpoint(line.digest(3), tmp_path / "into")
+        assert is_same(fetched, line.folders[3])
+        assert [path.name for path in (tmp_path / "into" / ".deltas").iterdir()] == []
+        assert len(list((tmp_path / "into").iterdir())) == 3
+        assert fetches(log) == [(False, True)]
+
+
+async def test_fetch_checkpoint__late_joiner_gets_shards_that_relays_rebuilt(tmp_path: Path, line: Line) -> None:
+    async with running_network(tmp_path) as network, pulling(network):
+        await publish(network, line, [0])
+        received = sum(relay.counters.bytes_received for relay in network.relays)
+        await publish(network, line, [0, 1])
+        sent = sum(relay.counters.bytes_received for relay in network.relays) - received
+        assert sent < 10_000
+        with structlog.testing.capture_logs() as log:
+            fetched = await network.client().fetch_checkpoint(line.digest(1), tmp_path / "into")
+        assert is_same(fetched, line.folders[1])
+        assert fetches(log) == [(True, False)]
+
+
+async def test_publish__anchor_is_sent_whole(tmp_path: Path, line: Line) -> None:
+    async with running_network(tmp_path) as network:  # no relay pulls or rebuilds
+        await publish(network, line, [0, 1], whole=True)
+        assert all(relay.counters.bytes_received > 2 * 400_000 for relay in network.relays)
+
+
+async def test_publish__relay_without_the_base_is_sent_the_shards(tmp_path: Path, line: Line) -> None:
+    async with running_network(tmp_path, relays=1) as network, pulling(network):
+        delta = line.delta(1)
+        await network.client(TRAINER).put_checkpoint(line.rows[1], line.folders[1], delta=delta, whole=False)
+        assert network.relays[0].shelf.held(next(iter(network.relays[0].shelf.catalogue))) == 7
+
+
+async def test_run__relay_that_is_sent_nothing_rebuilds_too(tmp_path: Path, line: Line) -> None:
+    async with running_network(tmp_path, relays=3) as network, pulling(network):
+        await publish(network, line, [0])
+        await wait_until(lambda: all(len(r.shelf.store) >= 7 for r in network.relays))
+        pulled = [relay.counters.bytes_pulled for relay in network.relays]
+        await publish(network, line, [0, 1])
+        await wait_until(lambda: all(len(r.shelf.catalogue) == 2 for r in network.relays))
+        newest = [next(iter(relay.shelf.catalogue)) for relay in network.relays]
+        await wait_until(lambda: not any(r.shelf.missing(n) for r, n in zip(network.relays, newest, strict=True)))
+        now = [relay.counters.bytes_pulled for relay in network.relays]
+        assert all(after - before < 10_000 for after, before in zip(now, pulled, strict=True))
+
+
+async def test_take__corrupted_delta_is_refused_and_the_shards_are_fetched(tmp_path: Path, line: Line) -> None:
+    line.delta(1)
+    data = bytearray((line.root / "delta-0-1" / "delta").read_bytes())
+    data[len(data) // 2] ^= 1
+    async with running_network(tmp_path) as network, pulling(network):
+        await publish(network, line, [0])
+        into = tmp_path / "into"
+        client = network.client()
+        await client.fetch_checkpoint(line.digest(0), into)
+        with structlog.testing.capture_logs() as log:
+            bad = line.delta(1, file=bytes(data))
+            await network.client(TRAINER).put_checkpoint(line.rows[1], line.folders[1], delta=bad, whole=False)
+            fetched = await client.fetch_checkpoint(line.digest(1), into)
+        assert is_same(fetched, line.folders[1])
+        assert fetches(log)[0][0]
+        blamed = [event for event in log if event["event"] == "delta.refused"]
+        assert {event["trainer"] for event in blamed} == {TRAINER.node}
+        assert len(blamed) >= 3  # both relays and the client
+        assert (into / line.digest(0)).exists()
+        assert not list((into / ".deltas").rglob("delta"))
+
+
+async def test_take__damaged_base_goes_and_the_delta_stands(tmp_path: Path, line: Line) -> None:
+    async with running_network(tmp_path) as network, pulling(network):
+        await publish(network, line, [0])
+        into, client = tmp_path / "into", network.client()
+        base = await client.fetch_checkpoint(line.digest(0), into)
+        data = bytearray((base / "model.safetensors").read_bytes())
+        data[5000] ^= 1
+        (base / "model.safetensors").write_bytes(data)
+        await publish(network, line, [0, 1])
+        with structlog.testing.capture_logs() as log:
+            fetched = await client.fetch_checkpoint(line.digest(1), into)
+        assert is_same(fetched, line.folders[1])
+        assert not base.exists()
+        assert [e["event"] for e in log if e["log_level"] == "warning"] == ["checkpoint.damaged"]
+
+
+def hint(base: str, target: str, size: int) -> DeltaHint:
+    return DeltaHint(f"{base}{target}", base, target, size, SOMEBODY)
+
+
+HINTS = [hint("a", "b", 5), hint("b", "c", 5), hint("a", "c", 12), hint("c", "d", 5), hint("d", "c", 1)]
+
+
+@pytest.mark.parametrize(
+    ("held", "target", "below", "chain"),
+    [
+        ("a", "c", 100, ["ab", "bc"]),
+        ("a", "d", 100, ["ab", "bc", "cd"]),
+        ("ab", "d", 100, ["bc", "cd"]),
+        ("a", "d", 15, []),
+        ("x", "d", 100, []),
+        ("a", "a", 100, []),
+    ],
+)
+def test_find_chain__cheapest(held: str, target: str, below: float, chain: list[str]) -> None:
+    assert [one.delta for one in find_chain(HINTS, target, set(held), below=below)] == chain
+
+
+def test_find_chain__not_too_long() -> None:
+    hints = [hint(a, b, 1) for a, b in zip("abcde", "bcdef", strict=True)]
+    assert find_chain(hints, "f", {"a"}, below=100) == []
+    assert len(find_chain(hints, "f", {"b"}, below=100)) == 4
