@@ -6,12 +6,9 @@ length-prefixed bytes; their secret half never comes here. ERC-1271 contract wal
 
 from __future__ import annotations
 
-import json
-import os
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import base58
@@ -29,7 +26,6 @@ NO_ADDRESS = "0x" + "0" * 40
 PEER_ID_PREFIX = bytes.fromhex("002408011220")
 """Identity multihash of 36 bytes: a libp2p protobuf key of type Ed25519 and 32 bytes."""
 HALF_ORDER = 0x7FFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF5D576E7357A4501DDFE92F46681B20A0
-MAX_KEY_FILE = 8192
 DOMAIN_FIELDS = [
     {"name": "name", "type": "string"},
     {"name": "version", "type": "string"},
@@ -101,37 +97,6 @@ def address_of(key: bytes) -> str:
         return str(Account.from_key(key).address)
     except Exception as error:  # eth-keys and coincurve raise different classes
         raise WalletError("not a secp256k1 secret key") from error
-
-
-def save_keystore(path: Path, key: bytes, password: str) -> None:
-    """Write an encrypted V3 key store, mode 0600. Raises WalletError when the file exists."""
-    _write_new(path, json.dumps(Account.encrypt(key, password)) + "\n")
-
-
-def load_keystore(path: Path, password: str) -> bytes:
-    """Secret key of a V3 key store. Raises WalletError for a missing file or a wrong password."""
-    try:
-        return bytes(Account.decrypt(_read(path), password))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise WalletError(f"{path} is no key store, or the password is wrong") from error
-
-
-def save_key(path: Path, key: bytes) -> None:
-    """Write an operator's secret key as hex, mode 0600, unencrypted. Raises WalletError when the file exists."""
-    _write_new(path, key.hex() + "\n")
-
-
-def load_key(path: Path) -> bytes:
-    """Secret key from a hex file. Raises WalletError for a missing or malformed file, or one others can read."""
-    text = _read(path).strip().removeprefix("0x")
-    if path.stat().st_mode & 0o077:
-        raise WalletError(f"{path} can be read by others: chmod 600 {path}")
-    try:
-        key = bytes.fromhex(text)
-    except ValueError as error:
-        raise WalletError(f"{path} is not a key file: expected 64 hex digits") from error
-    address_of(key)
-    return key
 
 
 def registration_message(
@@ -239,26 +204,3 @@ def _typed_data(domain: Domain, kind: str, fields: list[dict[str, str]], message
         },
         "message": message,
     }
-
-
-def _write_new(path: Path, text: str) -> None:
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError as error:
-        raise WalletError(f"{path} exists already; remove it first if you really mean to lose that key") from error
-    except OSError as error:
-        raise WalletError(f"cannot create {path}: {error.strerror}") from error
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _read(path: Path) -> str:
-    try:
-        with path.open() as file:
-            return file.read(MAX_KEY_FILE)
-    except OSError as error:
-        raise WalletError(f"cannot read the key file {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise WalletError(f"{path} is not a key file: expected 64 hex digits") from error

@@ -21,7 +21,6 @@ from dht.errors import TransportError
 from dht.identity import NodeKey
 from dht.peers import check_transport
 from dht.records import Publisher, unix_ms
-from ledger.wallet import load_key
 from node import __version__
 from node.actors import Actor, Parts, build_relay, build_trainer, build_validator, build_worker, check_relay
 from node.config import NodeConfig
@@ -35,6 +34,7 @@ from node.joining import fetch_spec, find_join, join_ledger
 from node.log import EventStream, quiet_libraries
 from node.registration import Registrar, read_wallet
 from node.relay_book import RelayBook
+from node.secrets import read_operator_key
 from node.status.client import write_status_file
 from node.status.knowledge import Knowledge
 from node.status.server import status_server
@@ -97,7 +97,7 @@ class Node:
 
     async def _join(self, stack: AsyncExitStack, key: NodeKey, join: JoinString) -> Parts:
         config = self._config
-        operator = load_key(config.operator_key.expanduser()) if config.operator_key else None
+        operator = read_operator_key(config)
         self._phase = "connecting"
         directory = await stack.enter_async_context(self._open_directory(join))
         self._directory = directory
@@ -334,8 +334,7 @@ async def build_actor(parts: Parts) -> Actor:
 def check_settings(config: NodeConfig, join: JoinString) -> None:
     """Say what is wrong with the settings before a key is made or anything opened. Raises ConfigError, LedgerError."""
     read_wallet(config)
-    if config.operator_key:
-        load_key(config.operator_key.expanduser())
+    read_operator_key(config)
     if config.key is not None or config.key_path.exists():
         NodeKey.load(config.key_path)
     for address in config.announce:

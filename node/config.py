@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from node.defaults import MAX_CONFIG_BYTES
+from node.defaults import MAX_CONFIG_BYTES, MAX_FEE_GWEI
 from node.errors import ConfigError, UsageError
 from node.secrecy import is_private_key
 
@@ -48,6 +48,22 @@ class NodeConfig(BaseModel):
         default=None, description="File with the password of an encrypted wallet file."
     )
     operator_key: Path | None = Field(default=None, description="Key file of the operator account that pays gas.")
+    operator_password_file: Path | None = Field(
+        default=None, description="File with the password of an encrypted operator key."
+    )
+    confirmations: int = Field(
+        default=0,
+        ge=0,
+        le=256,
+        description="How deep a block of the ledger must lie before the node acts on it; 0 means 1 on a development "
+        "chain and 3 elsewhere.",
+    )
+    max_fee_gwei: int = Field(
+        default=MAX_FEE_GWEI,
+        ge=0,
+        le=10**9,
+        description="The most a transaction offers for a unit of gas; 0 means no limit.",
+    )
     model: Path | None = Field(
         default=None, description="Folder of the base model (trainer); the built-in one when not given."
     )
@@ -82,13 +98,15 @@ class NodeConfig(BaseModel):
     log_level: Literal["debug", "info", "warning"] = Field(default="info", description="What the terminal shows.")
 
     @field_validator(
-        "join", "spec", "key", "wallet", "wallet_password_file", "operator_key", "model", "http_url", mode="before"
+        *("join", "spec", "key", "wallet", "wallet_password_file", "operator_key", "operator_password_file"),
+        *("model", "http_url"),
+        mode="before",
     )
     @classmethod
     def _is_given(cls, value: object) -> object:
         return None if value == "" else value  # as `init` writes it where nothing is set
 
-    @field_validator("wallet", "wallet_password_file", "key", "operator_key", mode="before")
+    @field_validator("wallet", "wallet_password_file", "key", "operator_key", "operator_password_file", mode="before")
     @classmethod
     def _is_no_secret(cls, value: object) -> object:
         if is_private_key(str(value)):

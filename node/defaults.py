@@ -70,3 +70,12 @@ MAX_CONFIG_BYTES = 256 * 1024
 
 OBSERVER_SECONDS = 0.25
 """Between two looks at ledger and DHT on one machine; a step takes about a second there."""
+
+DEVELOPMENT_CHAINS = (1337, 31337)
+"""Chain ids of chains that make a block for each transaction and lose none: waiting for more would never end."""
+
+CONFIRMATIONS = 3
+"""Blocks, its own included, that a block of any other chain needs before a node acts on it."""
+
+MAX_FEE_GWEI = 500
+"""The most that a transaction offers for a unit of gas, where the settings say nothing."""

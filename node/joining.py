@@ -14,7 +14,7 @@ from ledger.errors import LedgerError, LedgerMismatch, LedgerUnavailable
 from node.config import NodeConfig
 from node.errors import ConfigError
 from node.join import JoinString, check_places, read_join
-from node.ledger_access import open_ledger
+from node.ledger_access import open_ledger, policy_of
 from node.relay_book import RelayBook
 from node.running import patiently
 from node.secrecy import shown_url
@@ -102,7 +102,10 @@ async def join_ledger(config: NodeConfig, spec: RunSpec, urls: tuple[str, ...], 
     """Connect to the run's contract, wait for it when it is down, and check its terms. Raises ConfigError, LedgerError."""
 
     async def attempt() -> LedgerClient:
-        return await open_ledger(spec, urls, operator_key=key, state=config.home / "ledger", patience=5.0)
+        policy = policy_of(config, spec.ledger.chain_id)
+        return await open_ledger(
+            spec, urls, operator_key=key, state=config.home / "ledger", patience=5.0, policy=policy
+        )
 
     ledger = await patiently(
         attempt,

@@ -6,6 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ledger.client import LedgerClient
+from ledger.policy import GWEI, ChainPolicy
+from ledger.rpc import PATIENCE_SECONDS
+from node.config import NodeConfig
+from node.defaults import CONFIRMATIONS, DEVELOPMENT_CHAINS, MAX_FEE_GWEI
 from node.errors import ConfigError
 from roles.spec import RunSpec
 
@@ -16,13 +20,13 @@ async def open_ledger(
     *,
     operator_key: bytes | None = None,
     state: Path | None = None,
-    patience: float | None = None,
+    patience: float = PATIENCE_SECONDS,
+    policy: ChainPolicy | None = None,
 ) -> LedgerClient:
     """Connect to the contract the spec names and check that it is that one. Raises LedgerError, ConfigError."""
     if not urls:
         raise ConfigError("no ledger end-point is known: add --rpc URL, or use a join string that has rpc=")
     ledger = spec.ledger
-    extra = {} if patience is None else {"patience": patience}
     return await LedgerClient.connect(
         urls,
         contract=ledger.contract,
@@ -32,5 +36,17 @@ async def open_ledger(
         chain_id=ledger.chain_id,
         code_hash=ledger.code_hash,
         deployment_block=ledger.deployment_block_hash,
-        **extra,
+        patience=patience,
+        policy=policy or default_policy(ledger.chain_id),
     )
+
+
+def default_policy(chain_id: int) -> ChainPolicy:
+    """How careful to be with a chain where no settings say it."""
+    return ChainPolicy(1 if chain_id in DEVELOPMENT_CHAINS else CONFIRMATIONS, MAX_FEE_GWEI * GWEI)
+
+
+def policy_of(config: NodeConfig, chain_id: int) -> ChainPolicy:
+    """How careful the settings ask to be."""
+    usual = default_policy(chain_id)
+    return ChainPolicy(config.confirmations or usual.confirmations, config.max_fee_gwei * GWEI)

@@ -16,10 +16,11 @@ from dht.errors import TransportError
 from dht.identity import NodeKey
 from ledger.client import LedgerClient
 from ledger.records import Registration
-from ledger.wallet import address_of, checked_address, load_key, load_keystore, sign_registration
+from ledger.wallet import address_of, checked_address, sign_registration
 from node.config import NodeConfig
 from node.errors import ConfigError
 from node.running import patiently
+from node.secrets import read_secret
 from roles.shardcast.client import RelayClient
 from roles.spec import RunSpec
 
@@ -47,20 +48,8 @@ def read_wallet(config: NodeConfig) -> Wallet:
     path = Path(text).expanduser()
     if not path.is_file():
         raise ConfigError(f"the wallet {text[:80]!r} is neither an address (0x and 40 hex digits) nor a key file")
-    if path.stat().st_size > 8192 or path.read_bytes()[:1] == b"{":
-        key = load_keystore(path, _password(config, path))
-    else:
-        key = load_key(path)
+    key = read_secret(path, config.wallet_password_file)
     return Wallet(key=key, address=address_of(key))
-
-
-def _password(config: NodeConfig, path: Path) -> str:
-    if config.wallet_password_file is None:
-        raise ConfigError(f"{path} is encrypted: name the file with its password by --wallet-password-file")
-    try:
-        return config.wallet_password_file.expanduser().read_text().rstrip("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read the password file {config.wallet_password_file}: {error}") from error
 
 
 def needs_registration(held: Registration | None, wallet: Wallet) -> bool:

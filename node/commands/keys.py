@@ -48,7 +48,8 @@ def _node(path: Path, *, make: bool) -> int:
 
 
 def _operator(path: Path, *, make: bool) -> int:
-    from ledger.wallet import address_of, load_key, new_key, save_key
+    from ledger.keystore import load_key, save_key
+    from ledger.wallet import address_of, new_key
 
     if make:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -50,7 +50,7 @@ def main(words: Sequence[str]) -> int:
 async def _create(options: argparse.Namespace) -> int:
     from dht.encoding import encode
     from ledger.client import create_run
-    from ledger.wallet import load_key
+    from ledger.keystore import load_key
     from node.errors import ConfigError, UsageError
     from node.run_creation import NOWHERE, build_spec, default_model, operators_of, read_draft
 

@@ -23,7 +23,14 @@ GROUPS = {
     "who you are": ("wallet", "wallet_password_file", "key", "data"),
     "finding the run": ("peer", "relay", "rpc", "spec"),
     "being found": ("host", "port", "announce", "http_port", "http_url"),
-    "trainers, validators and sponsors": ("operator_key", "model", "sponsor", "sponsor_hourly"),
+    "trainers, validators and sponsors": (
+        "operator_key",
+        "operator_password_file",
+        "model",
+        "sponsor",
+        "sponsor_hourly",
+    ),
+    "the ledger": ("confirmations", "max_fee_gwei"),
 }
 """What is not named here stands under `machine`."""
 METAVARS = {"role": "ROLE", "join": "RUN", "rpc": "URL", "relay": "URL", "http_url": "URL", "wallet": "WALLET"}

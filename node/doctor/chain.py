@@ -10,12 +10,13 @@ from dht.errors import NodeError
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError, LedgerUnavailable
 from ledger.records import Block
-from ledger.wallet import address_of, load_key
+from ledger.wallet import address_of
 from node.config import NodeConfig
 from node.doctor.finding import Finding, fault, ok, skipped, warning
 from node.doctor.network import CLOCK_FIX
 from node.ledger_access import open_ledger
 from node.secrecy import shown_url
+from node.secrets import OPERATOR_PASSWORD, read_secret
 from roles.spec import RunSpec
 
 PATIENCE = 4.0
@@ -87,7 +88,7 @@ async def _check_balance(config: NodeConfig, spec: RunSpec, urls: Sequence[str])
     if config.operator_key is None:
         return skipped("balance", "no operator key is named, so nothing is paid from here")
     try:
-        key = load_key(config.operator_key.expanduser())
+        key = read_secret(config.operator_key.expanduser(), config.operator_password_file, OPERATOR_PASSWORD)
     except (NodeError, LedgerError):
         return skipped("balance", "the operator key cannot be read")
     async with await open_ledger(spec, urls, operator_key=key, patience=PATIENCE) as ledger:

@@ -10,10 +10,11 @@ from pathlib import Path
 from dht.errors import NodeError
 from dht.identity import NodeKey
 from ledger.errors import LedgerError
-from ledger.wallet import address_of, load_key
+from ledger.wallet import address_of
 from node.config import NodeConfig
 from node.doctor.finding import Finding, fault, ok, skipped, warning
 from node.registration import read_wallet
+from node.secrets import OPERATOR_PASSWORD, read_secret
 
 SIGNERS = ("trainer", "validator")
 """Roles that pay gas themselves."""
@@ -49,7 +50,9 @@ def check_operator_key(config: NodeConfig) -> Finding:
             )
         return skipped("operator key", f"a {config.role} needs none")
     return _check_key(
-        "operator key", config.operator_key.expanduser(), lambda path: f"address {address_of(load_key(path))}"
+        "operator key",
+        config.operator_key.expanduser(),
+        lambda path: f"address {address_of(read_secret(path, config.operator_password_file, OPERATOR_PASSWORD))}",
     )
 
 

@@ -10,19 +10,16 @@ from eth_account import Account
 from eth_account.messages import encode_typed_data
 
 from ledger.errors import WalletError
+from ledger.keystore import load_key, load_keystore, save_key, save_keystore
 from ledger.wallet import (
     Domain,
     address_of,
     check_node_signature,
     checked_address,
-    load_key,
-    load_keystore,
     new_key,
     node_from_public_key,
     public_key_from_node,
     recover_typed_data,
-    save_key,
-    save_keystore,
     sign_typed_data,
     tally_typed_data,
 )

@@ -14,8 +14,9 @@ import pytest
 from dht.directory import HivemindDirectory
 from dht.identity import NodeKey
 from dht.peers import PeerInfo
+from ledger.keystore import save_key
 from ledger.records import Block
-from ledger.wallet import new_key, save_key
+from ledger.wallet import new_key
 from node.app import LIFETIMES, LIMITS
 from node.cli import main
 from node.config import NodeConfig

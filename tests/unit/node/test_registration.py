@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from ledger.errors import WalletError
+from ledger.keystore import save_key, save_keystore
 from ledger.records import Registration
-from ledger.wallet import address_of, save_key, save_keystore
+from ledger.wallet import address_of
 from node.config import NodeConfig
 from node.errors import ConfigError
 from node.registration import Wallet, needs_registration, read_wallet

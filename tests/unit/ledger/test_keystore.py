@@ -1,0 +1,68 @@
+"""Keys on disk: who can open them, and what a hostile file may cost."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from eth_account import Account
+
+from ledger.errors import WalletError
+from ledger.keystore import is_encrypted, load_keystore, load_secret, save_key, stated_address
+from ledger.wallet import address_of, new_key
+
+KEY = new_key()
+CHEAP = json.dumps(Account.encrypt(KEY, "correct horse", kdf="pbkdf2", iterations=10))
+"""As a wallet program writes it, with few rounds: the tests need not wait."""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    path = tmp_path / "wallet.json"
+    path.write_text(CHEAP)
+    return path
+
+
+def never() -> str:
+    raise AssertionError("asked for a password")
+
+
+def test_load_secret__asks_only_for_an_encrypted_file(tmp_path: Path, store: Path) -> None:
+    save_key(tmp_path / "plain.key", KEY)
+    assert load_secret(tmp_path / "plain.key", never) == KEY
+    assert not is_encrypted(tmp_path / "plain.key")
+    assert load_secret(store, lambda: "correct horse") == KEY
+    with pytest.raises(WalletError, match="password is wrong") as refusal:
+        load_secret(store, lambda: "wrong horse")
+    assert "horse" not in str(refusal.value)
+
+
+def test_stated_address__needs_no_password(store: Path) -> None:
+    assert stated_address(store) == address_of(KEY)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        {"n": 2**40, "r": 8, "p": 1},
+        {"n": 2**18, "r": 8, "p": 64},
+        {"c": 10**12, "dklen": 32},
+        {"c": 10, "dklen": 2**31},
+        {"n": "many"},
+        {},
+    ],
+)
+def test_load_keystore__a_strangers_file_costs_little(store: Path, spoil: dict[str, object]) -> None:
+    held = json.loads(CHEAP)
+    held["crypto"]["kdfparams"] = {**({"salt": "00" * 32} if spoil else {}), **spoil}
+    store.write_text(json.dumps(held))
+    with pytest.raises(WalletError, match="no key store"):
+        load_keystore(store, "correct horse")
+
+
+@pytest.mark.parametrize("text", ["{}", "{", "[1]", "{" * 9000, '{"crypto": 3}', "\x00"])
+def test_load_keystore__junk(store: Path, text: str) -> None:
+    store.write_text(text)
+    with pytest.raises(WalletError):
+        load_keystore(store, "x")
