@@ -48,6 +48,11 @@ def event_topic(name: str) -> str:
     return "0x" + keccak(text=_signature(_entry("event", name))).hex()
 
 
+def event_names() -> tuple[str, ...]:
+    """Names of the registry's events."""
+    return tuple(entry["name"] for entry in built()["abi"] if entry["type"] == "event")
+
+
 def decode_event(name: str, topics: Sequence[str], data: str) -> dict[str, Any]:
     """Fields of a log that is event `name`. Raises LedgerError when it is not."""
     inputs = _entry("event", name)["inputs"]

@@ -6,38 +6,44 @@ Owns the mapping between records and the registry contract. Knows nothing of ste
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self, TypedDict
+from typing import Any, Self, TypedDict, Unpack
 
 from ledger import abi
 from ledger.base import BaseLedger
+from ledger.calls import (
+    PAYABLE,
+    arguments_of,
+    encode_token_call,
+    hex_bytes,
+    registration_arguments,
+    rotation_arguments,
+    strike_arguments,
+    tally_arguments,
+)
 from ledger.errors import LedgerError, LedgerRejected, LedgerUnavailable
 from ledger.event_file import EventFile
-from ledger.events import operator_tuples, parse_terms
+from ledger.events import EventLog, operator_tuples, parse_terms, term_tuple
 from ledger.policy import DEFAULT_POLICY, ChainPolicy
 from ledger.reader import RunReader
 from ledger.records import (
     Attestation,
     Block,
     Commit,
-    FinalRoot,
+    MoreTerms,
     Operator,
     Proposal,
     Registration,
     RegistrationRequest,
+    RotationRequest,
     RunTerms,
+    Strike,
 )
 from ledger.rpc import PATIENCE_SECONDS, ExpectedChain, Rpc, RpcError
 from ledger.rules import check_digest
 from ledger.sender import Sender
-from ledger.wallet import (
-    NO_ADDRESS,
-    Domain,
-    address_of,
-    checked_address,
-    public_key_from_node,
-)
+from ledger.wallet import Domain, address_of, checked_address
 
 MAX_RUNS_LISTED = 1000
 
@@ -164,13 +170,8 @@ class LedgerClient(BaseLedger):
         """Registrations in force, by node, now or as of block `until`. Not to be changed by the caller."""
         return await (await self._read()).registrations(until)
 
-    async def commits(self, from_step: int = 0) -> Sequence[Commit]:
-        """Committed checkpoints from `from_step` on, in order."""
-        return (await (await self._read()).events()).commits[from_step:]
-
-    async def final_roots(self) -> Sequence[FinalRoot]:
-        """Final tallies, by epoch."""
-        return tuple((await (await self._read()).events()).roots)
+    async def _log(self) -> EventLog:
+        return await (await self._read()).events()
 
     async def balance(self) -> int:
         """Wei the operator account holds."""
@@ -186,20 +187,32 @@ class LedgerClient(BaseLedger):
         epoch_checkpoints: int,
         epoch_max_seconds: int,
         round_seconds: int,
+        **more: Unpack[MoreTerms],
     ) -> RunTerms:
         """Open a run. Repeated with the same terms by the same owner it is a success (so a deployment resumes)."""
-        numbers = (quorum, epoch_checkpoints, epoch_max_seconds, round_seconds)
-        arguments = (check_digest(run), operator_tuples(validators), operator_tuples(trainers), *numbers)
+        wanted = RunTerms(
+            run=run,
+            owner=self._must_have_sender().address,
+            validators=tuple(validators),
+            trainers=tuple(trainers),
+            quorum=quorum,
+            epoch_checkpoints=epoch_checkpoints,
+            epoch_max_seconds=epoch_max_seconds,
+            round_seconds=round_seconds,
+            created_block=0,
+            **more,
+        )
+        operators = operator_tuples(validators), operator_tuples(trainers)
         try:
-            await self._send("create_run", *arguments)
+            await self._send("create_run", check_digest(run), term_tuple(wanted), *operators)
         except LedgerRejected as error:
             held = await self.terms(run) if error.reason == "run exists" else None
-            if held is None or not _is_same_run(held, self.operator, validators, trainers, numbers):
+            if held is None or replace(held, created_block=0) != wanted:
                 raise
         return await self.terms(run)
 
     async def _send_registration(self, request: RegistrationRequest) -> None:
-        await self._send("register", *_registration_arguments(request))
+        await self._send("register", *registration_arguments(request))
 
     async def _send_commit(self, commit: Commit) -> None:
         digests = check_digest(commit.manifest), check_digest(commit.parent)
@@ -207,7 +220,33 @@ class LedgerClient(BaseLedger):
         await self._send("commit_checkpoint", run, commit.term, commit.step, *digests, commit.final)
 
     async def _send_tally(self, proposal: Proposal, attestations: Sequence[Attestation]) -> None:
-        await self._send("finalise", _tally(proposal), [_signature_bytes(each.signature) for each in attestations])
+        await self._send("finalise", tally_arguments(proposal), [hex_bytes(each.signature) for each in attestations])
+
+    async def _send_rotation(self, request: RotationRequest) -> None:
+        await self._send("rotate", *rotation_arguments(request))
+
+    async def _send_strike(self, strike: Strike, attestations: Sequence[Attestation]) -> None:
+        signatures = [hex_bytes(each.signature) for each in attestations]
+        await self._send("strike", *strike_arguments(strike), signatures)
+
+    async def _call(self, name: str, *arguments: object) -> None:
+        value = 0
+        if name in PAYABLE:
+            amount = int(str(arguments[-1]))
+            value = await self._amount_to_send(amount)
+        await self._send(name, check_digest(self._must_have_run()), *arguments_of(name, arguments), value=value)
+
+    async def _amount_to_send(self, amount: int) -> int:
+        """Wei to send with a payment of the run's token; of another coin than the chain's, leave to take it is given."""
+        token = (await self.terms()).token
+        if token is None:
+            return amount
+        owner = self._must_have_sender().address
+        data = encode_token_call("allowance", owner, self.domain.contract)
+        answer = await self._rpc.call("eth_call", {"to": token, "data": data}, "latest")
+        if int(answer, 16) < amount:
+            await self._must_have_sender().send(token, encode_token_call("approve", self.domain.contract, amount))
+        return 0
 
     async def _send(self, name: str, *arguments: object, value: int = 0) -> None:
         await self._must_have_sender().send(self.domain.contract, abi.encode_call(name, *arguments), value)
@@ -267,6 +306,7 @@ async def create_run(
     epoch_checkpoints: int,
     epoch_max_seconds: int,
     round_seconds: int,
+    **more: Unpack[MoreTerms],
 ) -> RunTerms:
     """Open a run with `key` as its owner; see `LedgerClient.create_run`."""
     async with await LedgerClient.connect([url], contract=contract, operator_key=key) as client:
@@ -278,6 +318,7 @@ async def create_run(
             epoch_checkpoints=epoch_checkpoints,
             epoch_max_seconds=epoch_max_seconds,
             round_seconds=round_seconds,
+            **more,
         )
 
 
@@ -298,50 +339,3 @@ def _sender(
         # A key's nonces are the chain's, whatever the contract: one journal per key and chain.
         journal = state_dir / f"transaction-{chain_id}-{address_of(key)[2:].lower()}.json"
     return Sender(rpc, key, chain_id=chain_id, journal=journal, policy=policy)
-
-
-def _registration_arguments(request: RegistrationRequest) -> tuple[object, ...]:
-    return (
-        check_digest(request.run),
-        public_key_from_node(request.node),
-        request.wallet or NO_ADDRESS,
-        request.claimed or NO_ADDRESS,
-        request.nonce,
-        _signature_bytes(request.wallet_signature),
-        _signature_bytes(request.node_signature),
-    )
-
-
-def _signature_bytes(text: str) -> bytes:
-    try:
-        return bytes.fromhex(text)
-    except ValueError as error:
-        raise LedgerRejected("signature") from error
-
-
-def _tally(proposal: Proposal) -> tuple[object, ...]:
-    return (
-        check_digest(proposal.run),
-        proposal.epoch,
-        proposal.round,
-        proposal.closing_block,
-        check_digest(proposal.parent_root),
-        check_digest(proposal.root),
-        proposal.total,
-        check_digest(proposal.blob),
-    )
-
-
-def _is_same_run(
-    held: RunTerms,
-    owner: str | None,
-    validators: Sequence[Operator],
-    trainers: Sequence[Operator],
-    numbers: tuple[int, int, int, int],
-) -> bool:
-    return (
-        held.owner == owner
-        and held.validators == tuple(validators)
-        and held.trainers == tuple(trainers)
-        and (held.quorum, held.epoch_checkpoints, held.epoch_max_seconds, held.round_seconds) == numbers
-    )

@@ -2,35 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from eth_utils.address import to_checksum_address
 
-from ledger import abi
+from ledger import abi, changes
+from ledger.changes import Change
 from ledger.errors import LedgerError
-from ledger.records import Block, Commit, FinalRoot, Operator, RunTerms
-from ledger.rules import RegistrationEvent
+from ledger.records import ROLES, Block, Commit, FinalRoot, Operator, RunTerms
+from ledger.rules import NodeEvent, RegistrationEvent, RotationEvent
 from ledger.wallet import NO_ADDRESS, node_from_public_key, public_key_from_node
 
-TOPICS = {abi.event_topic(name): name for name in ("Registered", "Committed", "Finalised")}
+TOPICS = {abi.event_topic(name): name for name in abi.event_names() if name != "RunCreated"}
 """First topic of each event a reader follows, and its name."""
+
+Event = TypeVar("Event", NodeEvent, Commit, FinalRoot, Change)
 
 
 @dataclass(slots=True)
 class EventLog:
-    """A run's events in chain order, and how far they go."""
+    """A run's events in chain order, and how far they go: registrations and rotations, commits, roots, all others."""
 
-    registrations: list[RegistrationEvent] = field(default_factory=list)
+    registrations: list[NodeEvent] = field(default_factory=list)
     commits: list[Commit] = field(default_factory=list)
     roots: list[FinalRoot] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)
 
     def forget_from(self, block: int) -> None:
         """Drop what blocks from `block` on said: they are no longer on the chain."""
         self.registrations = [each for each in self.registrations if each.block < block]
         self.commits = [each for each in self.commits if each.block < block]
         self.roots = [each for each in self.roots if each.block < block]
+        self.changes = [each for each in self.changes if each.block < block]
+
+    def until(self, block: int) -> EventLog:
+        """What blocks up to and including `block` said."""
+        log = EventLog(self.registrations, self.commits, self.roots, self.changes)
+        log.forget_from(block + 1)
+        return log
 
     def is_complete(self) -> bool:
         """Whether no commit or root is missing in between: both are numbered without gaps."""
@@ -43,9 +54,10 @@ class EventLog:
         Raises LedgerError, with nothing taken in, when one is malformed.
         """
         parsed = [_parse(log) for log in logs]
-        _merge(self.registrations, [each for each in parsed if isinstance(each, RegistrationEvent)])
-        _merge(self.commits, [each for each in parsed if isinstance(each, Commit)])
-        _merge(self.roots, [each for each in parsed if isinstance(each, FinalRoot)])
+        _merge(self.registrations, [e for e in parsed if isinstance(e, RegistrationEvent | RotationEvent)], _place)
+        _merge(self.commits, [e for e in parsed if isinstance(e, Commit)], lambda e: (e.block, e.step))
+        _merge(self.roots, [e for e in parsed if isinstance(e, FinalRoot)], lambda e: (e.block, e.epoch))
+        _merge(self.changes, [e for e in parsed if isinstance(e, Change)], _place)
 
 
 def parse_block(answer: Mapping[str, Any]) -> Block:
@@ -59,20 +71,46 @@ def parse_block(answer: Mapping[str, Any]) -> Block:
 
 def parse_terms(run: str, held: Sequence[Any], operators: Sequence[Any]) -> RunTerms:
     """Terms from the results of `runs` and `operators`. Raises LedgerError for an unknown run."""
-    owner, quorum, checkpoints, max_seconds, round_seconds, created_block, _ = held
+    owner, terms, created_block, _ = held
     if owner == NO_ADDRESS:
         raise LedgerError(f"the ledger knows no run {run}")
+    *numbers, token = terms
+    fields = dict(zip(TERM_NUMBERS, numbers, strict=True))
     return RunTerms(
         run=run,
         owner=to_checksum_address(owner),
-        validators=tuple(_operator(each) for each in operators[0]),
-        trainers=tuple(_operator(each) for each in operators[1]),
-        quorum=quorum,
-        epoch_checkpoints=checkpoints,
-        epoch_max_seconds=max_seconds,
-        round_seconds=round_seconds,
+        validators=parse_operators(operators[0]),
+        trainers=parse_operators(operators[1]),
         created_block=created_block,
+        token=_address(token),
+        **fields,
     )
+
+
+def term_tuple(terms: RunTerms) -> tuple[int | str, ...]:
+    """Terms as `create_run` takes them."""
+    return (*(getattr(terms, name) for name in TERM_NUMBERS), terms.token or NO_ADDRESS)
+
+
+TERM_NUMBERS = (
+    "quorum",
+    "epoch_checkpoints",
+    "epoch_max_seconds",
+    "round_seconds",
+    "lease_seconds",
+    "takeover_blocks",
+    "min_stake",
+    "unbond_seconds",
+    "dispute_seconds",
+    "change_seconds",
+    "epoch_budget",
+)
+"""Fields of the contract's `Terms` before the token, in its order."""
+
+
+def parse_operators(held: Sequence[Any]) -> tuple[Operator, ...]:
+    """Operators as the contract gives them."""
+    return tuple(_operator(each) for each in held)
 
 
 def operator_tuples(operators: Sequence[Operator]) -> list[tuple[bytes, str, str]]:
@@ -80,30 +118,85 @@ def operator_tuples(operators: Sequence[Operator]) -> list[tuple[bytes, str, str
     return [(public_key_from_node(each.node), each.operator, each.payout) for each in operators]
 
 
-Event = TypeVar("Event", RegistrationEvent, Commit, FinalRoot)
-
-
-def _merge(held: list[Event], read: Sequence[Event]) -> None:
-    """Add what is not held yet, in the order of blocks."""
+def _merge(held: list[Event], read: Sequence[Event], place: Callable[[Event], tuple[int, int]]) -> None:
+    """Add what is not held yet, in the order of the chain."""
     if not read:
         return
-    known = {each for each in held if each.block >= read[0].block}
+    first = min(each.block for each in read)
+    known = {each for each in held if each.block >= first}
     held += [each for each in dict.fromkeys(read) if each not in known]
-    held.sort(key=lambda each: each.block)
+    held.sort(key=place)
 
 
-def _parse(log: Mapping[str, Any]) -> RegistrationEvent | Commit | FinalRoot:
+def _place(event: NodeEvent | Change) -> tuple[int, int]:
+    return event.block, event.index
+
+
+def _parse(log: Mapping[str, Any]) -> NodeEvent | Commit | FinalRoot | Change:
     try:
-        name, block = TOPICS[log["topics"][0]], int(log["blockNumber"], 16)
+        name, block, index = TOPICS[log["topics"][0]], int(log["blockNumber"], 16), int(log["logIndex"], 16)
         fields = abi.decode_event(name, log["topics"], log["data"])
+        fields.pop("run")
+        match name:
+            case "Registered":
+                return _registration(fields, block, index)
+            case "Rotated":
+                return _rotation(fields, block, index)
+            case "Committed":
+                return _commit(fields, block)
+            case "Finalised":
+                return _root(fields, block)
+        plain = {each: _plain(each, value) for each, value in fields.items()}
+        return CHANGES[name](**plain, block=block, index=index)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise LedgerError("the RPC end-point sent a malformed log") from error
-    if name == "Registered":
-        return _registration(fields, block)
-    return _commit(fields, block) if name == "Committed" else _root(fields, block)
 
 
-def _registration(fields: Mapping[str, Any], block: int) -> RegistrationEvent:
+CHANGES: Mapping[str, Callable[..., Change]] = {
+    each.__name__: each
+    for each in (
+        changes.Renewed,
+        changes.LapseReported,
+        changes.TakenOver,
+        changes.Funded,
+        changes.Reclaimed,
+        changes.Claimed,
+        changes.Staked,
+        changes.Unbonded,
+        changes.Withdrawn,
+        changes.Struck,
+        changes.Disputed,
+        changes.Lifted,
+        changes.Settled,
+        changes.ValidatorsProposed,
+        changes.ValidatorsApplied,
+        changes.Paused,
+    )
+}
+"""Events whose fields are those of a record of the same name."""
+
+
+def _plain(name: str, value: Any) -> Any:
+    """A field of an event as records have it."""
+    match name:
+        case "node":
+            return node_from_public_key(value)
+        case "wallet":
+            return _address(value)
+        case "sender" | "to" | "reporter":
+            return to_checksum_address(value)
+        case "role":
+            return ROLES[value]
+        case "evidence" | "counter_evidence":
+            return value.hex()
+        case "attesters":
+            return tuple(to_checksum_address(each) for each in value)
+        case "validators":
+            return parse_operators(value)
+    return value
+
+
+def _registration(fields: Mapping[str, Any], block: int, index: int) -> RegistrationEvent:
     return RegistrationEvent(
         node=node_from_public_key(fields["node"]),
         wallet=_address(fields["wallet"]),
@@ -111,6 +204,20 @@ def _registration(fields: Mapping[str, Any], block: int) -> RegistrationEvent:
         nonce=fields["nonce"],
         node_signature=fields["node_signature"].hex(),
         block=block,
+        index=index,
+    )
+
+
+def _rotation(fields: Mapping[str, Any], block: int, index: int) -> RotationEvent:
+    return RotationEvent(
+        old_node=node_from_public_key(fields["old_node"]),
+        new_node=node_from_public_key(fields["new_node"]),
+        wallet=_address(fields["wallet"]),
+        nonce=fields["nonce"],
+        old_node_signature=fields["old_node_signature"].hex(),
+        new_node_signature=fields["new_node_signature"].hex(),
+        block=block,
+        index=index,
     )
 
 
@@ -132,7 +239,8 @@ def _root(fields: Mapping[str, Any], block: int) -> FinalRoot:
         round=fields["round"],
         closing_block=fields["closing_block"],
         root=fields["root"].hex(),
-        total=fields["total"],
+        total=fields["units"],
+        amount=fields["amount"],
         blob=fields["blob"].hex(),
         block=block,
         attesters=tuple(to_checksum_address(each) for each in fields["attesters"]),

@@ -7,24 +7,28 @@ empty ones, so time moves only when the script says so.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Unpack
 
 from ledger.base import BaseLedger
 from ledger.errors import LedgerError, LedgerUnavailable
-from ledger.model import RegistryModel, known_terms
+from ledger.events import EventLog
+from ledger.model import RegistryModel
 from ledger.records import (
     Attestation,
     Block,
     Commit,
-    FinalRoot,
+    MoreTerms,
     Operator,
     Proposal,
     Registration,
     RegistrationRequest,
+    RotationRequest,
     RunTerms,
+    Strike,
 )
-from ledger.rules import RegistrationEvent, fold_registrations, is_signed_by_node
+from ledger.rules import NodeEvent, fold_registrations, is_signed_by_node
 from ledger.wallet import Domain
 
 CONTRACT = "0x5FbDB2315678afecb367f032d93F642f64180aa3"
@@ -71,6 +75,7 @@ class MemoryChain:
         epoch_checkpoints: int,
         epoch_max_seconds: int,
         round_seconds: int,
+        **more: Unpack[MoreTerms],
     ) -> RunTerms:
         """Open a run. Raises LedgerRejected as the contract does."""
         block = self.next_block()
@@ -84,6 +89,7 @@ class MemoryChain:
             epoch_max_seconds=epoch_max_seconds,
             round_seconds=round_seconds,
             created_block=block.number,
+            **more,
         )
         self.model.create_run(terms, block=block)
         self.blocks.append(block)
@@ -96,7 +102,7 @@ class MemoryLedger(BaseLedger):
     def __init__(self, chain: MemoryChain, *, run: str, operator_key: bytes | None = None, lag: int = 0) -> None:
         super().__init__(domain=chain.domain, run=run, operator_key=operator_key)
         self._chain = chain
-        self._judged: dict[RegistrationEvent, bool] = {}
+        self._judged: dict[NodeEvent, bool] = {}
         self.lag = lag
 
     async def close(self) -> None:
@@ -105,7 +111,10 @@ class MemoryLedger(BaseLedger):
     async def terms(self, run: str | None = None) -> RunTerms:
         """Terms of a run."""
         self._reach()
-        return known_terms(self._chain.model, run or self._must_have_run())
+        run = run or self._must_have_run()
+        if run not in self._chain.model.runs:
+            raise LedgerError(f"the ledger knows no run {run}")
+        return self._chain.model.runs[run].terms
 
     async def head(self) -> Block:
         """The newest block this view shows."""
@@ -118,37 +127,42 @@ class MemoryLedger(BaseLedger):
 
     async def registrations(self, until: int | None = None) -> Mapping[str, Registration]:
         """Registrations in force, by node, now or as of block `until`."""
-        newest, run = (await self.head()).number, (await self.terms()).run
-        newest = newest if until is None else min(until, newest)
-        events = self._chain.model.runs[run].events.registrations
-        return fold_registrations(each for each in events if each.block <= newest and self._is_valid(each))
+        events = (await self._log()).registrations
+        return fold_registrations(e for e in events if (until is None or e.block <= until) and self._is_valid(e))
 
-    async def commits(self, from_step: int = 0) -> Sequence[Commit]:
-        """Committed checkpoints from `from_step` on."""
+    async def _log(self) -> EventLog:
         newest, run = (await self.head()).number, (await self.terms()).run
-        return [each for each in self._chain.model.runs[run].events.commits[from_step:] if each.block <= newest]
-
-    async def final_roots(self) -> Sequence[FinalRoot]:
-        """Final tallies, by epoch."""
-        newest, run = (await self.head()).number, (await self.terms()).run
-        return tuple(each for each in self._chain.model.runs[run].events.roots if each.block <= newest)
+        return self._chain.model.runs[run].events.until(newest)
 
     async def _send_registration(self, request: RegistrationRequest) -> None:
-        self._must_pay()
-        block = self._chain.next_block()
-        self._chain.model.register(request, block=block)
-        self._chain.blocks.append(block)
+        self._put_in_block(lambda sender, block: self._chain.model.register(request, block=block))
+
+    async def _send_rotation(self, request: RotationRequest) -> None:
+        self._put_in_block(lambda sender, block: self._chain.model.rotate(request, block=block))
 
     async def _send_commit(self, commit: Commit) -> None:
-        block = self._chain.next_block()
-        sent = replace(commit, block=block.number, timestamp=block.timestamp)
-        self._chain.model.commit_checkpoint(self._must_have_run(), sent, sender=self._must_pay(), block=block)
-        self._chain.blocks.append(block)
+        run = self._must_have_run()
+        self._put_in_block(
+            lambda sender, block: self._chain.model.commit_checkpoint(
+                run, replace(commit, block=block.number, timestamp=block.timestamp), sender=sender, block=block
+            )
+        )
 
     async def _send_tally(self, proposal: Proposal, attestations: Sequence[Attestation]) -> None:
-        self._must_pay()
-        block = self._chain.next_block()
-        self._chain.model.finalise(proposal, attestations, block=block)
+        self._put_in_block(lambda sender, block: self._chain.model.finalise(proposal, attestations, block=block))
+
+    async def _send_strike(self, strike: Strike, attestations: Sequence[Attestation]) -> None:
+        self._put_in_block(lambda sender, block: self._chain.model.strike(strike, attestations, block=block))
+
+    async def _call(self, name: str, *arguments: object) -> None:
+        call: Callable[..., None] = getattr(self._chain.model, name)
+        run = self._must_have_run()
+        self._put_in_block(lambda sender, block: call(run, *arguments, sender=sender, block=block))
+
+    def _put_in_block(self, call: Callable[[str, Block], None]) -> None:
+        """Make a block of one call. Raises LedgerRejected, with no block made, when the contract refuses it."""
+        sender, block = self._must_pay(), self._chain.next_block()
+        call(sender, block)
         self._chain.blocks.append(block)
 
     async def _settle(self) -> None:
@@ -165,7 +179,7 @@ class MemoryLedger(BaseLedger):
             raise LedgerError("no operator key: this node can only read the ledger")
         return self.operator
 
-    def _is_valid(self, event: RegistrationEvent) -> bool:
+    def _is_valid(self, event: NodeEvent) -> bool:
         if event not in self._judged:
             self._judged[event] = is_signed_by_node(event, domain=self.domain, run=self._must_have_run())
         return self._judged[event]

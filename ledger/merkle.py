@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ledger.records import Leaf
+from ledger.records import ROLES, Leaf
 from ledger.wallet import NO_ADDRESS, public_key_from_node
 
 MAX_UNITS = 2**128 - 1
@@ -27,18 +27,22 @@ class MerkleProof:
 
 
 def leaf_hash(leaf: Leaf) -> bytes:
-    """32 bytes binding node, wallet and units. Raises ValueError for units outside [0, 2^128)."""
+    """32 bytes binding role, node, wallet, units and amount. Raises ValueError for units or an amount outside
+    [0, 2^128)."""
     if not 0 <= leaf.units <= MAX_UNITS:
         raise ValueError("units out of range")
-    body = public_key_from_node(leaf.node) + bytes.fromhex((leaf.wallet or NO_ADDRESS)[2:]) + leaf.units.to_bytes(16)
-    return hashlib.sha256(b"tally-leaf/1" + body).digest()
+    if not 0 <= leaf.amount <= MAX_UNITS:
+        raise ValueError("amount out of range")
+    owner = public_key_from_node(leaf.node) + bytes.fromhex((leaf.wallet or NO_ADDRESS)[2:])
+    body = bytes([ROLES.index(leaf.role)]) + owner + leaf.units.to_bytes(16) + leaf.amount.to_bytes(16)
+    return hashlib.sha256(b"tally-leaf/2" + body).digest()
 
 
 def sorted_leaves(leaves: Iterable[Leaf]) -> tuple[Leaf, ...]:
-    """Leaves in tree order: by (node, wallet), unlinked first. Raises ValueError when a pair appears twice."""
+    """Leaves in tree order: by (role, node, wallet), unlinked first. Raises ValueError when one appears twice."""
     ordered = tuple(sorted(leaves, key=_order))
     if len({_order(leaf) for leaf in ordered}) != len(ordered):
-        raise ValueError("a (node, wallet) appears twice")
+        raise ValueError("a (role, node, wallet) appears twice")
     return ordered
 
 
@@ -99,5 +103,5 @@ def _root(count: int, top: bytes) -> str:
     return hashlib.sha256(b"tally-root/1" + count.to_bytes(8, "big") + top).hexdigest()
 
 
-def _order(leaf: Leaf) -> tuple[str, str]:
-    return (leaf.node, leaf.wallet or "")
+def _order(leaf: Leaf) -> tuple[int, str, str]:
+    return (ROLES.index(leaf.role), leaf.node, leaf.wallet or "")

@@ -16,7 +16,7 @@ from ledger.event_file import EventFile, Reading
 from ledger.events import TOPICS, EventLog, parse_block
 from ledger.records import Block, Registration
 from ledger.rpc import Caller, RpcError
-from ledger.rules import RegistrationEvent, fold_registrations, is_signed_by_node
+from ledger.rules import NodeEvent, fold_registrations, is_signed_by_node
 from ledger.wallet import Domain
 
 POLL_SECONDS = 0.05
@@ -56,9 +56,9 @@ class RunReader:
         self._head: Block | None = None
         self._anchors: deque[Block] = deque(maxlen=ANCHORS)
         self._blocks: dict[int, Block] = {}
-        self._judged: dict[RegistrationEvent, bool] = {}
+        self._judged: dict[NodeEvent, bool] = {}
         self._registrations: dict[str, Registration] = {}
-        self._folded: list[RegistrationEvent] = []
+        self._folded: list[NodeEvent] = []
         self._polled = 0.0
         self._failed = 0.0
         self._lock = asyncio.Lock()
@@ -220,7 +220,7 @@ class RunReader:
         known = self._blocks.get(head.number)
         return self._head is not None and head.number < self._head.number and known == head
 
-    def _is_valid(self, event: RegistrationEvent) -> bool:
+    def _is_valid(self, event: NodeEvent) -> bool:
         if event not in self._judged:
             self._judged[event] = is_signed_by_node(event, domain=self._domain, run=self._run)
         return self._judged[event]

@@ -7,9 +7,13 @@ signatures are lower-case hex without `0x`; a node is its libp2p peer id (`12D3K
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, TypedDict
 
 ZERO_DIGEST = "0" * 64
 """Parent of checkpoint 0, and parent root of epoch 0."""
+Role = Literal["worker", "validator", "relay", "trainer"]
+ROLES: tuple[Role, ...] = ("worker", "validator", "relay", "trainer")
+"""Who can earn; a role's number on the contract is its place here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +36,11 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class RunTerms:
-    """What the contract holds about a run. A node compares it with the spec: anyone may have created the id first."""
+    """What the contract holds about a run. A node compares it with the spec: anyone may have created the id first.
+
+    Terms never change: validators and quorum are those of the creation (`validators_at` tells of later ones). Amounts
+    are base units of `token` (None: the native coin), times chain seconds.
+    """
 
     run: str
     owner: str
@@ -45,6 +53,36 @@ class RunTerms:
     created_block: int
     lease_seconds: int = 600
     takeover_blocks: int = 3
+    min_stake: int = 0
+    unbond_seconds: int = 86400
+    dispute_seconds: int = 86400
+    change_seconds: int = 86400
+    epoch_budget: int = 0
+    token: str | None = None
+
+
+class MoreTerms(TypedDict, total=False):
+    """What a run may be created with beside operators and epochs; left out, `RunTerms` has the defaults."""
+
+    lease_seconds: int
+    takeover_blocks: int
+    min_stake: int
+    unbond_seconds: int
+    dispute_seconds: int
+    change_seconds: int
+    epoch_budget: int
+    token: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ValidatorSet:
+    """Whose attestations count, and how many are needed. `number` counts the sets proposed, the first is 0; `block` is
+    where it came in force."""
+
+    number: int
+    validators: tuple[Operator, ...]
+    quorum: int
+    block: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +99,27 @@ class RegistrationRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class RotationRequest:
+    """A node key put in the place of another: signed by the wallet in force or, where `wallet` is None, by the old
+    key; always by the new one."""
+
+    run: str
+    old_node: str
+    new_node: str
+    wallet: str | None
+    nonce: int
+    wallet_signature: str
+    old_node_signature: str
+    new_node_signature: str
+
+
+@dataclass(frozen=True, slots=True)
 class Registration:
     """A node's registration in force: that of the highest nonce whose node signature holds.
 
     `wallet` is set when both signatures hold, `claimed` when an address was only named. `first_block` is the block of
-    the first valid registration and never moves; `block` is that of the one in force.
+    the first valid registration and never moves, not by a rotation either; `block` is that of the one in force.
+    `previous` are the keys this node had before, oldest first: their strikes, history and stakes are its own.
     """
 
     node: str
@@ -74,6 +128,7 @@ class Registration:
     nonce: int
     first_block: int
     block: int
+    previous: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +146,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """Who leads, and until when. `until` is chain seconds, 0 before the commit of checkpoint 0 starts the lease;
+    """Which node leads, and until when. `until` is chain seconds, 0 before the commit of checkpoint 0 starts the lease;
     `lapse_block` is the block in which another trainer reported that it had run out, 0 while nobody has."""
 
     term: int
@@ -102,7 +157,8 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A tally put to the validators: what each attests by EIP-712."""
+    """A tally put to the validators: what each attests by EIP-712. `total` is cumulative units, `amount` cumulative
+    pay in base units."""
 
     run: str
     epoch: int
@@ -112,11 +168,12 @@ class Proposal:
     root: str
     total: int
     blob: str
+    amount: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Attestation:
-    """One validator operator's EIP-712 signature (65 bytes) over a proposal."""
+    """One validator operator's EIP-712 signature (65 bytes) over a proposal, a strike or its lifting."""
 
     operator: str
     signature: str
@@ -124,7 +181,8 @@ class Attestation:
 
 @dataclass(frozen=True, slots=True)
 class FinalRoot:
-    """A tally that reached quorum. `total` is cumulative units; `blob` the digest of the tally's data."""
+    """A tally that reached quorum. `total` is cumulative units, `amount` cumulative pay; `blob` the digest of the
+    tally's data."""
 
     epoch: int
     round: int
@@ -134,12 +192,53 @@ class FinalRoot:
     blob: str
     block: int
     attesters: tuple[str, ...]
+    amount: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """Cumulative units of one (node, wallet); `wallet` None where the node was not linked."""
+    """Cumulative units and pay of one (role, node, wallet); `wallet` None where the node was not linked: such a leaf is
+    never paid."""
 
     node: str
     wallet: str | None
     units: int
+    role: Role = "worker"
+    amount: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Stake:
+    """Coins of `wallet` behind `node`; `unbond_at` is when they may be withdrawn, 0 while bonded."""
+
+    node: str
+    wallet: str
+    amount: int
+    unbond_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Strike:
+    """What a quorum of validators signs to eject a node. `wallet` is whose stake is at risk, None for nobody's;
+    `number` how many strikes the node has had; `evidence` a digest."""
+
+    run: str
+    node: str
+    wallet: str | None
+    number: int
+    reason: int
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True)
+class HeldStrike:
+    """A strike on the ledger. `until` ends its window for a dispute, in chain seconds; `counter_evidence` is None
+    while nobody disputed it. It ejects unless it was lifted; `slashed` is what it took from the wallet's stake."""
+
+    strike: Strike
+    block: int
+    until: int
+    attesters: tuple[str, ...]
+    outcome: Literal["open", "lifted", "settled"] = "open"
+    counter_evidence: str | None = None
+    slashed: int = 0

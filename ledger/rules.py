@@ -7,12 +7,20 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from ledger.errors import LedgerError
-from ledger.records import Block, Commit, FinalRoot, Proposal, Registration, RunTerms
-from ledger.wallet import Domain, check_node_signature, registration_message
+from ledger.records import Block, Commit, FinalRoot, Proposal, Registration, RunTerms, Strike
+from ledger.signing import rotation_message
+from ledger.wallet import (
+    Domain,
+    check_node_signature,
+    checked_address,
+    public_key_from_node,
+    registration_message,
+)
 
 MAX_NONCE = 2**64 - 1
 MAX_STEP = 2**40 - 1
 MAX_TOTAL = 2**128 - 1
+MAX_REASON = 2**16 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +33,24 @@ class RegistrationEvent:
     nonce: int
     node_signature: str
     block: int
+    index: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RotationEvent:
+    """A rotation as emitted: the contract checked the wallet's signature where there is one, nobody yet the nodes'."""
+
+    old_node: str
+    new_node: str
+    wallet: str | None
+    nonce: int
+    old_node_signature: str
+    new_node_signature: str
+    block: int
+    index: int = 0
+
+
+NodeEvent = RegistrationEvent | RotationEvent
 
 
 class ChainView(Protocol):
@@ -37,27 +63,63 @@ class ChainView(Protocol):
     async def final_roots(self) -> Sequence[FinalRoot]: ...
 
 
-def is_signed_by_node(event: RegistrationEvent, *, domain: Domain, run: str) -> bool:
-    """Whether the node itself signed the registration."""
+def is_signed_by_node(event: NodeEvent, *, domain: Domain, run: str) -> bool:
+    """Whether the node keys that must have signed a registration or rotation did."""
+    if isinstance(event, RotationEvent):
+        return _is_rotation_signed(event, domain=domain, run=run)
     message = registration_message(
         domain, run=run, node=event.node, wallet=event.wallet, claimed=event.claimed, nonce=event.nonce
     )
     return check_node_signature(event.node, message, event.node_signature)
 
 
-def fold_registrations(events: Iterable[RegistrationEvent]) -> dict[str, Registration]:
-    """Registrations in force, by node, from valid events in chain order.
+def _is_rotation_signed(event: RotationEvent, *, domain: Domain, run: str) -> bool:
+    message = rotation_message(
+        domain, run=run, old_node=event.old_node, new_node=event.new_node, wallet=event.wallet, nonce=event.nonce
+    )
+    if event.wallet is None and not check_node_signature(event.old_node, message, event.old_node_signature):
+        return False
+    return check_node_signature(event.new_node, message, event.new_node_signature)
 
-    The highest nonce wins; of equal ones the first. The first block never moves.
+
+def fold_registrations(events: Iterable[NodeEvent]) -> dict[str, Registration]:
+    """Registrations in force, by node, from events in chain order whose node signatures hold.
+
+    The highest nonce wins; of equal ones the first. The first block never moves. A rotation by the wallet in force, or
+    by the old key, moves all that to a key that was never registered; the old key never counts again.
     """
     held: dict[str, Registration] = {}
+    retired: set[str] = set()
     for event in events:
-        before = held.get(event.node)
-        if before is not None and event.nonce <= before.nonce:
-            continue
-        first = before.first_block if before else event.block
-        held[event.node] = Registration(event.node, event.wallet, event.claimed, event.nonce, first, event.block)
+        if isinstance(event, RotationEvent):
+            _rotate(held, retired, event)
+        elif event.node not in retired:
+            _register(held, event)
     return held
+
+
+def _register(held: dict[str, Registration], event: RegistrationEvent) -> None:
+    before = held.get(event.node)
+    if before is not None and event.nonce <= before.nonce:
+        return
+    first = before.first_block if before else event.block
+    previous = before.previous if before else ()
+    held[event.node] = Registration(event.node, event.wallet, event.claimed, event.nonce, first, event.block, previous)
+
+
+def _rotate(held: dict[str, Registration], retired: set[str], event: RotationEvent) -> None:
+    old = held.get(event.old_node)
+    if old is None or event.new_node in held or event.new_node in retired:
+        return
+    # Any wallet can sign for any node; only the one in force counts.
+    if event.wallet is not None and event.wallet != old.wallet:
+        return
+    del held[event.old_node]
+    retired.add(event.old_node)
+    # Nonce 0: whatever the new key signs next wins.
+    held[event.new_node] = replace(
+        old, node=event.new_node, nonce=0, block=event.block, previous=(*old.previous, old.node)
+    )
 
 
 async def find_closing_block(view: ChainView, after: int | None = None) -> Block | None:
@@ -88,9 +150,10 @@ def is_settled(proposal: Proposal, roots: Sequence[FinalRoot]) -> bool:
     if proposal.epoch >= len(roots):
         return False
     root = roots[proposal.epoch]
-    return (root.root, root.total, root.blob, root.closing_block) == (
+    return (root.root, root.total, root.amount, root.blob, root.closing_block) == (
         proposal.root,
         proposal.total,
+        proposal.amount,
         proposal.blob,
         proposal.closing_block,
     )
@@ -116,8 +179,20 @@ def check_proposal(proposal: Proposal) -> None:
     for text in (proposal.run, proposal.parent_root, proposal.root, proposal.blob):
         check_digest(text)
     small = (proposal.epoch, proposal.round, proposal.closing_block)
-    if not all(0 <= number <= MAX_STEP for number in small) or not 0 <= proposal.total <= MAX_TOTAL:
+    large = (proposal.total, proposal.amount)
+    if not all(0 <= each <= MAX_STEP for each in small) or not all(0 <= each <= MAX_TOTAL for each in large):
         raise LedgerError("a number of the tally is out of range")
+
+
+def check_strike(strike: Strike) -> None:
+    """Refuse a strike no contract could take. Raises LedgerError: it may come from a stranger."""
+    check_digest(strike.run)
+    check_digest(strike.evidence)
+    public_key_from_node(strike.node)
+    if strike.wallet is not None:
+        checked_address(strike.wallet)
+    if not 0 <= strike.number <= MAX_STEP or not 0 <= strike.reason <= MAX_REASON:
+        raise LedgerError("a number of the strike is out of range")
 
 
 def _closing_commit(later: Sequence[Commit], wanted: int) -> Commit | None:

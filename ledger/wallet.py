@@ -45,7 +45,8 @@ TALLY_FIELDS = [
     {"name": "closingBlock", "type": "uint256"},
     {"name": "parentRoot", "type": "bytes32"},
     {"name": "root", "type": "bytes32"},
-    {"name": "total", "type": "uint256"},
+    {"name": "units", "type": "uint256"},
+    {"name": "amount", "type": "uint256"},
     {"name": "blob", "type": "bytes32"},
 ]
 
@@ -133,7 +134,7 @@ def registration_typed_data(domain: Domain, *, run: str, node: str, wallet: str,
         "wallet": wallet,
         "nonce": nonce,
     }
-    return _typed_data(domain, "Registration", REGISTRATION_FIELDS, message)
+    return typed_data(domain, "Registration", REGISTRATION_FIELDS, message)
 
 
 def tally_typed_data(domain: Domain, proposal: Proposal) -> dict[str, Any]:
@@ -145,10 +146,11 @@ def tally_typed_data(domain: Domain, proposal: Proposal) -> dict[str, Any]:
         "closingBlock": proposal.closing_block,
         "parentRoot": "0x" + proposal.parent_root,
         "root": "0x" + proposal.root,
-        "total": proposal.total,
+        "units": proposal.total,
+        "amount": proposal.amount,
         "blob": "0x" + proposal.blob,
     }
-    return _typed_data(domain, "Tally", TALLY_FIELDS, message)
+    return typed_data(domain, "Tally", TALLY_FIELDS, message)
 
 
 def sign_typed_data(typed_data: dict[str, Any], key: bytes) -> str:
@@ -192,7 +194,8 @@ def sign_registration(
     return RegistrationRequest(run, node, wallet, claimed, nonce, signature, sign_node(message).hex())
 
 
-def _typed_data(domain: Domain, kind: str, fields: list[dict[str, str]], message: dict[str, Any]) -> dict[str, Any]:
+def typed_data(domain: Domain, kind: str, fields: list[dict[str, str]], message: dict[str, Any]) -> dict[str, Any]:
+    """A whole EIP-712 message of this network, JSON-ready."""
     return {
         "types": {"EIP712Domain": DOMAIN_FIELDS, kind: fields},
         "primaryType": kind,

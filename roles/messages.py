@@ -231,7 +231,7 @@ class StrikeRow(Message):
 class TallyRow(Message):
     """A validator's attestation of an epoch's tally: the proposal's fields, and the EIP-712 signature over them."""
 
-    kind: Literal["tally/1"] = "tally/1"
+    kind: Literal["tally/2"] = "tally/2"
     run: Digest
     epoch: Natural
     round: Natural
@@ -239,6 +239,7 @@ class TallyRow(Message):
     parent_root: Digest
     root: Digest
     total: Natural
+    amount: Annotated[int, Field(ge=0, lt=2**128)]  # cumulative pay, base units
     blob: Digest
     size: Natural  # bytes of the tally blob
     operator: Annotated[str, Field(pattern=r"^0x[0-9a-fA-F]{40}$")]
@@ -273,7 +274,7 @@ ROW_RULES: dict[str, RowRule] = {
     "seal/1": RowRule(SealedVerdict, 2048, 600),
     "receipt/1": RowRule(Receipt, 6144, 600),
     "strike/1": RowRule(StrikeRow, 2560, 600),
-    "tally/1": RowRule(TallyRow, 2560, 600),
+    "tally/2": RowRule(TallyRow, 2560, 600),
     "grant/1": RowRule(UploadGrant, 2048, 600),
     "manifest/2": RowRule(CheckpointManifest, 8 * 2**20, 10 * 365 * 86400),
     "delta/1": RowRule(CheckpointDelta, 8 * 2**20, 10 * 365 * 86400),

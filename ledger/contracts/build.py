@@ -1,4 +1,4 @@
-"""Compile the registry: `python -m ledger.contracts.build` rewrites `run_registry.json` from `run_registry.vy`.
+"""Compile the registry: `python -m ledger.contracts.build` rewrites `run_registry.json` from the `.vy` files here.
 
 Needs the pinned vyper, which a node never does: nodes read the built file.
 """
@@ -11,23 +11,34 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).parent
-SOURCE = FOLDER / "run_registry.vy"
+MAIN = "run_registry.vy"
 BUILT = FOLDER / "run_registry.json"
 
 
 def compile_registry() -> dict[str, Any]:
     """ABI, bytecodes, compiler version and source digest of the contract as the installed vyper makes it."""
     import vyper
+    from vyper.compiler.input_bundle import FilesystemInputBundle
 
-    source = SOURCE.read_text()
-    made = vyper.compile_code(source, output_formats=["abi", "bytecode", "bytecode_runtime"])
+    made = vyper.compile_code(
+        (FOLDER / MAIN).read_text(),
+        contract_path=MAIN,
+        input_bundle=FilesystemInputBundle([FOLDER]),
+        output_formats=["abi", "bytecode", "bytecode_runtime"],
+    )
     return {
         "abi": made["abi"],
         "bytecode": made["bytecode"],
         "bytecode_runtime": made["bytecode_runtime"],
         "compiler": f"vyper {vyper.__version__}",
-        "source_sha256": hashlib.sha256(source.encode()).hexdigest(),
+        "source_sha256": source_digest(),
     }
+
+
+def source_digest() -> str:
+    """SHA-256 over the SHA-256 lines of all sources, by name: what `sha256sum *.vy | sha256sum` prints."""
+    lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in sorted(FOLDER.glob("*.vy"))]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def main() -> None:

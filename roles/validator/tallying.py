@@ -374,6 +374,7 @@ def proposal_from(row: TallyRow) -> Proposal:
         parent_root=row.parent_root,
         root=row.root,
         total=row.total,
+        amount=row.amount,
         blob=row.blob,
     )
 
@@ -388,6 +389,7 @@ def row_from(proposal: Proposal, attestation: Attestation, *, size: int) -> Tall
         parent_root=proposal.parent_root,
         root=proposal.root,
         total=proposal.total,
+        amount=proposal.amount,
         blob=proposal.blob,
         size=size,
         operator=attestation.operator,

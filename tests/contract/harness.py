@@ -11,9 +11,10 @@ from eth_account import Account
 from nacl.signing import SigningKey
 
 from ledger import abi
+from ledger.calls import registration_arguments, tally_arguments
 from ledger.devnet import devnet_accounts
 from ledger.errors import LedgerRejected
-from ledger.events import TOPICS, EventLog, operator_tuples, parse_terms
+from ledger.events import TOPICS, EventLog, operator_tuples, parse_terms, term_tuple
 from ledger.evm import CHAIN_ID, DevChain, Genesis, Reverted
 from ledger.records import ZERO_DIGEST, Attestation, Block, Operator, Proposal, RegistrationRequest, RunTerms
 from ledger.wallet import (
@@ -21,7 +22,6 @@ from ledger.wallet import (
     Domain,
     address_of,
     node_from_public_key,
-    public_key_from_node,
     registration_message,
     sign_registration,
     sign_typed_data,
@@ -163,25 +163,14 @@ class Registry:
     def create_run(self, terms: RunTerms | None = None) -> dict[str, Any]:
         terms = terms or make_terms()
         operators = operator_tuples(terms.validators), operator_tuples(terms.trainers)
-        numbers = (terms.quorum, terms.epoch_checkpoints, terms.epoch_max_seconds, terms.round_seconds)
-        return self.call(OWNER, "create_run", bytes.fromhex(terms.run), *operators, *numbers)
+        return self.call(OWNER, "create_run", bytes.fromhex(terms.run), term_tuple(terms), *operators)
 
     def terms(self, run: str = RUN) -> RunTerms:
         key = bytes.fromhex(run)
         return parse_terms(run, self.view("runs", key)[0], self.view("operators", key))
 
     def register(self, request: RegistrationRequest) -> dict[str, Any]:
-        return self.call(
-            STRANGER,
-            "register",
-            bytes.fromhex(request.run),
-            public_key_from_node(request.node),
-            request.wallet or NO_ADDRESS,
-            request.claimed or NO_ADDRESS,
-            request.nonce,
-            bytes.fromhex(request.wallet_signature),
-            bytes.fromhex(request.node_signature),
-        )
+        return self.call(STRANGER, "register", *registration_arguments(request))
 
     def commit(
         self,
@@ -203,17 +192,9 @@ class Registry:
         """Finalise with the attestations given, by default those of the first two validators."""
         if attestations is None:
             attestations = [attest(self.domain, proposal, key) for key in VALIDATORS[:2]]
-        tally = (
-            bytes.fromhex(proposal.run),
-            proposal.epoch,
-            proposal.round,
-            proposal.closing_block,
-            bytes.fromhex(proposal.parent_root),
-            bytes.fromhex(proposal.root),
-            proposal.total,
-            bytes.fromhex(proposal.blob),
+        return self.call(
+            STRANGER, "finalise", tally_arguments(proposal), [bytes.fromhex(each.signature) for each in attestations]
         )
-        return self.call(STRANGER, "finalise", tally, [bytes.fromhex(each.signature) for each in attestations])
 
     def events(self) -> EventLog:
         """What readers of the run see."""

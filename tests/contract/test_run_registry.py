@@ -8,6 +8,7 @@ import pytest
 
 from ledger.errors import LedgerRejected
 from ledger.records import ZERO_DIGEST, Operator, RunTerms
+from ledger.rules import RegistrationEvent
 from ledger.wallet import NO_ADDRESS, address_of, node_from_public_key
 from tests.contract.harness import (
     NODES,
@@ -105,6 +106,7 @@ def test_register__emits_what_readers_verify(registry: Registry) -> None:
     request = make_registration(registry.domain)
     registry.register(request)
     (event,) = registry.events().registrations
+    assert isinstance(event, RegistrationEvent)
     assert (event.node, event.wallet, event.claimed, event.nonce) == (NODES[5], address_of(WALLET), None, 1)
     assert event.node_signature == request.node_signature
 
@@ -154,7 +156,7 @@ def test_register__refuses_another_contracts_signature(registry: Registry) -> No
 def test_register__refuses_a_replay(registry: Registry) -> None:
     registry.register(make_registration(registry.domain, nonce=3))
     with pytest.raises(LedgerRejected, match="nonce"):
-        registry.register(make_registration(registry.domain, nonce=3))
+        registry.register(make_registration(registry.domain, nonce=2))
 
 
 def test_commit_checkpoint__parent_linked_and_timed(closable: Registry) -> None:
@@ -206,7 +208,7 @@ def test_finalise__refuses(closable: Registry) -> None:
         (make_proposal(parent_root=digest("x")), "parent root"),
         (make_proposal(root=ZERO_DIGEST), "root is zero"),
         (make_proposal(round=2**40), "round"),
-        (make_proposal(total=2**128), "total"),
+        (make_proposal(total=2**128), "units"),
         (make_proposal(closing_block=2), "closing block"),
         (make_proposal(closing_block=6), "closing block"),
         (make_proposal(closing_block=3), "epoch is open"),
@@ -243,7 +245,7 @@ def test_finalise__total_never_falls(closable: Registry) -> None:
     closable.commit(2)
     closable.commit(3)
     following = make_proposal(epoch=1, parent_root=digest("root 0"), closing_block=7, root=digest("root 1"))
-    with pytest.raises(LedgerRejected, match="total"):
+    with pytest.raises(LedgerRejected, match="units"):
         closable.finalise(replace(following, total=99))
     closable.finalise(following)
 

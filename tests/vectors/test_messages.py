@@ -143,7 +143,7 @@ MESSAGES: dict[str, Message] = {
         operator="0x" + "cD" * 20,
         signature="0e" * 65,
     ),
-    "tally/1": TallyRow(
+    "tally/2": TallyRow(
         run=RUN,
         epoch=2,
         round=0,
@@ -151,6 +151,7 @@ MESSAGES: dict[str, Message] = {
         parent_root=digits("8"),
         root=digits("9"),
         total=5678,
+        amount=10**20,
         blob=digits("a"),
         size=8192,
         operator="0x" + "cD" * 20,

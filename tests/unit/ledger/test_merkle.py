@@ -59,10 +59,10 @@ def test_verify_proof__refuses_an_inner_node_as_a_leaf() -> None:
 def test_merkle_root__known_values() -> None:
     leaf = Leaf(node_from_public_key(bytes([1] * 32)), None, 7)
     assert merkle_root([]) == "ed001316b7375ff0c53c015718d2452b00308c171e0b4bd14367d217270bbec8"
-    assert merkle_root([leaf]) == "1287e30875561ca024f00c4cdbda1ff06d4c0232c67ac644a01c990f5f81e979"
+    assert merkle_root([leaf]) == "8cb3092e7b6ae53ca5cdf4890c827e38b2df10578cc70f94801bb669aa5acb01"
     assert (
         merkle_root([leaf, replace(leaf, wallet=WALLETS[1])])
-        == "573b450f45525930ab6acf61c9dab297a5554f949082c2407b40d23e443bab70"
+        == "df35872d52ecc7ed4b786e84cdca80e558a4ad07f4e06ed0c902fa143f2c23da"
     )
 
 

@@ -13,13 +13,14 @@ import pytest
 from ledger import abi
 from ledger.devnet import DevnetRpc
 from ledger.errors import LedgerError, LedgerRejected, LedgerUnavailable, LowBalance
+from ledger.events import term_tuple
 from ledger.evm import BALANCE, CHAIN_ID
 from ledger.policy import ChainPolicy
 from ledger.records import ZERO_DIGEST
 from ledger.rpc import Request, RpcError
 from ledger.sender import Sender
 from ledger.wallet import address_of, new_key
-from tests.contract.harness import ADDRESSES, KEYS, RUN, TRAINER, Registry, digest
+from tests.contract.harness import ADDRESSES, KEYS, RUN, TRAINER, Registry, digest, make_terms
 
 
 class ScriptedRpc:
@@ -191,7 +192,7 @@ async def test_send__a_revert_is_never_sent__chain_03(rpc: ScriptedRpc, journal:
 
 async def test_send__a_revert_in_the_block_gives_its_reason(rpc: ScriptedRpc, journal: Path) -> None:
     run = digest("contested")
-    create = abi.encode_call("create_run", bytes.fromhex(run), *_operators(), 1, 1, 1, 1)
+    create = abi.encode_call("create_run", bytes.fromhex(run), term_tuple(make_terms(quorum=1)), *_operators())
 
     def front_run(method: str) -> None:
         if method == "eth_sendRawTransaction":

@@ -462,6 +462,7 @@ def test_admit_tally__reject_an_operator_that_is_not_the_validators() -> None:
         parent_root="00" * 32,
         root="ab" * 32,
         total=1,
+        amount=0,
         blob="cd" * 32,
         size=10,
         operator=operators[1],
@@ -477,6 +478,7 @@ def test_admit_tally__reject_an_operator_that_is_not_the_validators() -> None:
 def test_admit_tally__a_validators_endless_rounds_are_bounded_and_cost_only_its_own() -> None:
     world = make_world()
     fields: dict[str, Any] = {"epoch": 0, "closing_block": 30, "parent_root": "00" * 32, "root": "ab" * 32, "total": 1}
+    fields["amount"] = 0
     fields |= {"run": world.run, "blob": "cd" * 32, "size": 10, "signature": "00" * 65}
 
     def attest(number: int, round_number: int) -> None:

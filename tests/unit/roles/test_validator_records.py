@@ -22,6 +22,7 @@ ROW = TallyRow(
     parent_root="00" * 32,
     root="ab" * 32,
     total=1,
+    amount=0,
     blob="cd" * 32,
     size=10,
     operator="0x" + "11" * 20,

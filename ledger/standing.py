@@ -1,0 +1,176 @@
+"""What a run's events add up to at a block: who leads, whose signature counts, what is funded, staked, struck, paid.
+
+Pure folds over the log; `until` None means all of it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from ledger.changes import (
+    Change,
+    Claimed,
+    Disputed,
+    Funded,
+    LapseReported,
+    Lifted,
+    Paused,
+    Reclaimed,
+    Renewed,
+    Settled,
+    Staked,
+    Struck,
+    TakenOver,
+    Unbonded,
+    ValidatorsApplied,
+    ValidatorsProposed,
+    Withdrawn,
+)
+from ledger.records import Commit, HeldStrike, Lease, Registration, Role, RunTerms, Stake, Strike, ValidatorSet
+
+FIRST_TERM = 1
+
+
+def up_to(changes: Iterable[Change], until: int | None) -> list[Change]:
+    """Changes in blocks up to and including `until`."""
+    return [each for each in changes if until is None or each.block <= until]
+
+
+def lease_of(terms: RunTerms, commits: Sequence[Commit], changes: Iterable[Change], until: int | None = None) -> Lease:
+    """Who leads. Inside one block a lapse comes first, then a take-over, then commits and renewals: the contract
+    allows no other order to matter."""
+    lease = Lease(FIRST_TERM, terms.trainers[0].node, 0, 0)
+    events: list[tuple[int, int, Change | Commit]] = [
+        (each.block, _rank(each), each)
+        for each in (*up_to(changes, until), *(c for c in commits if until is None or c.block <= until))
+        if isinstance(each, Commit | Renewed | LapseReported | TakenOver)
+    ]
+    for _, _, event in sorted(events, key=lambda item: item[:2]):
+        lease = _next_lease(lease, terms, event)
+    return lease
+
+
+def validators_of(terms: RunTerms, changes: Iterable[Change], until: int | None = None) -> ValidatorSet:
+    """Whose attestations count."""
+    held = ValidatorSet(0, terms.validators, terms.quorum, terms.created_block)
+    for event in up_to(changes, until):
+        if isinstance(event, ValidatorsApplied):
+            held = ValidatorSet(event.number, event.validators, event.quorum, event.block)
+    return held
+
+
+def waiting_validators(changes: Iterable[Change], until: int | None = None) -> ValidatorsProposed | None:
+    """The announced set that is not in force yet."""
+    waiting: ValidatorsProposed | None = None
+    for event in up_to(changes, until):
+        if isinstance(event, ValidatorsProposed):
+            waiting = event
+        elif isinstance(event, ValidatorsApplied):
+            waiting = None
+    return waiting
+
+
+def funds_of(changes: Iterable[Change], until: int | None = None) -> int:
+    """Base units funded and slashed, less what the owner reclaimed. Claims do not lower it: roots are cumulative."""
+    total = 0
+    for event in up_to(changes, until):
+        if isinstance(event, Funded):
+            total += event.amount
+        elif isinstance(event, Settled):
+            total += event.slashed
+        elif isinstance(event, Reclaimed):
+            total -= event.amount
+    return total
+
+
+def stakes_of(changes: Iterable[Change], until: int | None = None) -> dict[tuple[str, str], Stake]:
+    """Stakes that are not empty, by (node, wallet)."""
+    held: dict[tuple[str, str], Stake] = {}
+    for event in up_to(changes, until):
+        if isinstance(event, Staked):
+            before = held.get((event.node, event.wallet))
+            total = event.amount + (before.amount if before else 0)
+            held[(event.node, event.wallet)] = Stake(event.node, event.wallet, total, 0)
+        elif isinstance(event, Unbonded):
+            key = (event.node, event.wallet)
+            if key in held:
+                held[key] = replace(held[key], unbond_at=event.unbond_at)
+        elif isinstance(event, Withdrawn | Settled) and event.wallet is not None:
+            held.pop((event.node, event.wallet), None)
+    return held
+
+
+def strikes_of(run: str, changes: Iterable[Change], until: int | None = None) -> tuple[HeldStrike, ...]:
+    """Every strike, in the order made."""
+    held: dict[tuple[str, int], HeldStrike] = {}
+    for event in up_to(changes, until):
+        if isinstance(event, Struck):
+            strike = Strike(run, event.node, event.wallet, event.number, event.reason, event.evidence)
+            held[(event.node, event.number)] = HeldStrike(strike, event.block, event.until, event.attesters)
+        elif isinstance(event, Disputed | Lifted | Settled):
+            key = (event.node, event.number)
+            if key in held:
+                held[key] = _after(held[key], event)
+    return tuple(held.values())
+
+
+def ejected_of(strikes: Iterable[HeldStrike]) -> frozenset[str]:
+    """Nodes with a strike that was not lifted."""
+    return frozenset(each.strike.node for each in strikes if each.outcome != "lifted")
+
+
+def is_ejected(registration: Registration, strikes: Iterable[HeldStrike]) -> bool:
+    """Whether the node, or a key it had before, is struck out."""
+    return not ejected_of(strikes).isdisjoint((registration.node, *registration.previous))
+
+
+def stake_behind(registration: Registration, stakes: dict[tuple[str, str], Stake]) -> int:
+    """Bonded base units of the node's wallet behind it and the keys it had before."""
+    if registration.wallet is None:
+        return 0
+    keys = [(node, registration.wallet) for node in (registration.node, *registration.previous)]
+    return sum(stakes[key].amount for key in keys if key in stakes and stakes[key].unbond_at == 0)
+
+
+def paid_of(changes: Iterable[Change], until: int | None = None) -> Counter[tuple[Role, str, str]]:
+    """Base units paid, by (role, node, wallet)."""
+    paid: Counter[tuple[Role, str, str]] = Counter()
+    for event in up_to(changes, until):
+        if isinstance(event, Claimed):
+            paid[(event.role, event.node, event.wallet)] += event.paid
+    return paid
+
+
+def paused_of(changes: Iterable[Change], until: int | None = None) -> bool:
+    """Whether the owner has stopped the run."""
+    is_on = False
+    for event in up_to(changes, until):
+        if isinstance(event, Paused):
+            is_on = event.on
+    return is_on
+
+
+def _rank(event: Change | Commit) -> int:
+    if isinstance(event, LapseReported):
+        return 0
+    return 1 if isinstance(event, TakenOver) else 2
+
+
+def _next_lease(lease: Lease, terms: RunTerms, event: Change | Commit) -> Lease:
+    if isinstance(event, Commit):
+        return replace(lease, until=event.timestamp + terms.lease_seconds, lapse_block=0)
+    if isinstance(event, Renewed):
+        return replace(lease, until=event.until, lapse_block=0)
+    if isinstance(event, TakenOver):
+        return Lease(event.term, terms.trainers[event.leader].node, event.until, 0)
+    return replace(lease, lapse_block=event.block)
+
+
+def _after(held: HeldStrike, event: Disputed | Lifted | Settled) -> HeldStrike:
+    if isinstance(event, Disputed):
+        return replace(held, counter_evidence=event.counter_evidence, until=event.until)
+    if isinstance(event, Lifted):
+        return replace(held, outcome="lifted")
+    return replace(held, outcome="settled", slashed=event.slashed)
