@@ -31,8 +31,9 @@ from roles.shardcast.catalogue import KeptCheckpoint, Parcel
 from roles.shardcast.errors import StaleCheckpoint
 from roles.shardcast.gather import ShardGatherer
 from roles.shardcast.grants import relays_in
-from roles.shardcast.link import RelayInfo, RelayLink, Sink, TransferLimits, unix_ms
+from roles.shardcast.link import RelayInfo, RelayLink, TransferLimits, unix_ms
 from roles.shardcast.shelf import Shelf
+from roles.shardcast.sinks import Sink
 
 log = structlog.get_logger("relay")
 
@@ -134,7 +135,7 @@ class Relay:
     ) -> RelayLink | None:
         if http is None:
             return None
-        limits = replace(TransferLimits(), stall=self.settings.pull_stall)
+        limits = replace(TransferLimits(), stall=self.settings.pull_stall, bulk=self.settings.bulk)
         return RelayLink(key, run=run, relays=relays, http=http, limits=limits)
 
     def _notice(self) -> None:

@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator
 from starlette.requests import ClientDisconnect, Request
 
 from roles.relay.refusal import Refusal
+from roles.relay.server import RAW_BODY
+from roles.shardcast.sinks import Sink, pour
 
 DRAINED = 2**20
 """Bytes of a refused body still read, so that the refusal reaches its sender."""
@@ -53,6 +55,21 @@ async def body_blocks(request: Request, *, idle: float, total: float) -> AsyncIt
             yield block
 
 
+async def pour_body(request: Request, sink: Sink, size: int, *, idle: float, total: float) -> None:
+    """A body of `size` bytes into a sink, and commit it: from the socket itself where the server can. Raises Refusal, and
+    the sink's errors."""
+    raw = request.scope.get("extensions", {}).get(RAW_BODY)
+    if raw is None or "expect" in request.headers:
+        await pour(body_blocks(request, idle=idle, total=total), sink)
+        return
+    request.state.is_body_lost = True
+    try:
+        await raw["pour"](sink.take, size, idle=idle, total=total, last=sink.commit)
+    except TimeoutError as error:
+        raise Refusal(408, "too_slow", "the body came too slowly") from error
+    request.state.is_body_lost = False
+
+
 async def read_body(request: Request, *, limit: int, idle: float, total: float) -> bytes:
     """A small body, whole. Raises Refusal when it is over the limit."""
     if declared_length(request) > limit:
@@ -67,6 +84,8 @@ async def read_body(request: Request, *, limit: int, idle: float, total: float) 
 
 async def drain(request: Request) -> bool:
     """Read a refused body's rest, if it is short and comes at once. Whether that reached its end."""
+    if getattr(request.state, "is_body_lost", False):
+        return False
     if getattr(request.state, "is_body_read", False):
         return True
     left = DRAINED

@@ -13,9 +13,10 @@ from dht.identity import NodeId
 from roles.shardcast.catalogue import KeptCheckpoint, KeptDelta, Parcel
 from roles.shardcast.errors import WrongBytes
 from roles.shardcast.gather import ShardGatherer
-from roles.shardcast.link import RelayLink, Sink
+from roles.shardcast.link import RelayLink
 from roles.shardcast.rebuild import ShardBase, rebuild
 from roles.shardcast.shelf import Shelf
+from roles.shardcast.sinks import Sink
 
 log = structlog.get_logger("relay")
 

@@ -9,9 +9,12 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import os
 import socket
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -25,11 +28,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from dht.errors import NodeError
+from roles.shardcast.threads import Call, run_stoppable
 
 log = structlog.get_logger("relay")
 
 MAX_HEAD = 32 * 1024
 ZERO_COPY = "http.response.zerocopysend"
+RAW_BODY = "intellect.request.rawbody"
+"""Our own extension: a request's body straight from the socket, in a thread."""
+INTAKE_THREADS = 16
+RAW_BLOCK = 2**18
 START_SECONDS = 10.0
 GRACE = 1
 
@@ -54,9 +62,12 @@ class GuardedProtocol(H11Protocol):
     `open_by_address` is shared by all connections of one server.
     """
 
-    def __init__(self, limits: ConnectionLimits, open_by_address: Counter[str], **arguments: Any) -> None:
+    def __init__(
+        self, limits: ConnectionLimits, open_by_address: Counter[str], intake: ThreadPoolExecutor, **arguments: Any
+    ) -> None:
         super().__init__(**arguments)
-        self._limits, self._open = limits, open_by_address
+        self._limits, self._open, self._intake = limits, open_by_address, intake
+        self._was_raw = False
         self._deadline: asyncio.TimerHandle | None = None
         self._address = ""
         self._inner = cast(ASGIApp, self.app)
@@ -90,6 +101,8 @@ class GuardedProtocol(H11Protocol):
 
     def on_response_complete(self) -> None:
         """The next request's head is waited for as long as the first one's."""
+        if self._was_raw:  # h11 saw no body, and would wait for it
+            self.conn, self._was_raw = h11.Connection(h11.SERVER, MAX_HEAD), False
         super().on_response_complete()
         if not self.transport.is_closing():
             self._expect(self._limits.head)
@@ -113,7 +126,33 @@ class GuardedProtocol(H11Protocol):
             else:
                 await send(message)
 
-        await self._inner({**scope, "extensions": {ZERO_COPY: {}}}, receive, sending)
+        extensions: dict[str, Any] = {}
+        if self.scheme == "http":  # TLS wants every byte in its hands
+            extensions = {ZERO_COPY: {}, RAW_BODY: {"pour": self._pour}}
+        await self._inner({**scope, "extensions": extensions}, receive, sending)
+
+    async def _pour(
+        self, take: Callable[[memoryview], None], size: int, *, idle: float, total: float, last: Callable[[], None]
+    ) -> None:
+        """Give a body of `size` bytes to `take`, and call `last`, in a thread. What they raise passes through; then the
+        connection must be closed. Raises TimeoutError, ClientDisconnect."""
+        if self.transport.is_closing():
+            raise ClientDisconnect
+        self.flow.pause_reading()
+        first, self.cycle.body = memoryview(self.cycle.body), bytearray()
+        self._was_raw = self.cycle.more_body
+        self.cycle.more_body = False
+        call = Call()
+        source = socket.socket(fileno=os.dup(self.transport.get_extra_info("socket").fileno()))
+        try:
+            call.use(source)
+            source.settimeout(idle)
+            work = partial(_receive, source, first, take, last, size, time.monotonic() + total)
+            await run_stoppable(self._intake, call, work)
+        except ConnectionError as error:
+            raise ClientDisconnect from error
+        finally:
+            source.close()
 
     async def _send_file(self, file: BinaryIO, offset: int, count: int) -> None:
         if self.transport.is_closing():
@@ -130,6 +169,29 @@ class GuardedProtocol(H11Protocol):
         if self._deadline is not None:
             self._deadline.cancel()
         self._deadline = self.loop.call_later(seconds, self.transport.abort) if seconds is not None else None
+
+
+def _receive(
+    source: socket.socket,
+    first: memoryview,
+    take: Callable[[memoryview], None],
+    last: Callable[[], None],
+    size: int,
+    until: float,
+) -> None:
+    left = size - len(first)
+    if len(first):
+        take(first)
+    room = memoryview(bytearray(RAW_BLOCK))
+    while left > 0:
+        got = source.recv_into(room[: min(left, RAW_BLOCK)])
+        if not got:
+            raise ConnectionResetError("the sender closed the connection")
+        if time.monotonic() > until:
+            raise TimeoutError
+        take(room[:got])
+        left -= got
+    last()
 
 
 class _Server(uvicorn.Server):
@@ -164,9 +226,10 @@ async def serve(
     listener = _listen(host, port)
     limits = limits or ConnectionLimits()
     _silence_uvicorn()
+    intake = ThreadPoolExecutor(INTAKE_THREADS, thread_name_prefix="intake")
     config = uvicorn.Config(
         app,
-        http=cast(type[asyncio.Protocol], partial(GuardedProtocol, limits, Counter())),
+        http=cast(type[asyncio.Protocol], partial(GuardedProtocol, limits, Counter(), intake)),
         ws="none",
         lifespan="off",
         log_config=None,
@@ -192,6 +255,7 @@ async def serve(
         server.should_exit = True
         await _stopped(server, task)
         listener.close()
+        intake.shutdown(wait=False, cancel_futures=True)
 
 
 def _silence_uvicorn() -> None:

@@ -31,6 +31,7 @@ class RelaySettings:
     pull_stall: float = 10.0
     uploads_at_once: int = 64  # of members together; the trainer's shards are not counted
     uploads_of_one: int = 4
+    bulk: int = 2**20  # a shard of so many bytes is taken, or pulled, by a thread of its own
 
     def total(self, size: int) -> float:
         """Longest time for `size` bytes."""

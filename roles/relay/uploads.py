@@ -13,13 +13,14 @@ from starlette.responses import JSONResponse, Response
 from dht.envelope import Envelope, from_bytes
 from dht.identity import NodeId
 from roles.messages import UploadGrant
-from roles.relay.bodies import address_of, body_blocks, declared_length, digest_in_path, read_body
+from roles.relay.bodies import address_of, body_blocks, declared_length, digest_in_path, pour_body, read_body
 from roles.relay.desk import Desk
 from roles.relay.refusal import Refusal
 from roles.shardcast.blobs import BlobWriter
 from roles.shardcast.catalogue import KeptCheckpoint, Parcel
 from roles.shardcast.grants import open_grant
 from roles.shardcast.manifest import MAX_MANIFEST_BYTES
+from roles.shardcast.sinks import pour
 
 log = structlog.get_logger("relay")
 
@@ -74,7 +75,7 @@ class Uploads:
 
     async def _receive_shard(self, request: Request, digest: str, size: int) -> None:
         self._desk.noticed()
-        await self._receive(request, self._shelf.begin(digest, size, is_shard=True), size)
+        await self._receive(request, self._shelf.begin(digest, size, is_shard=True), size, is_shard=True)
         self._desk.noticed()
 
     async def _receive_blob(self, node: NodeId, request: Request, digest: str, size: int) -> None:
@@ -82,23 +83,23 @@ class Uploads:
         self._uploading[node] += 1
         try:
             writer = self._shelf.begin(digest, size, is_shard=False)
-            await self._receive(request, writer, size)
+            await self._receive(request, writer, size, is_shard=False)
         finally:
             self._uploading[node] -= 1
             if not self._uploading[node]:
                 del self._uploading[node]
             self._desk.quota.refund(node, size - min(size, writer.received if writer else 0))
 
-    async def _receive(self, request: Request, writer: BlobWriter, size: int) -> None:
-        async with writer:
-            await self._fill(request, writer, size)
-            await writer.commit()
-
-    async def _fill(self, request: Request, writer: BlobWriter, size: int) -> None:
-        total = self._settings.total(size)
-        async for block in body_blocks(request, idle=self._settings.idle, total=total):
-            self._counters.bytes_received += len(block)
-            await writer.write(block)
+    async def _receive(self, request: Request, writer: BlobWriter, size: int, *, is_shard: bool) -> None:
+        try:
+            async with writer:
+                idle, total = self._settings.idle, self._settings.total(size)
+                if is_shard and size >= self._settings.bulk:  # slow members must not hold the few threads
+                    await pour_body(request, writer, size, idle=idle, total=total)
+                else:
+                    await pour(body_blocks(request, idle=idle, total=total), writer)
+        finally:
+            self._counters.bytes_received += writer.received
 
     async def put_manifest(self, request: Request) -> Response:
         """Take a manifest, or a delta's row, signed by a trainer; its shards may come then, or are pulled.

@@ -6,13 +6,13 @@ journal beside it names the shards verified so far; a restart hashes those again
 
 from __future__ import annotations
 
-import asyncio
 import fcntl
 import hashlib
 import os
 import shutil
 from collections.abc import Collection
 from contextlib import suppress
+from io import FileIO
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -22,15 +22,15 @@ from dht.envelope import Envelope, from_bytes, to_bytes
 from dht.errors import PeerError
 from dht.identity import NodeId
 from roles.messages import CheckpointManifest
+from roles.shardcast.blobs import write_all
 from roles.shardcast.disk import sync_directory, write_durably
 from roles.shardcast.errors import StoreFull, WrongBytes
 from roles.shardcast.manifest import MAX_MANIFEST_BYTES, Sharded, check_manifest, manifest_digest
-from roles.shardcast.shards import Layout, is_checkpoint_intact, is_shard_intact
+from roles.shardcast.shards import Layout, Piece, is_checkpoint_intact, is_shard_intact
 
 MANIFEST_FILE = ".manifest"
 SCRATCH = ".deltas"
 """Folder beside the checkpoints: deltas, and checkpoints on the way, by the checkpoint they lead to."""
-WRITE_BLOCK = 2**20
 
 
 class Assembly:
@@ -121,7 +121,7 @@ class ShardWriter:
         self._assembly, self._index = assembly, index
         self._size = assembly.layout.size(index)
         self._written, self._hash = 0, hashlib.sha256()
-        self._pending = bytearray()
+        self._files: dict[str, FileIO] = {}
 
     async def __aenter__(self) -> Self:
         return self
@@ -129,42 +129,39 @@ class ShardWriter:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._pending.clear()
+        for file in self._files.values():
+            file.close()
 
-    async def write(self, block: bytes) -> None:
+    def take(self, block: bytes | bytearray | memoryview) -> None:
         """Take bytes. Raises WrongBytes once they are more than the shard has, StoreFull on a disk error."""
-        self._pending += block
-        if self._written + len(self._pending) > self._size:
+        view = memoryview(block)
+        if self._written + len(view) > self._size:
             raise WrongBytes("relay sends more than the shard has")
-        if len(self._pending) >= WRITE_BLOCK:
-            await self._flush()
-
-    async def commit(self) -> None:
-        """Count the shard as verified. Raises WrongBytes unless its digest is right."""
-        await self._flush()
-        assembly = self._assembly
-        if self._written != self._size or self._hash.hexdigest() != assembly.layout.manifest.shards[self._index]:
-            raise WrongBytes("shard does not have the digest the manifest names")  # WGT-04
-        await asyncio.to_thread(assembly.mark, self._index)
-
-    async def _flush(self) -> None:
-        data, self._pending = self._pending, bytearray()
-        if data:
-            await asyncio.to_thread(self._place, data)
-
-    def _place(self, data: bytearray) -> None:
-        view = memoryview(data)
-        pieces = self._assembly.layout.pieces(self._index, skip=self._written, length=len(data))
+        self._hash.update(view)
         try:
-            for piece in pieces:
-                with (self._assembly.files / piece.name).open("r+b") as file:
-                    file.seek(piece.offset)
-                    file.write(view[: piece.length])
+            for piece in self._assembly.layout.pieces(self._index, skip=self._written, length=len(view)):
+                self._place(piece, view[: piece.length])
                 view = view[piece.length :]
         except OSError as error:
             raise StoreFull(f"cannot write a checkpoint: {error.strerror}") from error
-        self._hash.update(data)
-        self._written += len(data)
+        self._written += len(block)
+
+    def commit(self) -> None:
+        """Count the shard as verified. Raises WrongBytes unless its digest is right."""
+        assembly = self._assembly
+        if self._written != self._size or self._hash.hexdigest() != assembly.layout.manifest.shards[self._index]:
+            raise WrongBytes("shard does not have the digest the manifest names")  # WGT-04
+        try:
+            assembly.mark(self._index)
+        except OSError as error:
+            raise StoreFull(f"cannot write a checkpoint: {error.strerror}") from error
+
+    def _place(self, piece: Piece, view: memoryview) -> None:
+        file = self._files.get(piece.name)
+        if file is None:
+            file = self._files[piece.name] = (self._assembly.files / piece.name).open("r+b", buffering=0)
+        file.seek(piece.offset)
+        write_all(file, view)
 
 
 def load_checkpoint_manifest(

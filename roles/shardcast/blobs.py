@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import os
 from collections.abc import AsyncIterator, Callable
+from io import FileIO
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
@@ -19,9 +20,9 @@ READ_BLOCK = 2**18
 
 
 class BlobWriter:
-    """Takes one blob's bytes, exactly `size` of them. Leaving it without `commit` deletes them.
+    """A sink: takes one blob's bytes, exactly `size` of them. Leaving it without `commit` deletes them.
 
-    `stored` is called once the blob is in place, `left` when the writer is done with, either way. Without `is_durable`
+    Leaving it calls `stored` if the blob is in place, and then `left`, in the event loop. Without `is_durable`
     a power cut may lose or tear the blob, which whoever reads it next must find out; a kill loses nothing.
     """
 
@@ -39,8 +40,9 @@ class BlobWriter:
         self._is_durable = is_durable
         self._digest, self._size, self._path, self._final = digest, size, temporary, final
         self._stored, self._left = stored, left
-        self._hash, self._pending, self.received = hashlib.sha256(), bytearray(), 0
-        self._file: BinaryIO | None = None
+        self._hash, self.received = hashlib.sha256(), 0
+        self._file: FileIO | None = None
+        self._is_placed = False
 
     async def __aenter__(self) -> Self:
         return self
@@ -48,51 +50,42 @@ class BlobWriter:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._is_placed:
+            self._stored()
         self._left()
         if self._file is not None:
             self._file.close()
         self._path.unlink(missing_ok=True)
 
-    async def write(self, block: bytes) -> None:
+    def take(self, block: bytes | bytearray | memoryview) -> None:
         """Take bytes. Raises WrongBytes once there are too many, StoreFull when the disk refuses."""
         self.received += len(block)
         if self.received > self._size:
             raise WrongBytes(f"more than the {self._size} bytes declared")
-        self._pending += block
-        if len(self._pending) >= BLOCK:
-            await self._flush()
+        self._hash.update(block)
+        try:
+            write_all(self._opened(), block)
+        except OSError as error:
+            raise _refused(error) from error
 
-    async def commit(self) -> None:
-        """Make the blob part of the store. Raises WrongBytes unless length and digest are right."""
-        await self._flush()
+    def commit(self) -> None:
+        """Move the blob into place. Raises WrongBytes unless length and digest are right, StoreFull."""
         if self.received != self._size:
             raise WrongBytes(f"{self.received} bytes instead of {self._size}")
         if self._hash.hexdigest() != self._digest:
             raise WrongBytes("the bytes do not have the digest they were sent under")
-        await self._in_thread(self._move)
-        self._stored()
-
-    async def _flush(self) -> None:
-        data, self._pending = self._pending, bytearray()
-        await self._in_thread(lambda: self._append(data))
-
-    async def _in_thread(self, work: Callable[[], None]) -> None:
         try:
-            await asyncio.to_thread(work)
+            self._move(self._opened())
         except OSError as error:
-            raise StoreFull(f"the disk took no more: {error.strerror}") from error
+            raise _refused(error) from error
+        self._is_placed = True
 
-    def _append(self, data: bytearray) -> None:
+    def _opened(self) -> FileIO:
         if self._file is None:
-            self._file = self._path.open("wb")
-        self._file.write(data)
-        self._hash.update(data)
+            self._file = self._path.open("wb", buffering=0)
+        return self._file
 
-    def _move(self) -> None:
-        file = self._file
-        if file is None:
-            raise ValueError("nothing was written")
-        file.flush()
+    def _move(self, file: FileIO) -> None:
         if self._is_durable:
             os.fsync(file.fileno())
         folder = self._final.parent
@@ -102,6 +95,17 @@ class BlobWriter:
         os.replace(self._path, self._final)
         if self._is_durable:
             sync_directory(folder)
+
+
+def write_all(file: FileIO, block: bytes | bytearray | memoryview) -> None:
+    """The whole block: a disk that fills up takes a part first. Raises OSError."""
+    written = file.write(block)
+    while written < len(block):
+        written += file.write(memoryview(block)[written:])
+
+
+def _refused(error: OSError) -> StoreFull:
+    return StoreFull(f"the disk took no more: {error.strerror}")
 
 
 class BlobReader:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import shutil
 import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 from weakref import WeakValueDictionary
 
 import httpx
@@ -26,13 +23,14 @@ from roles.messages import CheckpointManifest
 from roles.shardcast.assembly import Assembly, load_checkpoint_manifest
 from roles.shardcast.copies import replicate
 from roles.shardcast.delta import WORTHWHILE_SHARE
-from roles.shardcast.errors import NotHeld, WrongBytes
+from roles.shardcast.errors import NotHeld
 from roles.shardcast.gather import ShardGatherer
 from roles.shardcast.keeper import Keeper
 from roles.shardcast.link import DeltaHint, RelayInfo, RelayLink, TransferLimits
 from roles.shardcast.manifest import check_manifest
 from roles.shardcast.origin import Origin
 from roles.shardcast.shortcut import Fetched, Shortcuts
+from roles.shardcast.sinks import MemorySink
 from roles.shardcast.work import compute_work
 
 log = structlog.get_logger("shardcast")
@@ -114,7 +112,7 @@ class RelayClient:
         self, digest: str, limit: int, relays: Sequence[NodeId], troubles: list[str]
     ) -> bytes | None:
         for relay in self.link.order(relays):
-            sink = _MemorySink(digest)
+            sink = MemorySink(digest)
             try:
                 await self.link.receive(relay, digest, limit=limit, sink=sink)
                 return sink.data
@@ -261,28 +259,3 @@ class RelayClient:
             return await asyncio.to_thread(middle.finish)
         finally:
             middle.close()
-
-
-class _MemorySink:
-    """A small blob in memory; the caller's limit bounds it."""
-
-    def __init__(self, digest: str) -> None:
-        self._digest, self._data = digest, bytearray()
-        self.data = b""
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._data.clear()
-
-    async def write(self, block: bytes) -> None:
-        self._data += block
-
-    async def commit(self) -> None:
-        data = bytes(self._data)
-        if (await asyncio.to_thread(hashlib.sha256, data)).hexdigest() != self._digest:
-            raise WrongBytes("blob does not have the digest asked for")
-        self.data = data

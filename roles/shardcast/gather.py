@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 from dht.errors import NodeError, PeerError, TransportError
 from roles.shardcast.errors import Oversize, WrongBytes
-from roles.shardcast.link import RelayInfo, RelayLink, Sink
+from roles.shardcast.link import RelayInfo, RelayLink
 from roles.shardcast.shards import Layout
+from roles.shardcast.sinks import Sink
 
 PATIENT_AFTER = 3
 """Shards in a row that no relay has; until then another one is tried at once."""

@@ -7,12 +7,15 @@ compression is accepted, and whoever takes the bytes verifies them.
 from __future__ import annotations
 
 import asyncio
+import http.client
+import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Protocol, Self
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import httpx
 import structlog
@@ -22,8 +25,10 @@ from dht.errors import Malformed, PeerError, TransportError
 from dht.identity import NodeKey
 from roles.shardcast.errors import NotHeld, Oversize, RelayRefused, WrongBytes
 from roles.shardcast.grants import seal_grant
+from roles.shardcast.lanes import BLOCK, FilePart, Lanes, Patience
 from roles.shardcast.manifest import MAX_MANIFEST_BYTES, manifest_digest
 from roles.shardcast.server_choice import ServerChoice
+from roles.shardcast.sinks import Sink, pour
 from roles.shardcast.wide_reads import WideTransport
 
 log = structlog.get_logger("shardcast")
@@ -69,27 +74,18 @@ class TransferLimits:
     slowest: float = 64 * 1024
     concurrency: int = 6  # shards at once
     stall: float = 60.0  # without a single shard arriving
+    bulk: int = 2**20  # a blob that may have so many bytes goes by a lane of its own, in a thread
 
     def total(self, size: int) -> float:
         """Longest time for `size` bytes."""
         return self.base + size / self.slowest
 
 
-class Sink(Protocol):
-    """Takes the bytes of one blob and verifies them. Leaving it without `commit` forgets them."""
-
-    async def __aenter__(self) -> Self: ...
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
-    ) -> None: ...
-    async def write(self, block: bytes, /) -> None: ...
-    async def commit(self) -> None: ...
-
-
 _FAULTS = (
     httpx.HTTPError,
     httpx.InvalidURL,
     httpx.StreamError,
+    http.client.HTTPException,
     TimeoutError,
     OSError,
     ValueError,
@@ -99,10 +95,36 @@ Content = Callable[[], AsyncIterator[bytes]]
 """Makes the blob's bytes, from the start, each time it is called."""
 
 
-def make_http(*, connections: int = 64) -> httpx.AsyncClient:
-    """The client every node uses. Proxy variables are not read: relays on loopback must be reached (BOOT-06)."""
-    limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections, keepalive_expiry=4.0)
-    return httpx.AsyncClient(trust_env=False, follow_redirects=False, transport=WideTransport(limits))
+class RelayHttp(httpx.AsyncClient):
+    """The client every node uses: httpx for what is small, lanes for shards. Closing it closes both.
+
+    Proxy variables are not read: relays on loopback must be reached (BOOT-06).
+    """
+
+    def __init__(self, *, connections: int, context: ssl.SSLContext) -> None:
+        limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections, keepalive_expiry=4.0)
+        super().__init__(trust_env=False, follow_redirects=False, transport=WideTransport(limits, context))
+        self.lanes = Lanes(context=context)
+
+    async def aclose(self) -> None:
+        """End every transfer."""
+        self.lanes.close()
+        await super().aclose()
+
+    async def __aexit__(self, *error: Any) -> None:
+        self.lanes.close()
+        await super().__aexit__(*error)
+
+
+def make_http(*, connections: int = 64, ca: Path | None = None) -> RelayHttp:
+    """Certificates are checked against the system's authorities, and against those of the file `ca`, if given.
+
+    Raises OSError when the file cannot be read or holds no certificate.
+    """
+    context = ssl.create_default_context()
+    if ca is not None:
+        context.load_verify_locations(ca)
+    return RelayHttp(connections=connections, context=context)
 
 
 class RelayLink:
@@ -123,6 +145,7 @@ class RelayLink:
         self.limits = limits or TransferLimits()
         self.choice = choice or ServerChoice()
         self._key, self._relays, self._http, self._clock = key, relays, http, clock
+        self._lanes = http.lanes if isinstance(http, RelayHttp) else None
 
     def order(
         self, hints: Sequence[str] = (), *, last: Collection[str] = (), most: int = MOST_TRIED
@@ -162,18 +185,13 @@ class RelayLink:
         headers = {"X-Wait": f"{wait:g}"} if wait else {}
         started, total = time.monotonic(), self.limits.total(limit) + wait
         with self._scored(relay):
-            async with (
-                asyncio.timeout(total),
-                self._request("GET", relay, f"/blobs/{digest}", headers=headers) as reply,
-            ):
-                await _check_reply(reply)
+            async with asyncio.timeout(total):
                 try:
-                    size = await self._pour(reply, sink, limit)
+                    size = await self._fetch(relay, f"/blobs/{digest}", headers, sink, limit)
                 except asyncio.CancelledError:
                     if time.monotonic() - started > self.limits.base:  # whoever asked has lost patience with it
                         self.choice.failed(relay.node)
                     raise
-                await sink.commit()
         self.choice.succeeded(relay.node, size=size, seconds=time.monotonic() - started)
 
     async def read_part(self, relay: RelayInfo, digest: str, start: int, length: int) -> bytes:
@@ -234,6 +252,21 @@ class RelayLink:
             await self._put(relay, f"/blobs/{digest}", content(), headers, self.limits.total(size))
         self.choice.succeeded(relay.node, size=size, seconds=time.monotonic() - started)
 
+    async def send_parts(self, relay: RelayInfo, digest: str, parts: Sequence[FilePart]) -> None:
+        """Upload parts of files as one blob, under a fresh grant. Raises TransportError."""
+        size = sum(part.length for part in parts)
+        if self._lanes is None or size < self.limits.bulk:
+            return await self.send(relay, digest, size, partial(_read_parts, parts), ask=False)
+        headers = self._grant(relay, digest, size) | {"Content-Length": str(size)}
+        started = time.monotonic()
+        with self._scored(relay):
+            async with asyncio.timeout(self.limits.total(size)):
+                answer = await self._lanes.send(
+                    _url_of(relay, f"/blobs/{digest}"), headers, parts, patience=self._patience()
+                )
+                _check_answer(answer.status, answer.body)
+        self.choice.succeeded(relay.node, size=size, seconds=time.monotonic() - started)
+
     async def send_manifest(self, relay: RelayInfo, envelope: Envelope) -> None:
         """Upload a signed manifest. Raises TransportError."""
         data, digest = to_bytes(envelope), manifest_digest(envelope)
@@ -284,14 +317,18 @@ class RelayLink:
         ):
             await _check_reply(reply)
 
-    async def _pour(self, reply: httpx.Response, sink: Sink, limit: int) -> int:
-        size = 0
-        async for block in reply.aiter_raw():
-            size += len(block)
-            if size > limit:
-                raise Oversize(f"the blob has more than {limit} bytes")
-            await sink.write(block)
-        return size
+    async def _fetch(self, relay: RelayInfo, path: str, headers: dict[str, str], sink: Sink, limit: int) -> int:
+        if self._lanes is not None and limit >= self.limits.bulk:
+            patience = self._patience()
+            answer = await self._lanes.fetch(_url_of(relay, path), headers, sink, limit=limit, patience=patience)
+            _check_answer(answer.status, answer.body)
+            return answer.size
+        async with self._request("GET", relay, path, headers=headers) as reply:
+            await _check_reply(reply)
+            return await pour(_limited(reply, limit), sink)
+
+    def _patience(self) -> Patience:
+        return Patience(self.limits.connect, self.limits.idle)
 
     @asynccontextmanager
     async def _request(
@@ -305,7 +342,7 @@ class RelayLink:
         json: object = None,
     ) -> AsyncIterator[httpx.Response]:
         timeout = httpx.Timeout(self.limits.idle, connect=self.limits.connect, pool=self.limits.base)
-        url = relay.url.rstrip("/") + path
+        url = _url_of(relay, path)
         all_headers = {"Accept-Encoding": "identity", **(headers or {})}
         async with self._http.stream(
             method, url, headers=all_headers, content=content, json=json, timeout=timeout, follow_redirects=False
@@ -354,15 +391,24 @@ def _is_usable(url: str) -> bool:
         return False
 
 
+def _url_of(relay: RelayInfo, path: str) -> str:
+    return relay.url.rstrip("/") + path
+
+
 async def _check_reply(reply: httpx.Response) -> None:
-    if reply.status_code in (200, 201):
+    is_refusal = reply.status_code >= 400 and reply.status_code != 404
+    _check_answer(reply.status_code, await _read_all(reply, MAX_REPLY) if is_refusal else b"")
+
+
+def _check_answer(status: int, body: bytes) -> None:
+    if status in (200, 201):
         return
-    if reply.status_code == 404:
+    if status == 404:
         raise NotHeld
-    if reply.status_code in (301, 302, 307, 308) or reply.status_code < 200:
-        raise TransportError(f"the relay answered {reply.status_code}, which no relay should")
-    code, detail = _refusal_of(await _read_all(reply, MAX_REPLY), reply.status_code)
-    if reply.status_code >= 500 and reply.status_code != 507:
+    if status in (301, 302, 307, 308) or status < 200:
+        raise TransportError(f"the relay answered {status}, which no relay should")
+    code, detail = _refusal_of(body, status)
+    if status >= 500 and status != 507:
         raise TransportError(f"the relay failed ({code}): {detail}")
     raise RelayRefused(code, detail)
 
@@ -373,6 +419,25 @@ def _refusal_of(data: bytes, status: int) -> tuple[str, str]:
         return str(plain["error"])[:64], str(plain["detail"])[:300]
     except (ValueError, KeyError, TypeError, RecursionError):
         return f"http_{status}", "no reason given"
+
+
+async def _limited(reply: httpx.Response, limit: int) -> AsyncIterator[bytes]:
+    size = 0
+    async for block in reply.aiter_raw():
+        size += len(block)
+        if size > limit:
+            raise Oversize(f"the blob has more than {limit} bytes")
+        yield block
+
+
+async def _read_parts(parts: Sequence[FilePart]) -> AsyncIterator[bytes]:
+    for part in parts:
+        with part.path.open("rb") as file:
+            file.seek(part.offset)
+            left = part.length
+            while left and (block := await asyncio.to_thread(file.read, min(left, BLOCK))):
+                left -= len(block)
+                yield block
 
 
 async def _read_all(reply: httpx.Response, limit: int) -> bytes:

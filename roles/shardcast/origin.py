@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -22,9 +22,10 @@ from dht.identity import NodeId
 from roles.shardcast.copies import replicate
 from roles.shardcast.errors import NotHeld, RelayRefused
 from roles.shardcast.gather import first_error
+from roles.shardcast.lanes import FilePart
 from roles.shardcast.link import RelayInfo, RelayLink
 from roles.shardcast.manifest import check_delta, check_manifest, manifest_digest
-from roles.shardcast.shards import Layout, read_shard
+from roles.shardcast.shards import Layout
 
 log = structlog.get_logger("shardcast")
 
@@ -56,6 +57,11 @@ class _Parcel:
     def digest(self) -> str:
         """Of the signed row."""
         return manifest_digest(self.envelope)
+
+    def parts(self, index: int) -> list[FilePart]:
+        """Where a shard's bytes lie."""
+        pieces = self.layout.pieces(index)
+        return [FilePart(self.directory / piece.name, piece.offset, piece.length) for piece in pieces]
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,10 +235,10 @@ class Origin:
     async def _push_shards(self, relay: RelayInfo, parcel: _Parcel, queue: list[int]) -> None:
         while queue:
             index = queue.pop()
-            digest, size = parcel.layout.manifest.shards[index], parcel.layout.size(index)
+            digest, parts = parcel.layout.manifest.shards[index], parcel.parts(index)
             for left in reversed(range(SHARD_TRIES)):
                 try:
-                    await self._link.send(relay, digest, size, partial(_blocks, parcel, index), ask=False)
+                    await self._link.send_parts(relay, digest, parts)
                     break
                 except RelayRefused:
                     raise
@@ -242,10 +248,3 @@ class Origin:
 
     def _say(self, cargo: _Cargo, holders: Sequence[str]) -> None:
         log.info("checkpoint.copied", step=cargo.step, manifest=cargo.digest, relays=len(holders))
-
-
-async def _blocks(parcel: _Parcel, index: int) -> AsyncIterator[bytes]:
-    """A shard from disk, read in a thread."""
-    blocks = read_shard(parcel.directory, parcel.layout, index)
-    while (block := await asyncio.to_thread(next, blocks, None)) is not None:
-        yield block

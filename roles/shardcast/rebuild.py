@@ -16,8 +16,8 @@ from typing import BinaryIO, Self
 
 from dht.errors import Malformed
 from roles.shardcast.delta import BaseFiles, Data, decode_files
-from roles.shardcast.link import Sink
 from roles.shardcast.shards import Layout
+from roles.shardcast.sinks import Sink
 
 OpenSink = Callable[[int], Sink | None]
 """A sink for a shard; None when it is here already."""
@@ -128,6 +128,6 @@ class _Stream:
                 part, self._held = self._held[:left], self._held[left:]
                 left -= len(part)
                 if sink is not None:
-                    await sink.write(part)  # type: ignore[arg-type]  # sinks take whatever a bytearray takes
+                    await asyncio.to_thread(sink.take, part)
             if sink is not None:
-                await sink.commit()
+                await asyncio.to_thread(sink.commit)

@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ import structlog
 
 from roles.shardcast.blobs import BLOCK, BlobReader, BlobWriter
 from roles.shardcast.errors import StoreFull
+from roles.shardcast.sinks import pour
 
 log = structlog.get_logger("shardcast")
 
@@ -114,8 +115,7 @@ class BlobStore:
             self.pin(digest)
         if digest not in self:
             async with self.begin(digest, len(data)) as writer:
-                await writer.write(data)
-                await writer.commit()
+                await pour(_whole(data), writer)
         return digest
 
     async def open(self, digest: str) -> BlobReader | None:
@@ -233,6 +233,10 @@ class BlobStore:
             self._receiving[digest] = left
         else:
             del self._receiving[digest]
+
+
+async def _whole(data: bytes) -> AsyncIterator[bytes]:
+    yield data
 
 
 def _free_space(path: Path) -> int:

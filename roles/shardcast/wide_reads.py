@@ -52,10 +52,10 @@ class _WideBackend(httpcore.AnyIOBackend):
 class WideTransport(httpx.AsyncHTTPTransport):
     """httpx's own transport over a pool with that network backend, which httpx has no argument for."""
 
-    def __init__(self, limits: httpx.Limits) -> None:
-        super().__init__(trust_env=False, limits=limits)
+    def __init__(self, limits: httpx.Limits, context: ssl.SSLContext) -> None:
+        super().__init__(trust_env=False, limits=limits, verify=context)
         self._pool = httpcore.AsyncConnectionPool(
-            ssl_context=httpx.create_ssl_context(trust_env=False),
+            ssl_context=context,
             max_connections=limits.max_connections,
             max_keepalive_connections=limits.max_keepalive_connections,
             keepalive_expiry=limits.keepalive_expiry,

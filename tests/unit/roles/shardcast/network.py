@@ -25,7 +25,7 @@ from roles.shardcast.manifest import build_manifest, seal_manifest
 RUN = "ab" * 32
 TRAINER = NodeKey(b"t" * 32)
 WORKER = NodeKey(b"w" * 32)
-QUICK = TransferLimits(connect=1.0, idle=1.0, base=2.0, stall=2.0)
+QUICK = TransferLimits(connect=1.0, idle=1.0, base=2.0, stall=2.0, bulk=1)  # every blob by a lane, as large shards go
 ZERO = "0" * 64
 
 
@@ -67,7 +67,7 @@ class Network:
             "is_member": lambda node: node == WORKER.node,
             "relays": lambda: tuple(self.infos),
             "http": self.http,
-            "settings": RelaySettings(poll=0.05, pull_stall=3.0),
+            "settings": RelaySettings(poll=0.05, pull_stall=3.0, bulk=1),
         } | changes
         relay = Relay(NodeKey(os.urandom(32)), **arguments)  # type: ignore[arg-type]
         url = await self.stack.enter_async_context(serve(wrap(relay.app), host="127.0.0.1", port=0))

@@ -26,8 +26,8 @@ async def fill(assembly: Assembly, folder: Path, index: int) -> None:
 
 async def write(assembly: Assembly, index: int, data: bytes) -> None:
     async with assembly.writer(index) as writer:
-        await writer.write(data)
-        await writer.commit()
+        writer.take(data)
+        writer.commit()
 
 
 @pytest.mark.parametrize("seed", range(3))

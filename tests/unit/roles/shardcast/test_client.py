@@ -219,8 +219,8 @@ async def test_fetch_checkpoint__resumes_with_the_missing_shards_only_wgt_08(tmp
     for index in (0, 1, 2):
         async with killed.writer(index) as writer:
             for block in read_shard(source, killed.layout, index):
-                await writer.write(block)
-            await writer.commit()
+                writer.take(block)
+            writer.commit()
     killed.close()
     async with running_network(tmp_path, relays=1) as network:
         await network.client(TRAINER).put_checkpoint(envelope, source)

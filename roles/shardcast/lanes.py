@@ -1,0 +1,227 @@
+"""Bulk transfers over kept HTTP/1.1 connections, in threads: from a socket to a sink, from a file to a socket.
+
+The thread that receives a block hashes and writes it while it is in that core's cache; nothing passes through the event
+loop, which costs more than the bytes do. Scores, limits of time and what an answer means are the caller's business.
+"""
+
+from __future__ import annotations
+
+import http.client
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+
+import httpx
+
+from roles.shardcast.errors import Oversize
+from roles.shardcast.sinks import Sink
+from roles.shardcast.threads import Call, run_stoppable
+
+THREADS = 32
+BLOCK = 2**18
+KEPT_SECONDS = 4.0
+"""A connection idle for longer is not used again: the relay may be about to close it."""
+MOST_KEPT = 64
+MAX_REFUSAL = 64 * 1024
+SUCCESS = (200, 201)
+
+
+@dataclass(frozen=True, slots=True)
+class FilePart:
+    """A run of bytes of one file."""
+
+    path: Path
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Seconds to connect, and between two reads or two writes."""
+
+    connect: float
+    idle: float
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A status, the bytes a sink took, and the body of what is no blob: at most 64 KiB of it."""
+
+    status: int
+    size: int = 0
+    body: bytes = b""
+
+
+class Lanes:
+    """Connections of one program to all its relays. `close` ends what is under way."""
+
+    def __init__(self, *, threads: int = THREADS, context: ssl.SSLContext | None = None) -> None:
+        self._context = context
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="lane")
+        self._lock = threading.Lock()
+        self._idle: dict[tuple[str, str, int], list[tuple[float, http.client.HTTPConnection]]] = {}
+        self._calls: set[Call] = set()
+
+    async def fetch(
+        self, url: str, headers: Mapping[str, str], sink: Sink, *, limit: int, patience: Patience
+    ) -> Answer:
+        """GET a blob into the sink and commit it, when the answer is a success. Raises Oversize, the sink's errors, and
+        whatever sockets and `http.client` raise."""
+        exchange = _Exchange(self, httpx.URL(url), patience)
+        return await self._run(exchange.call, lambda: exchange.fetch(headers, sink, limit))
+
+    async def send(
+        self, url: str, headers: Mapping[str, str], parts: Sequence[FilePart], *, patience: Patience
+    ) -> Answer:
+        """PUT the parts of files, one after the other, as one body; from the page cache to the socket without TLS."""
+        exchange = _Exchange(self, httpx.URL(url), patience)
+        return await self._run(exchange.call, lambda: exchange.send(headers, parts))
+
+    def close(self) -> None:
+        """Stop every transfer and close every connection."""
+        for call in list(self._calls):
+            call.stop()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        with self._lock:
+            for kept in self._idle.values():
+                for _, connection in kept:
+                    connection.close()
+            self._idle.clear()
+
+    async def _run(self, call: Call, work: Callable[[], Answer]) -> Answer:
+        self._calls.add(call)
+        try:
+            return await run_stoppable(self._threads, call, work)
+        finally:
+            self._calls.discard(call)
+
+    def take(self, url: httpx.URL, patience: Patience) -> http.client.HTTPConnection:
+        """A connection kept, or a new one not yet connected. In threads."""
+        host, port = url.raw_host.decode(), url.port or (443 if url.scheme == "https" else 80)
+        with self._lock:
+            kept = self._idle.get((url.scheme, host, port), [])
+            while kept:
+                since, connection = kept.pop()
+                if time.monotonic() - since < KEPT_SECONDS:
+                    return connection
+                connection.close()
+        if url.scheme == "https":
+            context = self._context or ssl.create_default_context()
+            return http.client.HTTPSConnection(host, port, timeout=patience.connect, context=context)
+        return http.client.HTTPConnection(host, port, timeout=patience.connect)
+
+    def keep(self, url: httpx.URL, connection: http.client.HTTPConnection) -> None:
+        """A connection whose answer was read to its end. In threads."""
+        place = (url.scheme, url.raw_host.decode(), url.port or (443 if url.scheme == "https" else 80))
+        with self._lock:
+            if connection.sock is not None and sum(map(len, self._idle.values())) < MOST_KEPT:
+                self._idle.setdefault(place, []).append((time.monotonic(), connection))
+                return
+        connection.close()
+
+
+class _Exchange:
+    """One request and its answer, in one thread."""
+
+    def __init__(self, lanes: Lanes, url: httpx.URL, patience: Patience) -> None:
+        self._lanes, self._url, self._patience = lanes, url, patience
+        self.call = Call()
+        self._is_done = False
+
+    def fetch(self, headers: Mapping[str, str], sink: Sink, limit: int) -> Answer:
+        with self._connected() as connection, closing(self._ask(connection, headers)) as reply:
+            if reply.status not in SUCCESS:
+                return self._done(reply, Answer(reply.status, body=reply.read(MAX_REFUSAL + 1)))
+            size = _drain(reply, sink, limit)
+            sink.commit()
+            return self._done(reply, Answer(reply.status, size=size))
+
+    def send(self, headers: Mapping[str, str], parts: Sequence[FilePart]) -> Answer:
+        with self._connected() as connection:
+            self._begin(connection, "PUT", headers)
+            with suppress(BrokenPipeError, ConnectionResetError):  # refused before its end: the answer says why
+                for part in parts:
+                    _send_part(connection, part)
+            with closing(connection.getresponse()) as reply:
+                return self._done(reply, Answer(reply.status, body=reply.read(MAX_REFUSAL + 1)))
+
+    @contextmanager
+    def _connected(self) -> Iterator[http.client.HTTPConnection]:
+        connection = self._lanes.take(self._url, self._patience)
+        try:
+            yield connection
+            self.call.use(None)
+        except BaseException:
+            connection.close()
+            raise
+        if self._is_done:
+            self._lanes.keep(self._url, connection)
+        else:
+            connection.close()
+
+    def _done(self, reply: http.client.HTTPResponse, answer: Answer) -> Answer:
+        """The connection may be used again, if the answer was read to its end."""
+        self._is_done = reply.isclosed()
+        return answer
+
+    def _ask(self, connection: http.client.HTTPConnection, headers: Mapping[str, str]) -> http.client.HTTPResponse:
+        was_kept = connection.sock is not None
+        try:
+            self._begin(connection, "GET", headers)
+            return connection.getresponse()
+        except ConnectionError:
+            if not was_kept:
+                raise
+        connection.close()  # the relay had closed it meanwhile
+        self._begin(connection, "GET", headers)
+        return connection.getresponse()
+
+    def _begin(self, connection: http.client.HTTPConnection, method: str, headers: Mapping[str, str]) -> None:
+        if connection.sock is None:
+            connection.timeout = self._patience.connect
+            connection.connect()
+        self.call.use(connection.sock)
+        connection.sock.settimeout(self._patience.idle)
+        connection.putrequest(method, self._url.raw_path.decode(), skip_accept_encoding=True)
+        for name, value in {"Accept-Encoding": "identity", **headers}.items():
+            connection.putheader(name, value)
+        connection.endheaders()
+
+
+def _drain(reply: http.client.HTTPResponse, sink: Sink, limit: int) -> int:
+    declared, size, room = reply.length, 0, memoryview(bytearray(BLOCK))
+    if declared is not None and declared > limit:
+        raise Oversize(f"the blob has more than {limit} bytes")
+    while got := reply.readinto(room):
+        size += got
+        if size > limit:
+            raise Oversize(f"the blob has more than {limit} bytes")
+        sink.take(room[:got])
+    if declared is not None and size != declared:
+        raise ConnectionResetError("the relay closed the connection before the end")
+    return size
+
+
+def _send_part(connection: http.client.HTTPConnection, part: FilePart) -> None:
+    with part.path.open("rb", buffering=0) as file:
+        if not isinstance(connection.sock, ssl.SSLSocket):
+            sent = connection.sock.sendfile(file, part.offset, part.length)
+        else:
+            sent = _send_encrypted(connection.sock, file, part)
+    if sent != part.length:
+        raise OSError(f"{part.path.name} is shorter than its manifest says")
+
+
+def _send_encrypted(sock: ssl.SSLSocket, file: FileIO, part: FilePart) -> int:
+    file.seek(part.offset)
+    left = part.length
+    while left and (block := file.read(min(left, BLOCK))):
+        sock.sendall(block)
+        left -= len(block)
+    return part.length - left
