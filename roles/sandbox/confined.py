@@ -1,0 +1,54 @@
+"""What runs inside: take the program, give up every right, run it. Started by `roles.sandbox.program`; stdlib only."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+
+from roles.sandbox.landlock import restrict_to_reading
+from roles.sandbox.seccomp import forbid_new_privileges, restrict_calls
+
+NOT_CONFINED = 125
+"""Exit status when the kernel would not confine us: the program was not run."""
+OPEN_FILES = 32
+
+
+def main() -> None:
+    """Arguments: the descriptor of the program, and its limits."""
+    descriptor, memory, cpu_seconds = map(int, sys.argv[1:4])
+    with os.fdopen(descriptor, "rb") as source:
+        program = source.read()
+    try:
+        confine(memory=memory, cpu_seconds=cpu_seconds)
+    except OSError as error:
+        os.write(2, f"cannot be confined: {error}".encode())
+        os._exit(NOT_CONFINED)
+    sys.argv = ["program"]
+    exec(compile(program, "program", "exec"), {"__name__": "__main__", "__builtins__": __builtins__})  # noqa: S102
+
+
+def confine(*, memory: int, cpu_seconds: int) -> None:
+    """Give up, for good, all but computing. Raises OSError where the kernel does not take part."""
+    for limit, value in (
+        (resource.RLIMIT_AS, memory),
+        (resource.RLIMIT_CPU, cpu_seconds),
+        (resource.RLIMIT_FSIZE, 0),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_NOFILE, OPEN_FILES),
+    ):
+        resource.setrlimit(limit, (value, value))
+    forbid_new_privileges()
+    restrict_to_reading(readable_paths())
+    restrict_calls()
+
+
+def readable_paths() -> tuple[str, ...]:
+    """The standard library, the libraries it loads, and sources of zeros and randomness."""
+    library = (os.path.dirname(os.__file__),)  # sysconfig knows it too, but takes longer to import than all the rest
+    shared = "/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache"
+    return (*library, *shared, "/dev/null", "/dev/zero", "/dev/urandom")
+
+
+if __name__ == "__main__":
+    main()

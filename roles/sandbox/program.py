@@ -1,0 +1,198 @@
+"""Runs one untrusted Python program to its end, or to its limits, and tells what came out. Blocking: call it in a thread.
+
+Held by the kernel, not by Python: Landlock (no file but the standard library, read-only), seccomp (no socket, no process,
+no signal to others), resource limits, and a clock outside. Where the kernel cannot do both, nothing is run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+from typing import IO
+
+from dht.errors import NodeError
+
+MAX_PROGRAM = 256 * 1024
+MAX_INPUT = 4 * 2**20
+KEPT_ERRORS = 2048
+ROOT = str(Path(__file__).parents[2])
+START = "import sys; sys.path.append(sys.argv.pop()); from roles.sandbox.confined import main; main()"
+ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTHONUTF8": "1", "LC_ALL": "C.UTF-8"}
+
+
+class SandboxUnavailable(NodeError):
+    """This machine cannot confine a program, so none is run."""
+
+
+class Ending(StrEnum):
+    """How a program ended."""
+
+    DONE = "it ended by itself"
+    FAILED = "it ended with an error"
+    OUT_OF_TIME = "it ran past its time"
+    FLOODED = "it wrote more than it may"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a program may use. Memory is address space, in bytes; output is standard output, in bytes."""
+
+    cpu_seconds: int = 4
+    wall_seconds: float = 10.0
+    memory: int = 512 * 2**20
+    output: int = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How it ended, and what it wrote; of the errors, the last bytes."""
+
+    ending: Ending
+    output: bytes
+    errors: str
+
+
+def run_program(source: str, *, given: bytes = b"", limits: Limits | None = None) -> Outcome:
+    """Run Python source with `given` as its standard input. Raises SandboxUnavailable; anything that the program does is
+    an outcome. Sources over 256 KiB and inputs over 4 MiB are refused with ValueError."""
+    if (reason := why_unavailable()) is not None:
+        raise SandboxUnavailable(reason)
+    return _run(source, given, limits or Limits())
+
+
+@cache
+def why_unavailable() -> str | None:
+    """What keeps this machine from confining programs, with the remedy; None when a trial program was held."""
+    if sys.platform != "linux":
+        return "programs are only run where Linux can confine them: set this node up on Linux 5.13 or newer"
+    trial = _run(TRIAL, b"", Limits(wall_seconds=30.0))
+    if trial.ending is Ending.DONE and trial.output == b"held\n":
+        return None
+    why = trial.errors.strip().rpartition("\n")[2] or trial.ending.value
+    return f"programs cannot be confined here ({why}): Linux 5.13 or newer with Landlock and seccomp is needed"
+
+
+TRIAL = """
+import socket, os
+def is_refused(act):
+    try:
+        act()
+    except OSError:
+        return True
+    return False
+acts = (socket.socket, os.fork, lambda: open("/etc/passwd"), lambda: open("made", "w"), lambda: os.kill(1, 0))
+print("held" if all(map(is_refused, acts)) else "loose")
+"""
+
+
+def _run(source: str, given: bytes, limits: Limits) -> Outcome:
+    program = source.encode("utf-8", "surrogatepass")
+    if len(program) > MAX_PROGRAM or len(given) > MAX_INPUT:
+        raise ValueError(f"a program has at most {MAX_PROGRAM} bytes, and its input {MAX_INPUT}")
+    inward, outward = os.pipe()
+    with contextlib.closing(os.fdopen(outward, "wb")) as sink:
+        try:
+            process = _start(inward, limits)
+        finally:
+            os.close(inward)
+        with process:
+            try:
+                return _Conversation(process, sink, program, given, limits).hold()
+            finally:
+                process.kill()
+
+
+def _start(program: int, limits: Limits) -> subprocess.Popen[bytes]:
+    told = map(str, (program, limits.memory, limits.cpu_seconds))
+    return subprocess.Popen(  # noqa: S603 - our own interpreter with our own arguments
+        [sys.executable, "-s", "-S", "-P", "-B", "-c", START, *told, ROOT],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=ENVIRONMENT,
+        cwd="/",
+        pass_fds=(program,),
+        start_new_session=True,
+    )
+
+
+class _Conversation:
+    """Feeds a process and reads it, within time and size."""
+
+    def __init__(
+        self, process: subprocess.Popen[bytes], sink: IO[bytes], program: bytes, given: bytes, limits: Limits
+    ) -> None:
+        assert process.stdin is not None  # noqa: S101 - all three are pipes
+        assert process.stdout is not None  # noqa: S101
+        assert process.stderr is not None  # noqa: S101
+        self._process, self._limits = process, limits
+        self._waiting: dict[IO[bytes], memoryview] = {sink: memoryview(program), process.stdin: memoryview(given)}
+        self._output, self._errors = bytearray(), bytearray()
+        self._selector = selectors.DefaultSelector()
+        for stream in self._waiting:
+            os.set_blocking(stream.fileno(), False)
+            self._selector.register(stream, selectors.EVENT_WRITE)
+        self._selector.register(process.stdout, selectors.EVENT_READ, self._output)
+        self._selector.register(process.stderr, selectors.EVENT_READ, self._errors)
+
+    def hold(self) -> Outcome:
+        deadline = time.monotonic() + self._limits.wall_seconds
+        with self._selector:
+            while self._reads_left():
+                ready = self._selector.select(max(0.0, deadline - time.monotonic()))
+                if not ready:
+                    return self._outcome(Ending.OUT_OF_TIME)
+                for key, _ in ready:
+                    self._serve(key)
+                if len(self._output) > self._limits.output:
+                    return self._outcome(Ending.FLOODED)
+        try:
+            status = self._process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            return self._outcome(Ending.OUT_OF_TIME)
+        return self._outcome(_ending(status))
+
+    def _reads_left(self) -> bool:
+        return any(key.data is not None for key in self._selector.get_map().values())
+
+    def _serve(self, key: selectors.SelectorKey) -> None:
+        stream = key.fileobj
+        assert not isinstance(stream, int)  # noqa: S101 - we registered streams
+        if key.data is None:
+            self._feed(stream)  # type: ignore[arg-type]
+            return
+        piece = os.read(stream.fileno(), 65536)
+        if not piece:
+            self._selector.unregister(stream)
+        key.data.extend(piece)
+        del self._errors[:-KEPT_ERRORS]
+
+    def _feed(self, stream: IO[bytes]) -> None:
+        left = self._waiting[stream]
+        with contextlib.suppress(BrokenPipeError):
+            left = left[os.write(stream.fileno(), left[:65536]) :] if left else left
+            self._waiting[stream] = left
+            if left:
+                return
+        self._selector.unregister(stream)
+        with contextlib.suppress(BrokenPipeError):
+            stream.close()
+
+    def _outcome(self, ending: Ending) -> Outcome:
+        return Outcome(ending, bytes(self._output[: self._limits.output]), self._errors.decode("utf-8", "replace"))
+
+
+def _ending(status: int) -> Ending:
+    if status == 0:
+        return Ending.DONE
+    # the hard limit on CPU time is SIGKILL, and nobody else may send one: we have not
+    return Ending.OUT_OF_TIME if status in (-signal.SIGXCPU, -signal.SIGKILL) else Ending.FAILED

@@ -1,0 +1,166 @@
+"""Seccomp: which system calls a process may still make. Runs in the process that is to be confined; stdlib only.
+
+A list of what an interpreter needs to compute, read and write what it has open; all else fails with EPERM, also what
+kernels add later. No sockets, no second process (threads may be started), no program, no signal to anybody else, no file
+opened for writing, no limit raised.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import platform
+import struct
+
+SET_NO_NEW_PRIVS, SET_SECCOMP, SET_DEATH_SIGNAL = 38, 22, 1
+FILTER_MODE = 2
+LOAD, JUMP_EQUAL, JUMP_SET, RETURN = 0x20, 0x15, 0x45, 0x06
+ALLOW, KILL, ERROR = 0x7FFF0000, 0x80000000, 0x00050000
+NUMBER_AT, ARCHITECTURE_AT, ARGUMENTS_AT = 0, 4, 16
+CLONE_THREAD = 0x00010000
+OPENS_FOR_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+X32_BIT = 0x40000000
+
+ARCHITECTURES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
+"""Audit number, and column of `CALLS`, by machine."""
+
+CALLS: dict[str, tuple[int | None, int | None]] = {
+    # name: number on x86_64, on aarch64
+    "read": (0, 63),
+    "write": (1, 64),
+    "close": (3, 57),
+    "stat": (4, None),
+    "fstat": (5, 80),
+    "lstat": (6, None),
+    "poll": (7, None),
+    "lseek": (8, 62),
+    "mmap": (9, 222),
+    "mprotect": (10, 226),
+    "munmap": (11, 215),
+    "brk": (12, 214),
+    "rt_sigaction": (13, 134),
+    "rt_sigprocmask": (14, 135),
+    "rt_sigreturn": (15, 139),
+    "pread64": (17, 67),
+    "readv": (19, 65),
+    "writev": (20, 66),
+    "access": (21, None),
+    "select": (23, None),
+    "sched_yield": (24, 124),
+    "mremap": (25, 216),
+    "madvise": (28, 233),
+    "dup": (32, 23),
+    "nanosleep": (35, 101),
+    "getpid": (39, 172),
+    "exit": (60, 93),
+    "uname": (63, 160),
+    "fcntl": (72, 25),
+    "getcwd": (79, 17),
+    "readlink": (89, None),
+    "gettimeofday": (96, 169),
+    "getrusage": (98, 165),
+    "sysinfo": (99, 179),
+    "times": (100, 153),
+    "getuid": (102, 174),
+    "getgid": (104, 176),
+    "geteuid": (107, 175),
+    "getegid": (108, 177),
+    "getppid": (110, 173),
+    "sigaltstack": (131, 132),
+    "gettid": (186, 178),
+    "time": (201, None),
+    "futex": (202, 98),
+    "sched_getaffinity": (204, 123),
+    "getdents64": (217, 61),
+    "restart_syscall": (219, 128),
+    "fadvise64": (221, 223),
+    "clock_gettime": (228, 113),
+    "clock_getres": (229, 114),
+    "clock_nanosleep": (230, 115),
+    "exit_group": (231, 94),
+    "newfstatat": (262, 79),
+    "readlinkat": (267, 78),
+    "faccessat": (269, 48),
+    "pselect6": (270, 72),
+    "ppoll": (271, 73),
+    "set_robust_list": (273, 99),
+    "pipe2": (293, 59),
+    "getrandom": (318, 278),
+    "membarrier": (324, 283),
+    "statx": (332, 291),
+    "rseq": (334, 293),
+    "faccessat2": (439, 439),
+}
+CLONE, CLONE3, OPENAT, PRLIMIT, TGKILL, IOCTL = (56, 220), (435, 435), (257, 56), (302, 261), (234, 131), (16, 29)
+"""Calls that depend on their arguments, or fail with an errno of their own."""
+
+
+def forbid_new_privileges() -> None:
+    """No program started from here gains rights, and this process dies with its parent."""
+    _prctl(SET_NO_NEW_PRIVS, 1)
+    _prctl(SET_DEATH_SIGNAL, 9)
+
+
+def restrict_calls() -> None:
+    """Install the filter on this process and its threads. It cannot be undone. Raises OSError where that fails."""
+    program = b"".join(struct.pack("=HBBI", *line) for line in build_filter(platform.machine(), os.getpid()))
+    buffer = ctypes.create_string_buffer(program)
+    header = struct.pack("@HP", len(program) // 8, ctypes.addressof(buffer))
+    _prctl(SET_SECCOMP, FILTER_MODE, ctypes.c_char_p(header))
+
+
+def build_filter(machine: str, pid: int) -> list[tuple[int, int, int, int]]:
+    """The filter as BPF instructions (code, jump if true, jump if false, constant). Raises OSError for an unknown machine."""
+    if machine not in ARCHITECTURES:
+        raise OSError(f"no list of system calls for {machine}")
+    audit, column = ARCHITECTURES[machine]
+    lines = [(LOAD, 0, 0, ARCHITECTURE_AT), (JUMP_EQUAL, 1, 0, audit), _return(KILL), (LOAD, 0, 0, NUMBER_AT)]
+    if machine == "x86_64":
+        lines += [(JUMP_SET, 0, 1, X32_BIT), _return(KILL)]
+    for numbers in CALLS.values():
+        number = numbers[column]
+        if number is not None:
+            lines += [(JUMP_EQUAL, 0, 1, number), _return(ALLOW)]
+    lines += _only_if_set(CLONE[column], argument=0, bits=CLONE_THREAD)
+    lines += _unless_set(OPENAT[column], argument=2, bits=OPENS_FOR_WRITING, refusal=errno.EACCES)
+    lines += _only_if_zero(PRLIMIT[column], argument=2)
+    lines += _only_if_equal(TGKILL[column], argument=0, value=pid)
+    lines += [(JUMP_EQUAL, 0, 1, IOCTL[column]), _return(ERROR | errno.ENOTTY)]  # nothing here is a terminal
+    lines += [(JUMP_EQUAL, 0, 1, CLONE3[column]), _return(ERROR | errno.ENOSYS)]  # the C library then tries clone
+    return [*lines, _return(ERROR | errno.EPERM)]
+
+
+def _only_if_set(number: int, *, argument: int, bits: int) -> list[tuple[int, int, int, int]]:
+    test = (JUMP_SET, 0, 1, bits)
+    return [(JUMP_EQUAL, 0, 4, number), _low(argument), test, _return(ALLOW), _return(ERROR | errno.EPERM)]
+
+
+def _unless_set(number: int, *, argument: int, bits: int, refusal: int) -> list[tuple[int, int, int, int]]:
+    test = (JUMP_SET, 0, 1, bits)
+    return [(JUMP_EQUAL, 0, 4, number), _low(argument), test, _return(ERROR | refusal), _return(ALLOW)]
+
+
+def _only_if_equal(number: int, *, argument: int, value: int) -> list[tuple[int, int, int, int]]:
+    test = (JUMP_EQUAL, 0, 1, value)
+    return [(JUMP_EQUAL, 0, 4, number), _low(argument), test, _return(ALLOW), _return(ERROR | errno.EPERM)]
+
+
+def _only_if_zero(number: int, *, argument: int) -> list[tuple[int, int, int, int]]:
+    """Both halves of a pointer."""
+    low, high = _low(argument), (LOAD, 0, 0, ARGUMENTS_AT + 8 * argument + 4)
+    tests = [low, (JUMP_EQUAL, 0, 3, 0), high, (JUMP_EQUAL, 0, 1, 0)]
+    return [(JUMP_EQUAL, 0, 6, number), *tests, _return(ALLOW), _return(ERROR | errno.EPERM)]
+
+
+def _low(argument: int) -> tuple[int, int, int, int]:
+    return (LOAD, 0, 0, ARGUMENTS_AT + 8 * argument)
+
+
+def _return(action: int) -> tuple[int, int, int, int]:
+    return (RETURN, 0, 0, action)
+
+
+def _prctl(option: int, value: int, pointer: ctypes.c_char_p | None = None) -> None:
+    if ctypes.CDLL(None, use_errno=True).prctl(option, ctypes.c_ulong(value), pointer, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl {option} was refused")
