@@ -7,6 +7,7 @@ and offered again at every look.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
@@ -34,6 +35,8 @@ BURIED_BLOCKS = 2
 samples, or judges, by a hash that did not stay would find every submission at fault. Until then the beacon is unknown."""
 SETTLED_BLOCKS = 256
 """Blocks above a block after which its hash is taken to stand; until then a re-organisation may change it."""
+ASSUMED_SECONDS = 3600.0
+"""Without the ledger the last known leader is believed so long: what it asks for afterwards is perhaps nobody's to pay."""
 REJECTED: tuple[type[Exception], ...] = (PeerError, Reject)
 
 
@@ -68,6 +71,7 @@ class Observer:
         interval: float = 0.25,
         watch_rollouts: bool = True,
         rejected: Callable[[Envelope, Reject], None] | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.spec = spec
         self.trusted = trusted
@@ -81,6 +85,8 @@ class Observer:
         self._ledger = ledger
         self._watch_rollouts = watch_rollouts
         self._rejected = rejected or (lambda row, refusal: None)
+        self._monotonic = monotonic
+        self._heard_at, self._has_assumed = monotonic(), False
         self.version = 0  # counts changes
         self.steps_read: frozenset[int] = frozenset()  # steps whose rows the last look that succeeded has read
         self._changed = asyncio.Event()
@@ -150,8 +156,10 @@ class Observer:
             self.trusted.admit_view(view)
         except (LedgerError, TimeoutError, Reject) as error:
             self._note_down("ledger", str(error) or "no answer in time")
+            self._say_assumed()
             return False
         self._note_up("ledger")
+        self._heard_at, self._has_assumed = self._monotonic(), False
         return moved
 
     async def _read_view(self) -> LedgerView:
@@ -160,11 +168,24 @@ class Observer:
             if self.trusted.view is not None and head == self.trusted.view.head:
                 return self.trusted.view
             terms = await self._ledger.terms()
+            lease = (
+                await self._ledger.lease()
+            )  # before the commits: a new leader must not be shown without the last one's
             registrations = await self._ledger.registrations()
             commits = {commit.step: commit for commit in await self._ledger.commits()}
             firsts = {node: item.first_block for node, item in registrations.items()}
             beacons = await self._read_beacons(firsts, head.number)
-        return LedgerView(terms, head, commits, registrations, beacons)
+        return LedgerView(terms, head, commits, registrations, beacons, lease=lease)
+
+    def _say_assumed(self) -> None:
+        """Once a lease may have run out unseen: the last known leader is believed on, for a while, and that is said."""
+        view, silent = self.trusted.view, self._monotonic() - self._heard_at
+        if view is not None and not self._has_assumed and silent > view.terms.lease_seconds:
+            self._has_assumed = True
+            log.warning("term.assumed", term=self.trusted.term, seconds=round(silent))
+
+    def _is_term_doubtful(self) -> bool:
+        return self._monotonic() - self._heard_at > ASSUMED_SECONDS
 
     async def _read_beacons(self, registered: Mapping[str, int], head: int) -> dict[str, str]:
         """Hash of each node's beacon block, read anew until it is settled: what a re-organised chain left behind would
@@ -240,6 +261,8 @@ class Observer:
     def _admit_kind(self, row: Envelope) -> None:
         match row.kind:
             case "head/1":
+                if self._is_term_doubtful():
+                    raise Ignore(Reason.TERM_UNKNOWN, "the ledger has not answered for long")
                 self.trusted.admit_head(row)
             case "submission/1":
                 self.trusted.admit_submission(row)

@@ -7,7 +7,17 @@ from pathlib import Path
 from typing import Protocol
 
 from dht.envelope import Envelope
-from ledger.records import Attestation, Block, Commit, FinalRoot, Proposal, Registration, RegistrationRequest, RunTerms
+from ledger.records import (
+    Attestation,
+    Block,
+    Commit,
+    FinalRoot,
+    Lease,
+    Proposal,
+    Registration,
+    RegistrationRequest,
+    RunTerms,
+)
 
 
 class Clock(Protocol):
@@ -85,6 +95,15 @@ class Ledger(Protocol):
 
     async def registrations(self, until: int | None = None) -> Mapping[str, Registration]:
         """Registrations in force, by node, now or as of block `until`."""
+
+    async def lease(self) -> Lease:
+        """Who leads, in which term, and until when."""
+
+    async def renew(self) -> None: ...
+
+    async def report_lapse(self) -> None: ...
+
+    async def take_over(self) -> None: ...
 
     async def commits(self, from_step: int = 0) -> Sequence[Commit]: ...
 

@@ -17,6 +17,10 @@ class StateForked(NodeError):
     """The ledger holds another checkpoint for a step than this trainer made."""
 
 
+class Fenced(NodeError):
+    """Another trainer leads the run: it took the lease over."""
+
+
 class CommitRefused(NodeError):
     """The contract refuses the trainer's commit for good."""
 

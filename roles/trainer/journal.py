@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 from pathlib import Path
 
 from dht.encoding import decode, encode
 from dht.envelope import Envelope, from_bytes, to_bytes
-from roles.messages import Head
+from dht.errors import Malformed
+from roles.messages import CheckpointManifest, Head, StateRef
 from roles.rl.batch import TrainingGroup
 from roles.shardcast.disk import sync_directory, write_durably
-from roles.shardcast.manifest import MAX_MANIFEST_BYTES
+from roles.shardcast.manifest import MANIFEST_KIND, MAX_MANIFEST_BYTES
 from roles.spec import ModelSpec
 from roles.trainer.closing import ClosedBatch, PooledGroup
 from roles.trainer.errors import BaseMismatch, StateMissing
@@ -95,6 +97,49 @@ class Journal:
         temporary.rename(target)
         sync_directory(target.parent)
 
+    def adopt(self, step: int, folder: Path) -> None:
+        """Take over a checkpoint that lies elsewhere on this disk, by links: a checkpoint's files never change."""
+        target = self.checkpoint(step)
+        temporary = target.with_name(f".{step}.adopted")
+        shutil.rmtree(temporary, ignore_errors=True)
+        shutil.copytree(folder, temporary, copy_function=_link, ignore=shutil.ignore_patterns(".*"))
+        shutil.rmtree(target, ignore_errors=True)
+        temporary.rename(target)
+        sync_directory(target.parent)
+
+    def forget_after(self, step: int) -> None:
+        """Drop what was made beyond a step, and its batch: another trainer made it, and of groups not known here."""
+        for name, last in (("manifests", step), ("batches", step - 1), ("checkpoints", step)):
+            for path in (self._root / name).iterdir():
+                if path.stem.isdigit() and int(path.stem) > last:
+                    shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+    # -- the state for the other trainers --------------------------------------------------------------------------
+
+    def sealed(self, step: int) -> Path:
+        """Folder of the encrypted pieces of the state after a step."""
+        return self._root / "sealed" / str(step)
+
+    def state_ref(self) -> StateRef | None:
+        """The newest trainer state that was sealed, here or by a leader before."""
+        path = self._root / "sealed" / "newest.json"
+        return decode(StateRef, path.read_bytes()) if path.exists() else None
+
+    def save_state_ref(self, ref: StateRef | None) -> None:
+        """What manifests name from now on."""
+        folder = self._root / "sealed"
+        folder.mkdir(exist_ok=True)
+        if ref is None:
+            (folder / "newest.json").unlink(missing_ok=True)
+        else:
+            write_durably(folder / "newest.json", encode(ref))
+
+    def forget_sealed_before(self, step: int) -> None:
+        """Drop the pieces of older states: a newer one is on the relays."""
+        for path in (self._root / "sealed").iterdir():
+            if path.is_dir() and path.name.isdigit() and int(path.name) < step:
+                shutil.rmtree(path, ignore_errors=True)
+
     def prune(self, *, committed: int, used_from: int) -> None:
         """Keep the newest checkpoints and every uncommitted one, and batches from step `used_from` on."""
         oldest = min(committed + 1 - KEPT_CHECKPOINTS, committed)
@@ -105,6 +150,21 @@ class Journal:
             for path in (self._root / name).iterdir():
                 if path.stem.isdigit() and int(path.stem) < first:
                     path.unlink(missing_ok=True)
+
+
+def manifest_in(row: Envelope) -> CheckpointManifest:
+    """The manifest that a checked row carries. Raises Malformed."""
+    if row.kind != MANIFEST_KIND:
+        raise Malformed("not a manifest")
+    return decode(CheckpointManifest, row.payload)
+
+
+def _link(source: str, target: str) -> str:
+    try:
+        os.link(source, target)
+    except OSError:  # some file systems have no links
+        shutil.copyfile(source, target)
+    return target
 
 
 def _copy_checked(source: Path, target: Path, *, size: int, sha256: str) -> None:

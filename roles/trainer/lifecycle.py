@@ -10,9 +10,10 @@ log = structlog.get_logger()
 
 
 class TrainerState(StrEnum):
-    """What the trainer's main loop does. Broadcast and commit go on beside it."""
+    """What the trainer's main loop does. Broadcast, commit and lease go on beside it."""
 
-    PREPARING = "preparing"  # base model or restart
+    PREPARING = "preparing"  # base model, restart, or what the leader before left
+    STANDING_BY = "standing by"  # another trainer leads
     COLLECTING = "collecting"
     WAITING = "waiting"  # batch full, an older checkpoint not committed yet
     STEPPING = "stepping"
@@ -20,12 +21,16 @@ class TrainerState(StrEnum):
 
 
 TRANSITIONS: dict[tuple[TrainerState, str], TrainerState] = {
+    (TrainerState.PREPARING, "another leads"): TrainerState.STANDING_BY,
+    (TrainerState.STANDING_BY, "took over"): TrainerState.PREPARING,
+    (TrainerState.STANDING_BY, "run over"): TrainerState.ENDED,
     (TrainerState.PREPARING, "opened"): TrainerState.COLLECTING,
     (TrainerState.COLLECTING, "batch full"): TrainerState.WAITING,
     (TrainerState.WAITING, "head moved"): TrainerState.STEPPING,
     (TrainerState.STEPPING, "opened"): TrainerState.COLLECTING,
     (TrainerState.STEPPING, "last"): TrainerState.ENDED,
     (TrainerState.PREPARING, "last"): TrainerState.ENDED,
+    **{(state, "fenced"): TrainerState.PREPARING for state in TrainerState},
 }
 
 

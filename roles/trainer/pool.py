@@ -124,9 +124,9 @@ class Pool:
                 return  # what comes behind must not overtake it
             yield from (group for group in entry.groups if group.place not in self._used)
 
-    def mark_used(self, groups: Iterable[PooledGroup], step: int) -> None:
-        """Those groups are in the batch of a step."""
-        self._used.update({group.place: step for group in groups})
+    def mark_used(self, places: Iterable[tuple[str, int]], step: int) -> None:
+        """The groups at those places (submission, number) are in the batch of a step."""
+        self._used.update(dict.fromkeys(places, step))
 
     def forget_before(self, step: int) -> None:
         """Drop what step `step` and later ones cannot train on."""

@@ -58,7 +58,7 @@ class Publication:
         heads: HeadBoard,
         clock: Clock,
         deltas: Deltas | None = None,
-        committed: Callable[[], None] = lambda: None,
+        committed: Callable[[int], None] = lambda step: None,
     ) -> None:
         self._term, self._committed = term, committed
         self._trusted, self._voice, self._ledger, self._relays = trusted, voice, ledger, relays
@@ -107,7 +107,7 @@ class Publication:
         await self._voice.announce(self._uncommitted, relays=relays)
         commit = await self._commit(step, digest, final)
         self._uncommitted = None
-        self._committed()
+        self._committed(step)
         log.info(
             "checkpoint.committed",
             step=step,

@@ -8,6 +8,7 @@ or taken from another state. Blocking; knows no network.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -53,8 +54,9 @@ class StateIndex(Message):
 def seal_state(
     source: Path, into: Path, *, run: str, step: int, trainers: Sequence[NodeId], piece: int = PIECE
 ) -> StateRef:
-    """Encrypt a file to `into/{digest}` files, the index last; what names it. Raises OSError; ValueError for an empty
-    file, or one too long for an index."""
+    """Encrypt a file to `into/{digest}` files, the index last, in place of what lay there; what names it. Raises OSError;
+    ValueError for an empty file, or one too long for an index."""
+    shutil.rmtree(into, ignore_errors=True)
     into.mkdir(parents=True, exist_ok=True)
     key, stream = sodium.crypto_secretstream_xchacha20poly1305_keygen(), StreamState()
     header = sodium.crypto_secretstream_xchacha20poly1305_init_push(stream, key)

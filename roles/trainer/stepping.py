@@ -14,6 +14,7 @@ import structlog
 
 from dht.encoding import ZERO_DIGEST
 from dht.identity import NodeKey
+from roles.messages import StateRef, UsedGroups
 from roles.ports import Clock
 from roles.rl.batch import TrainingGroup
 from roles.rl.learner import TrainingDiverged
@@ -23,6 +24,7 @@ from roles.spec import RunSpec
 from roles.trainer.closing import ClosedBatch
 from roles.trainer.errors import StateMissing
 from roles.trainer.journal import Journal
+from roles.trainer.sealed_state import seal_state
 
 log = structlog.get_logger()
 
@@ -30,6 +32,8 @@ SMALLEST_SHARD = 64 * 1024
 LARGEST_SHARD = 50_000_000
 """SHARDCAST's own shard size (INTELLECT-2, section 3.2)."""
 SHARDS_WANTED = 32
+STATE_EVERY = 5
+"""Checkpoints between two states that are sealed for the other trainers: each is some six times a checkpoint's size."""
 
 
 class Learner(Protocol):
@@ -45,19 +49,37 @@ class Learner(Protocol):
 
     def load_state(self, folder: Path) -> None: ...
 
+    def load_weights(self, folder: Path, *, step: int, keep_moments: bool) -> None: ...
+
 
 def choose_shard_size(total: int) -> int:
     """Shard size in bytes: small enough that hops overlap, large enough that each is worth a request."""
     return min(LARGEST_SHARD, max(SMALLEST_SHARD, -(-total // SHARDS_WANTED)))
 
 
+def used_groups(batch: ClosedBatch | None) -> tuple[UsedGroups, ...]:
+    """What a batch used up, by submission in the order of the batch."""
+    numbers: dict[str, list[int]] = {}
+    for group in batch.groups if batch else ():
+        numbers.setdefault(group.submission, []).append(group.number)
+    return tuple(UsedGroups(submission=name, groups=tuple(found)) for name, found in numbers.items())
+
+
 class Stepper:
     """Makes checkpoints. `made` is the newest one on disk, -1 before checkpoint 0."""
 
     def __init__(
-        self, spec: RunSpec, *, term: int, learner: Learner, key: NodeKey, journal: Journal, clock: Clock
+        self,
+        spec: RunSpec,
+        *,
+        term: int,
+        learner: Learner,
+        key: NodeKey,
+        journal: Journal,
+        clock: Clock,
+        state_every: int = STATE_EVERY,
     ) -> None:
-        self._term = term
+        self._term, self._state_every = term, state_every
         self._spec, self._learner, self._key, self._journal, self._clock = spec, learner, key, journal, clock
         self._timelines: dict[int, dict[str, float]] = {}
         self.made = -1
@@ -119,8 +141,19 @@ class Stepper:
             step=step,
             parent=manifest_digest(parent) if parent else ZERO_DIGEST,
             shard_size=choose_shard_size(total),
-        )
+        ).model_copy(update={"used": used_groups(self._journal.batch(step)), "state": self._seal_state(step)})
         self._journal.save_manifest(step, seal_manifest(self._key, manifest, now_ms=self._clock()))
+
+    def _seal_state(self, step: int) -> StateRef | None:
+        """Encrypt the learner's state to all trainers now and then; the newest one so far."""
+        files = sorted(self._journal.learner.glob("*.safetensors"))
+        if step and step % self._state_every == 0 and files:
+            trainers = [item.node for item in self._spec.trainers]
+            folder = self._journal.sealed(step)
+            self._journal.save_state_ref(
+                seal_state(files[0], folder, run=self._spec.run_id, step=step, trainers=trainers)
+            )
+        return self._journal.state_ref()
 
     def _say(self, batch: ClosedBatch, metrics: StepMetrics | None, timeline: dict[str, float]) -> None:
         fields = asdict(metrics) if metrics else {}

@@ -55,6 +55,7 @@ from roles.spec import (
 from roles.trainer import Trainer
 from roles.trainer.closing import ClosedBatch
 from roles.trainer.journal import Journal
+from roles.trainer.stepping import STATE_EVERY
 from roles.trusted import TrustedState
 from roles.validator import Validator
 from roles.worker import Worker
@@ -189,6 +190,8 @@ class SimulatedSwarm:
         workers: int = 2,
         validators: int = 3,
         relays: int = 2,
+        trainers: int = 1,
+        state_every: int = STATE_EVERY,
         training: TrainingSpec = FAST_TRAINING,
         task: EvenTask | None = None,
         seed: int = 0,
@@ -202,7 +205,9 @@ class SimulatedSwarm:
         self.events = EventLog()
         self.base = write_tiny_policy(folder / "base", seed=seed, hidden=32, scale=1.0)
         self.chain = MemoryChain()
-        self.trainer = self._operator_node("trainer", "trainer")
+        self.state_every = state_every
+        self.trainers = [self._operator_node(f"trainer{i or ''}", "trainer") for i in range(trainers)]
+        self.trainer = self.trainers[0]
         self.validators = [self._operator_node(f"validator{i}", "validator") for i in range(validators)]
         self.workers = [self._plain_node(f"worker{i}", "worker") for i in range(workers)]
         self.relays = [self._plain_node(f"relay{i}", "relay") for i in range(relays)]
@@ -229,12 +234,12 @@ class SimulatedSwarm:
                 beside = group.create_task(swarm._mine())
                 swarm._create_run()
                 await swarm._start_relays()
-                for node in (swarm.trainer, *swarm.validators, *swarm.workers):
+                for node in (*swarm.trainers, *swarm.validators, *swarm.workers):
                     await swarm.start(node)
                 try:
                     yield swarm
                 finally:
-                    for node in (*swarm.workers, *swarm.validators, swarm.trainer, *swarm.relays):
+                    for node in (*swarm.workers, *swarm.validators, *swarm.trainers, *swarm.relays):
                         await swarm.kill(node)
                     beside.cancel()
             await swarm._http.aclose()
@@ -273,7 +278,7 @@ class SimulatedSwarm:
             checks=FAST_CHECKS,
             quorum=len(self.validators) // 2 + 1,
             validators=tuple(_operator_spec(node) for node in self.validators),
-            trainers=(_operator_spec(self.trainer),),
+            trainers=tuple(_operator_spec(node) for node in self.trainers),
             ledger=LedgerSpec(
                 chain_id=self.chain.domain.chain_id,
                 contract=self.chain.domain.contract,
@@ -287,7 +292,7 @@ class SimulatedSwarm:
             run=self.spec.run_id,
             owner=_operator(self.trainer).operator,
             validators=[_operator(node) for node in self.validators],
-            trainers=[_operator(self.trainer)],
+            trainers=[_operator(node) for node in self.trainers],
             quorum=self.spec.quorum,
             epoch_checkpoints=self.spec.epoch.checkpoints,
             epoch_max_seconds=self.spec.epoch.max_seconds,
@@ -307,7 +312,7 @@ class SimulatedSwarm:
                 node.key,
                 root=node.folder / "store",
                 run=self.spec.run_id,
-                trainers=frozenset({self.trainer.key.node}),
+                trainers=frozenset(node.key.node for node in self.trainers),
                 is_member=lambda who: True,
                 free_space=lambda path: 2**40,
             )
@@ -447,13 +452,14 @@ class SimulatedSwarm:
             compute=compute,
             clock=self.network.clock,
             linger=0.0 if self.auto else 10.0,
+            state_every=self.state_every,
         )
 
     def _client(self, node: SimNode) -> RelayClient:
         return RelayClient(
             node.key,
             run=self.spec.run_id,
-            trainers=frozenset({self.trainer.key.node}),
+            trainers=frozenset(node.key.node for node in self.trainers),
             relays=lambda: [RelayInfo(relay.key.node, f"http://{relay.name}") for relay in self.relays],
             http=self._http,
         )

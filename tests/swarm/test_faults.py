@@ -118,15 +118,35 @@ async def test_trainer_killed__goes_on_with_the_same_checkpoints(tmp_path: Path,
         assert len(swarm.events.find("batch.closed", step=1)) == 1
 
 
-async def test_trainer__refuses_to_start_anew_over_a_live_run__ckpt_03(tmp_path: Path) -> None:  # CKPT-03
+async def test_trainer_with_a_lost_disk__rebuilds_from_ledger_and_relays__ckpt_03(tmp_path: Path) -> None:  # CKPT-03
+    async with SimulatedSwarm.open(tmp_path, state_every=1) as swarm:
+        await swarm.events.wait("state.published")
+        await swarm.kill(swarm.trainer)
+        swarm.wipe(swarm.trainer)
+        await swarm.start(swarm.trainer)
+        rebuilt = await swarm.events.wait("trainer.rebuilt")
+        assert rebuilt["optimizer"].startswith("of step")
+        await swarm.events.wait("run.ended")
+        assert [commit.step for commit in swarm.commits()] == [0, 1, 2, 3, 4]
+        assert not swarm.events.find("node.stopped")
+
+
+async def test_trainer_with_a_lost_disk__waits_for_relays_and_never_starts_anew__ckpt_03(tmp_path: Path) -> None:
     async with SimulatedSwarm.open(tmp_path, training=SHORT) as swarm:
         await swarm.events.wait("checkpoint.committed", step=1)
         await swarm.kill(swarm.trainer)
         swarm.wipe(swarm.trainer)
+        for faults in swarm.relay_faults.values():
+            faults.is_down = True
+        count = len(swarm.commits())
         await swarm.start(swarm.trainer)
-        stopped = await swarm.events.wait("node.stopped", node_name="trainer")
-        assert "restore the folder" in stopped["why"]
-        assert all(commit.manifest for commit in swarm.commits())
+        await swarm.events.wait("weights.unreachable", node_name="trainer", policy_step=count - 1)
+        assert len(swarm.commits()) == count
+        for faults in swarm.relay_faults.values():
+            faults.is_down = False
+        await swarm.events.wait("optimizer.fresh", step=count - 1)  # no state was sealed so early: said, not hidden
+        await swarm.events.wait("run.ended")
+        assert [commit.step for commit in swarm.commits()] == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("wiped", [False, True])

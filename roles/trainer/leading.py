@@ -1,0 +1,362 @@
+"""The leading trainer's loop, for one term: collect a batch, move the head, make the GRPO step, hand the checkpoint to
+publication.
+
+Design section 3: the head moves to the next step before the update runs, so workers never wait for it; a checkpoint is
+broadcast and committed while the next batch is collected, and only `async_level` of them may be under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import structlog
+
+from dht.encoding import ZERO_DIGEST
+from dht.errors import NodeError, TransportError
+from dht.identity import NodeKey
+from ledger.errors import LedgerError
+from ledger.records import Commit
+from roles.announce import Voice
+from roles.compute import ComputeThread
+from roles.messages import SHARE_ALL, OpenStep
+from roles.observer import Observer
+from roles.ports import Clock, Ledger, Relays
+from roles.rl.checkpoint import CheckpointError
+from roles.shardcast.manifest import manifest_digest
+from roles.spec import RunSpec
+from roles.terms import FIRST_TERM
+from roles.trainer.asking import Asking
+from roles.trainer.closing import ClosedBatch, close_batch
+from roles.trainer.deltas import Deltas
+from roles.trainer.errors import DiskFailed, Fenced, StateMissing
+from roles.trainer.heads import HeadBoard
+from roles.trainer.journal import KEPT_CHECKPOINTS, Journal, manifest_in
+from roles.trainer.lease import LEDGER_TIMEOUT, LeaseKeeper
+from roles.trainer.lifecycle import Lifecycle
+from roles.trainer.pool import Pool
+from roles.trainer.publication import Publication
+from roles.trainer.rebuild import Rebuild
+from roles.trainer.state_uploads import StateUploads
+from roles.trainer.stepping import Learner, Stepper
+from roles.trainer.tallied import is_tallied
+from roles.trusted import TrustedState
+
+log = structlog.get_logger()
+
+IDLE_SECONDS = 0.5
+FOLLOWING = "following"
+"""Folder of checkpoints fetched from relays, below the trainer's own."""
+
+
+class Leading:
+    """One term of one leader. `base` holds the base model's files, `state` is the trainer's own folder."""
+
+    def __init__(
+        self,
+        *,
+        term: int,
+        lifecycle: Lifecycle,
+        spec: RunSpec,
+        trusted: TrustedState,
+        observer: Observer,
+        voice: Voice,
+        ledger: Ledger,
+        relays: Relays,
+        learner: Learner,
+        key: NodeKey,
+        base: Path,
+        state: Path,
+        compute: ComputeThread,
+        clock: Clock,
+        linger: float,
+        state_every: int,
+    ) -> None:
+        self._term, self._lifecycle = term, lifecycle
+        self._spec, self._trusted, self._observer = spec, trusted, observer
+        self._ledger, self._key, self._base, self._clock = ledger, key, base, clock
+        self._compute, self._linger = compute, linger
+        self._watch = observer.watch()
+        self._journal = Journal(state)
+        self._heads = HeadBoard(term=term, trusted=trusted, observer=observer, voice=voice, journal=self._journal)
+        self._stepper = Stepper(
+            spec, term=term, learner=learner, key=key, journal=self._journal, clock=clock, state_every=state_every
+        )
+        self._pool = Pool(spec=spec, trusted=trusted, observer=observer, relays=relays, vocabulary=_vocabulary_of(base))
+        self._states = StateUploads(run=spec.run_id, relays=relays, journal=self._journal)
+        self._publication = Publication(
+            term=term,
+            trusted=trusted,
+            voice=voice,
+            ledger=ledger,
+            relays=relays,
+            journal=self._journal,
+            heads=self._heads,
+            clock=clock,
+            deltas=Deltas(spec, term=term, key=key, journal=self._journal, folder=state / "deltas", clock=clock),
+            committed=self._states.offer,
+        )
+        self._lease = LeaseKeeper(
+            term=term, node=key.node, trusted=trusted, observer=observer, ledger=ledger, clock=clock
+        )
+        self._rebuild = Rebuild(
+            spec=spec,
+            trusted=trusted,
+            relays=relays,
+            journal=self._journal,
+            learner=learner,
+            key=key,
+            compute=compute,
+            following=state / FOLLOWING,
+        )
+        self._asking = Asking(spec, trusted=trusted, pool=self._pool, heads=self._heads, clock=clock)
+        self._said = ""
+        self._first = 0  # the first step of this term
+
+    async def run(self) -> None:
+        """Train until the run has ended. Raises Fenced once another trainer leads, another NodeError with a sentence for
+        the operator when it cannot go on. Whatever ends it, nothing of it is said any more but what is committed."""
+        fault: NodeError | None = None
+        try:
+            async with asyncio.TaskGroup() as group:
+                beside = [group.create_task(self._lease.run())]
+                await self._restore()
+                others = (self._pool.run(), self._publication.run(), self._states.run())
+                beside += [group.create_task(other) for other in others]
+                await self._train()
+                await self._end()
+                for task in beside:
+                    task.cancel()
+        except* NodeError as errors:
+            fault = _first(errors)
+        except* OSError as failures:
+            fault = DiskFailed(f"the trainer's folder cannot be used: {first_of(failures)}")
+        if fault is not None:
+            raise await self._explained(fault)
+
+    async def _explained(self, fault: NodeError) -> NodeError:
+        """The fault, or that we were fenced: the ledger may have refused us for it before our view showed it."""
+        if not isinstance(fault, Fenced | DiskFailed):
+            with suppress(LedgerError, TimeoutError):
+                async with asyncio.timeout(LEDGER_TIMEOUT):
+                    lease = await self._ledger.lease()
+                    if (lease.term, lease.leader) != (self._term, self._key.node):
+                        fault = Fenced(str(fault))
+        if isinstance(fault, Fenced):
+            self._heads.withdraw()
+            self._publication.withdraw()
+            await self._compute.run(lambda: None)  # a step under way cannot be cut off, and nothing may write after it
+        return fault
+
+    # -- start ---------------------------------------------------------------------------------------------------
+
+    async def _restore(self) -> None:
+        """Compare disk and ledger, then go on: checkpoints of ours not committed yet are sent again as they are, and what
+        the ledger has beyond them, or instead of them, is fetched."""
+        made = await self._compute.run(self._made)
+        commits = self._trusted.view.commits if self._trusted.view else {}
+        while commits and self._is_behind(made, commits):
+            made = await self._catch_up(commits[max(commits)])
+        if made < 0:
+            await self._compute.run(self._stepper.prepare_base, self._base)
+        for step in range(max(0, made - self._spec.training.async_level - 1), max(0, made) + 1):
+            if step not in commits and self._journal.manifest(step) is not None:
+                self._publication.publish(step, final=self._is_last(step))
+        self._mark_used(made)
+        await self._heads.restore()
+        self._first = self._stepper.made + 1
+        if made >= 0:
+            log.info("trainer.resumed", checkpoint=made, committed=max(commits, default=-1), term=self._term)
+
+    def _made(self) -> int:
+        """The newest checkpoint in our folder; -1 for none, or where the folder cannot be gone on from."""
+        try:
+            return self._stepper.restore()
+        except (StateMissing, CheckpointError) as error:
+            if not self._trusted.view or not self._trusted.view.commits:
+                raise StateMissing(str(error)) from error
+            log.warning("folder.unusable", why=str(error))
+            return -1
+
+    def _is_behind(self, made: int, commits: Mapping[int, Commit]) -> bool:
+        """Whether the ledger has what we lack, or our newest checkpoints are not its own, nor of this term."""
+        newest = max(commits)
+        if made < newest:
+            return True
+        rows = {step: self._journal.manifest(step) for step in range(newest, made + 1)}
+        ours = rows[newest]
+        if ours is None or manifest_digest(ours) != commits[newest].manifest:
+            return True
+        return any(row is None or manifest_in(row).term != self._term for step, row in rows.items() if step > newest)
+
+    async def _catch_up(self, commit: Commit) -> int:
+        """Rebuild from the committed checkpoint, however long relays take to give it.  # CKPT-03"""
+        try:
+            await self._rebuild.run(commit)
+        except (TransportError, TimeoutError) as error:
+            log.warning("weights.unreachable", policy_step=commit.step, why=str(error) or "no answer in time")
+            await self._wait(f"checkpoint {commit.step} is fetched from the relays")
+            return -1
+        return await self._compute.run(self._stepper.restore)
+
+    def _mark_used(self, made: int) -> None:
+        """No group is trained on twice: by our own batches, and by what manifests say of others'."""
+        for batch in self._journal.batches():
+            self._pool.mark_used((group.place for group in batch.groups), batch.step)
+        for step in range(max(0, made - KEPT_CHECKPOINTS), made + 1):
+            row = self._journal.manifest(step)
+            for item in manifest_in(row).used if row is not None else ():
+                self._pool.mark_used(((item.submission, number) for number in item.groups), step)
+
+    def _is_last(self, step: int) -> bool:
+        commit = self._trusted.view.commits.get(step) if self._trusted.view else None
+        batch = self._journal.batch(step)
+        return (commit is not None and commit.final) or (batch is not None and batch.is_last(self._spec.training))
+
+    # -- the loop ------------------------------------------------------------------------------------------------
+
+    async def _train(self) -> None:
+        training = self._spec.training
+        step = self._stepper.made + 1
+        if self._is_last(step - 1):
+            return
+        await self._committed(0)
+        await self._open(step, rounds=self._rounds_before(step))
+        while True:
+            self._lifecycle.on("opened")
+            batch = await self._batch(step)
+            if training.async_level == 0:  # the next head waits for this very checkpoint
+                await self._step(batch)
+            await self._gate(batch)
+            if not batch.is_last(training):
+                await self._open(step + 1, rounds=batch.rounds)
+            self._lifecycle.on("head moved")
+            if training.async_level > 0:
+                await self._step(batch)
+            if batch.is_last(training):
+                return
+            step += 1
+
+    def _rounds_before(self, step: int) -> int:
+        before = self._journal.batch(step - 1)
+        return before.rounds if before else 0
+
+    async def _open(self, step: int, *, rounds: int) -> None:
+        """Say that this step is collected, unless that was said before a restart."""
+        newest = self._trusted.newest_commit()
+        if newest is None or (self._heads.head is not None and self._heads.head.step >= step):
+            return
+        opened = self._demand(step)
+        await self._heads.open(opened, newest=newest, state="saturated" if rounds else "collecting")
+        self._trusted.forget_before(step - self._spec.training.async_level - 1)
+        self._pool.forget_before(step)
+        log.info("step.opened", step=step, policy_step=newest.step, limit=opened.limit)
+
+    def _demand(self, step: int) -> OpenStep:
+        """What is asked for. A step that the leader before us may have opened keeps its share, or admits everybody: who
+        sampled under the old one must not be found at fault."""
+        demand, known = self._asking.first(step), self._trusted.opened.get(step)
+        if known is not None:
+            return OpenStep(step=step, limit=max(demand.limit, known.limit), share=known.share)
+        was_open = self._term > FIRST_TERM and step <= self._first + self._spec.training.async_level
+        return OpenStep(step=step, limit=demand.limit, share=SHARE_ALL if was_open else demand.share)
+
+    async def _batch(self, step: int) -> ClosedBatch:
+        """The step's batch: the one closed before a restart, or a new one, on disk before anything follows from it."""
+        kept = self._journal.batch(step)
+        if kept is not None:
+            self._lifecycle.on("batch full")
+            return kept
+        began = self._clock()
+        batch = await self._collect(step)
+        await asyncio.to_thread(self._journal.save_batch, batch)
+        self._pool.mark_used((group.place for group in batch.groups), step)
+        self._lifecycle.on("batch full")
+        self._stepper.timeline(step)["collect"] = (self._clock() - began) / 1000
+        log.info(
+            "batch.closed",
+            step=step,
+            outcome=batch.outcome,
+            groups=batch.usable,
+            dropped=len(batch.groups) - batch.usable,
+            reward=round(batch.reward, 4),
+            seconds=(self._clock() - began) / 1000,
+        )
+        if batch.outcome == "saturated":
+            log.warning("run.saturated", step=step, rounds=batch.rounds, reward=round(batch.reward, 4))
+        return batch
+
+    async def _collect(self, step: int) -> ClosedBatch:
+        rounds = self._rounds_before(step)
+        while True:
+            self._pool.take_accepted()
+            batch = close_batch(self._pool.groups(step), step=step, training=self._spec.training, rounds_before=rounds)
+            if batch is not None:
+                return batch
+            await self._asking.for_more(step)
+            await self._watch.changed(IDLE_SECONDS)
+
+    async def _gate(self, batch: ClosedBatch) -> None:
+        """Wait until few enough checkpoints are under way; the head says so meanwhile."""
+        needed = max(0, batch.step - self._spec.training.async_level)
+        began = self._clock()
+        if self._trusted.committed(needed) is None:
+            if self._heads.head is not None and self._heads.head.step == batch.step:  # not so after some restarts
+                await self._heads.set_state("waiting")
+            await self._committed(needed)
+        self._stepper.timeline(batch.step)["gate"] = (self._clock() - began) / 1000
+
+    async def _committed(self, step: int) -> None:
+        while self._trusted.committed(step) is None:
+            await self._wait(f"checkpoint {step} is not committed yet")
+
+    async def _step(self, batch: ClosedBatch) -> None:
+        await self._compute.run(self._stepper.make, batch)
+        self._publication.publish(batch.step, final=batch.is_last(self._spec.training))
+
+    # -- end -----------------------------------------------------------------------------------------------------
+
+    async def _end(self) -> None:
+        """Wait for the final commit, say that the run has ended, and stay while the rest is tallied."""
+        last = self._stepper.made
+        await self._committed(last)
+        commit = self._trusted.newest_commit()
+        if self._heads.head is None and commit is not None:  # we took over from a leader that had not said so
+            await self._heads.open(OpenStep(step=last, limit=0, share=SHARE_ALL), newest=commit, state="ended")
+        await self._heads.set_state("ended")
+        self._lifecycle.on("last")
+        log.info("run.ended", step=last, manifest=self._trusted.committed(last) or ZERO_DIGEST)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._linger):
+                while commit is not None and not await is_tallied(self._ledger, commit):
+                    await self._watch.changed(IDLE_SECONDS)
+
+    async def _wait(self, why: str) -> None:
+        if why != self._said:
+            log.info("trainer.waiting", why=why)
+        self._said = why
+        await self._watch.changed(IDLE_SECONDS)
+
+
+def _vocabulary_of(base: Path) -> int:
+    """Number of token ids of the base model. Raises StateMissing."""
+    try:
+        return int(json.loads((base / "config.json").read_bytes())["vocab_size"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StateMissing(f"{base / 'config.json'} does not tell the model's vocabulary") from error
+
+
+def first_of(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first error of a group, however deep."""
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _first(errors: BaseExceptionGroup[NodeError]) -> NodeError:
+    error = first_of(errors)
+    return error if isinstance(error, NodeError) else NodeError(str(error))

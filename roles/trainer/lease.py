@@ -1,0 +1,69 @@
+"""The leader's lease: renewed while no commit does it, and the first to notice that somebody else leads."""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from ledger.errors import LedgerError
+from ledger.records import Lease
+from roles.observer import Observer
+from roles.ports import Clock, Ledger
+from roles.trainer.errors import Fenced
+from roles.trusted import TrustedState
+
+log = structlog.get_logger()
+
+IDLE_SECONDS = 0.5
+LEDGER_TIMEOUT = 60.0
+SEEN_MS = 5_000
+"""How long a renewal that was sent is looked for before the next: our view may lag."""
+
+
+def is_due(lease: Lease, *, now: int, seconds: int) -> bool:
+    """Whether a third of the lease has passed (chain seconds). One that has not begun is never due."""
+    return lease.until > 0 and now >= lease.until - seconds * 2 // 3
+
+
+class LeaseKeeper:
+    """One term of one leader."""
+
+    def __init__(
+        self, *, term: int, node: str, trusted: TrustedState, observer: Observer, ledger: Ledger, clock: Clock
+    ) -> None:
+        self._term, self._node = term, node
+        self._trusted, self._ledger, self._clock = trusted, ledger, clock
+        self._watch = observer.watch()
+        self._quiet_until = 0
+        self._said = ""
+
+    async def run(self) -> None:
+        """Keep the lease, for ever. Raises Fenced once the ledger shows another leader or term."""
+        while True:
+            self.check()
+            await self._renew_if_due()
+            await self._watch.changed(IDLE_SECONDS)
+
+    def check(self) -> None:
+        """Raises Fenced when, by the ledger as last seen, this term is over."""
+        lease = self._trusted.lease
+        if lease is not None and (lease.term, lease.leader) != (self._term, self._node):
+            raise Fenced(f"{lease.leader} leads term {lease.term} of the run, this trainer led term {self._term}")
+
+    async def _renew_if_due(self) -> None:
+        view, lease, now = self._trusted.view, self._trusted.lease, self._clock()
+        if view is None or lease is None or now < self._quiet_until <= now + SEEN_MS:
+            return
+        if not is_due(lease, now=view.head.timestamp, seconds=view.terms.lease_seconds):
+            return
+        try:
+            async with asyncio.timeout(LEDGER_TIMEOUT):
+                await self._ledger.renew()
+        except (LedgerError, TimeoutError) as error:  # a refusal too: whether the term is over, `check` sees
+            if str(error) != self._said:
+                log.warning("lease.unrenewed", term=self._term, why=str(error) or "the ledger does not answer")
+            self._said = str(error)
+            return
+        self._said, self._quiet_until = "", now + SEEN_MS
+        log.info("lease.renewed", term=self._term)

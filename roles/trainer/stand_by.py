@@ -1,0 +1,153 @@
+"""A trainer that does not lead: it fetches each checkpoint, watches the lease, and takes over when the leader is gone.
+
+Who takes over when follows from the order of the trainers in the run: the next after the leader once the lapse was seen
+for the run's number of blocks, the one after that a lease later, and so on. The contract says yes to one of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import structlog
+
+from dht.errors import NodeError
+from ledger.errors import LedgerError, LedgerRejected
+from ledger.records import Commit, Lease
+from roles.observer import Observer
+from roles.ports import Clock, Ledger, Relays
+from roles.shardcast.assembly import prune_checkpoints
+from roles.terms import distance
+from roles.trainer.lease import LEDGER_TIMEOUT, SEEN_MS
+from roles.trainer.tallied import is_tallied
+from roles.trusted import LedgerView, TrustedState
+
+log = structlog.get_logger()
+
+IDLE_SECONDS = 0.5
+FETCH_TIMEOUT = 3600.0
+RETRY_SECONDS = 2.0
+
+
+class StandBy:
+    """Stands by in one run, as `node`; checkpoints go to `following`."""
+
+    def __init__(
+        self,
+        *,
+        node: str,
+        trusted: TrustedState,
+        observer: Observer,
+        ledger: Ledger,
+        relays: Relays,
+        following: Path,
+        clock: Clock,
+        linger: float,
+    ) -> None:
+        self._node, self._trusted, self._observer = node, trusted, observer
+        self._ledger, self._relays, self._following = ledger, relays, following
+        self._clock, self._linger = clock, linger
+        self._watch = observer.watch()
+        self._quiet_until, self._said = 0, ""
+        self._ended_at: int | None = None
+
+    async def run(self) -> bool:
+        """Follow until the lease is ours; False when the run is over instead."""
+        self._say_whom()
+        async with asyncio.TaskGroup() as group:
+            following = group.create_task(self._follow())
+            try:
+                return await self._until_leading()
+            finally:
+                following.cancel()
+
+    def _say_whom(self) -> None:
+        log.info("trainer.standing_by", leader=self._trusted.leader(), term=self._trusted.term)
+
+    # -- the lease -------------------------------------------------------------------------------------------------
+
+    async def _until_leading(self) -> bool:
+        term = self._trusted.term
+        while self._trusted.leader() != self._node:
+            if self._trusted.term != term:
+                term = self._trusted.term
+                self._say_whom()
+            if await self._is_over():
+                return False
+            await self._mind_the_lease()
+            self._forget()
+            await self._watch.changed(IDLE_SECONDS)
+        return True
+
+    async def _mind_the_lease(self) -> None:
+        """Report the lapse, then take over, as soon as the ledger takes it; what it refuses is looked at again."""
+        view, lease, now = self._trusted.view, self._trusted.lease, self._clock()
+        if view is None or lease is None or self._observer.ledger_down or now < self._quiet_until <= now + SEEN_MS:
+            return
+        act = next_act(lease, view=view, node=self._node)
+        if act is None:
+            return
+        self._quiet_until = now + SEEN_MS
+        try:
+            async with asyncio.timeout(LEDGER_TIMEOUT):
+                await (self._ledger.report_lapse() if act == "report" else self._ledger.take_over())
+        except (LedgerError, TimeoutError) as error:
+            self._say_refusal(act, error)
+            return
+        if act == "report":
+            log.warning("lease.lapsed", leader=lease.leader, term=lease.term)
+        else:
+            log.warning("lease.taken_over", leader=lease.leader, term=lease.term + 1)
+
+    def _say_refusal(self, act: str, error: Exception) -> None:
+        why = str(error) or "the ledger does not answer"
+        if why != self._said:  # a leader that renewed meanwhile is good news
+            (log.info if isinstance(error, LedgerRejected) else log.warning)("lease.kept", act=act, why=why)
+        self._said = why
+
+    # -- following -------------------------------------------------------------------------------------------------
+
+    async def _follow(self) -> None:
+        """Have the newest committed checkpoint here, for ever: a take-over has nothing left to fetch."""
+        watch, held = self._observer.watch(), ""
+        while True:
+            commit = self._trusted.newest_commit()
+            if commit is not None and commit.manifest != held and await self._fetch(commit):
+                held = commit.manifest
+                await asyncio.to_thread(prune_checkpoints, self._following, keep={held})
+            await watch.changed(RETRY_SECONDS)
+
+    async def _fetch(self, commit: Commit) -> bool:
+        try:
+            async with asyncio.timeout(FETCH_TIMEOUT):
+                await self._relays.fetch_checkpoint(commit.manifest, self._following)
+        except (NodeError, TimeoutError) as error:
+            log.warning("weights.unreachable", policy_step=commit.step, why=str(error) or "no answer in time")
+            return False
+        log.info("weights.fetched", policy_step=commit.step)
+        return True
+
+    def _forget(self) -> None:
+        head = self._trusted.head
+        if head is not None:
+            self._trusted.forget_before(head.step - self._trusted.spec.training.async_level - 1)
+
+    async def _is_over(self) -> bool:
+        """Whether the last checkpoint is committed, and tallied or waited for long enough."""
+        newest = self._trusted.newest_commit()
+        if newest is None or not newest.final:
+            return False
+        self._ended_at = self._ended_at or self._clock()
+        return self._clock() - self._ended_at > self._linger * 1000 or await is_tallied(self._ledger, newest)
+
+
+def next_act(lease: Lease, *, view: LedgerView, node: str) -> str | None:
+    """What a stand-by can do about the lease now: "report" that it has run out, "take over", or nothing yet."""
+    now, terms = view.head.timestamp, view.terms
+    if not lease.until or now <= lease.until:
+        return None
+    if not lease.lapse_block:
+        return "report"
+    place = distance(node, leader=lease.leader, trainers=terms.trainers)
+    is_seen = view.head.number >= lease.lapse_block + terms.takeover_blocks
+    return "take over" if is_seen and now > lease.until + (place - 1) * terms.lease_seconds else None
