@@ -16,6 +16,7 @@ from node.errors import ConfigError
 from node.join import JoinString, check_places, read_join
 from node.ledger_access import open_ledger, policy_of
 from node.relay_book import RelayBook
+from node.run_creation import terms_of
 from node.running import patiently
 from node.secrecy import shown_url
 from roles.shardcast.client import RelayClient
@@ -131,9 +132,9 @@ async def _check_terms(ledger: LedgerClient, spec: RunSpec) -> None:
         raise
     except LedgerError as error:
         raise LedgerMismatch(f"the contract does not know the run {spec.run_id[:12]}..: {error}") from error
-    held = [(o.node, o.operator.lower(), o.payout.lower()) for o in (*terms.validators, *terms.trainers)]
-    wanted = [(o.node, o.operator.lower(), o.payout.lower()) for o in (*spec.validators, *spec.trainers)]
-    numbers = (terms.quorum, terms.epoch_checkpoints, terms.epoch_max_seconds, terms.round_seconds)
-    epoch = spec.epoch
-    if held != wanted or numbers != (spec.quorum, epoch.checkpoints, epoch.max_seconds, epoch.round_seconds):
-        raise LedgerMismatch("the contract's terms of this run are not the spec's: somebody else created its id first")
+    differ = [name for name, wanted in terms_of(spec).items() if getattr(terms, name) != wanted]
+    if differ:
+        raise LedgerMismatch(
+            f"the contract's terms of this run are not the spec's ({', '.join(differ)}): somebody else created its id "
+            "first"
+        )

@@ -17,7 +17,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ledger.records import Operator
+from ledger.records import MoreTerms, Operator
+from ledger.wallet import checked_address
 from node.defaults import MAX_CONFIG_BYTES
 from node.errors import ConfigError
 from roles.spec import RunSpec
@@ -179,6 +180,39 @@ def _complete_task(task: dict[str, Any]) -> dict[str, Any]:
     return {"parameters": {}, "size": loaded.size, "digest": loaded.digest, **task}
 
 
+class TermsOfRun(MoreTerms):
+    """What `create_run` takes."""
+
+    run: str
+    validators: tuple[Operator, ...]
+    trainers: tuple[Operator, ...]
+    quorum: int
+    epoch_checkpoints: int
+    epoch_max_seconds: int
+    round_seconds: int
+
+
+def terms_of(spec: RunSpec) -> TermsOfRun:
+    """What the contract is told of a run, and must say of it to whoever joins."""
+    return TermsOfRun(
+        run=spec.run_id,
+        validators=operators_of(spec.validators),
+        trainers=operators_of(spec.trainers),
+        quorum=spec.quorum,
+        epoch_checkpoints=spec.epoch.checkpoints,
+        epoch_max_seconds=spec.epoch.max_seconds,
+        round_seconds=spec.epoch.round_seconds,
+        lease_seconds=spec.terms.lease_seconds,
+        takeover_blocks=spec.terms.takeover_blocks,
+        unbond_seconds=spec.terms.unbond_seconds,
+        dispute_seconds=spec.terms.dispute_seconds,
+        change_seconds=spec.terms.change_seconds,
+        min_stake=int(spec.rewards.min_stake),
+        epoch_budget=int(spec.rewards.budget),
+        token=checked_address(spec.rewards.token) if spec.rewards.token else None,
+    )
+
+
 def operators_of(items: Sequence[Any]) -> tuple[Operator, ...]:
     """The spec's operators as the ledger's records."""
-    return tuple(Operator(item.node, item.operator, item.payout) for item in items)
+    return tuple(Operator(item.node, checked_address(item.operator), checked_address(item.payout)) for item in items)

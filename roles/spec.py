@@ -19,6 +19,7 @@ EthAddress = Annotated[str, Field(pattern=r"^0x[0-9a-fA-F]{40}$")]
 Amount = Annotated[str, Field(pattern=r"^(0|[1-9]\d{0,37})$")]
 """Base units, below 10**38 < 2**128."""
 PerMille = Annotated[int, Field(ge=0, le=1000)]
+Seconds = Annotated[int, Field(ge=1, le=2**32)]
 MAX_SPEC_BYTES = 256 * 1024
 
 
@@ -153,6 +154,16 @@ class EpochSpec(Message):
     beacon_blocks: Annotated[int, Field(ge=1, le=256)] = 1
 
 
+class TermsSpec(Message):
+    """What else the contract is told once and for all. Seconds are ledger time; what is paid stands under rewards."""
+
+    lease_seconds: Seconds = 600  # how long a trainer leads without a checkpoint
+    takeover_blocks: Annotated[int, Field(ge=1, le=100_000)] = 3  # between a lapse reported and a take-over
+    unbond_seconds: Seconds = 86_400  # a stake stays at risk so long
+    dispute_seconds: Seconds = 86_400  # a strike can be answered so long
+    change_seconds: Seconds = 86_400  # other validators are announced so long before they count
+
+
 class BroadcastSpec(Message):
     """How checkpoints reach the relays."""
 
@@ -200,6 +211,7 @@ class RunSpec(Message):
     training: TrainingSpec = TrainingSpec()
     checks: CheckSpec = CheckSpec()
     epoch: EpochSpec = EpochSpec()
+    terms: TermsSpec = TermsSpec()
     broadcast: BroadcastSpec = BroadcastSpec()
     rewards: RewardSpec = RewardSpec()
     requirements: RequirementsSpec = RequirementsSpec()

@@ -52,7 +52,7 @@ async def _create(options: argparse.Namespace) -> int:
     from ledger.client import create_run
     from ledger.keystore import load_key
     from node.errors import ConfigError, UsageError
-    from node.run_creation import NOWHERE, build_spec, default_model, operators_of, read_draft
+    from node.run_creation import NOWHERE, build_spec, default_model, read_draft, terms_of
 
     if not (options.draft and options.key and options.rpc):
         raise UsageError(
@@ -71,13 +71,7 @@ async def _create(options: argparse.Namespace) -> int:
         url,
         key,
         contract=spec.ledger.contract,
-        run=spec.run_id,
-        validators=operators_of(spec.validators),
-        trainers=operators_of(spec.trainers),
-        quorum=spec.quorum,
-        epoch_checkpoints=spec.epoch.checkpoints,
-        epoch_max_seconds=spec.epoch.max_seconds,
-        round_seconds=spec.epoch.round_seconds,
+        **terms_of(spec),
     )
     print_line(f"run {spec.run_id}\nspec {options.spec}\ncontract {spec.ledger.contract}")
     _print_join(spec.run_id, options)

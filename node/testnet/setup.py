@@ -13,7 +13,7 @@ from ledger.client import create_run, deploy
 from ledger.errors import LedgerError
 from node.errors import ConfigError
 from node.join import JoinString
-from node.run_creation import NOWHERE, ChainPlace, build_spec, default_model, draft_table, operators_of, read_draft
+from node.run_creation import NOWHERE, ChainPlace, build_spec, default_model, draft_table, read_draft, terms_of
 from node.testnet.plan import NodePlan, TestnetOptions, TestnetPlan, make_plan, write_node
 from node.testnet.processes import Child, node_command
 from roles.spec import RunSpec
@@ -98,13 +98,7 @@ async def _create(rpc: str, plan: TestnetPlan, spec: RunSpec) -> None:
             rpc,
             plan.owner_key,
             contract=spec.ledger.contract,
-            run=spec.run_id,
-            validators=operators_of(spec.validators),
-            trainers=operators_of(spec.trainers),
-            quorum=spec.quorum,
-            epoch_checkpoints=spec.epoch.checkpoints,
-            epoch_max_seconds=spec.epoch.max_seconds,
-            round_seconds=spec.epoch.round_seconds,
+            **terms_of(spec),
         )
     except LedgerError as error:
         raise ConfigError(f"the run could not be created on the ledger: {error}") from error

@@ -70,6 +70,7 @@ def test_rpc__refuses_bad_requests() -> None:
         assert answer["error"]["code"] == code, body
 
 
+@pytest.mark.parametrize("live", ["devnet"], indirect=True)
 async def test_rpc__bounds_the_body(live: LiveRun) -> None:
     assert (await ask(live.url, b" " * 600_000)).status_code == 413
 
