@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import sys
+from collections.abc import Sequence
 
 from roles.sandbox.landlock import restrict_to_reading
 from roles.sandbox.seccomp import forbid_new_privileges, restrict_calls
@@ -28,8 +29,9 @@ def main() -> None:
     exec(compile(program, "program", "exec"), {"__name__": "__main__", "__builtins__": __builtins__})  # noqa: S102
 
 
-def confine(*, memory: int, cpu_seconds: int) -> None:
-    """Give up, for good, all but computing. Raises OSError where the kernel does not take part."""
+def confine(*, memory: int, cpu_seconds: int = resource.RLIM_INFINITY, readable: Sequence[str] = ()) -> None:
+    """Give up, for good, all but computing, and reading the standard library and what is `readable` besides. Raises
+    OSError where the kernel does not take part."""
     for limit, value in (
         (resource.RLIMIT_AS, memory),
         (resource.RLIMIT_CPU, cpu_seconds),
@@ -39,7 +41,7 @@ def confine(*, memory: int, cpu_seconds: int) -> None:
     ):
         resource.setrlimit(limit, (value, value))
     forbid_new_privileges()
-    restrict_to_reading(readable_paths())
+    restrict_to_reading((*readable_paths(), *readable))
     restrict_calls()
 
 
