@@ -17,7 +17,7 @@ STAGES: Mapping[str, str] = {
     "verdict.signed": "verify",
     "checkpoint.published": "broadcast",
     "checkpoint.pulled": "broadcast",
-    "weights.fetched": "broadcast",
+    "checkpoint.fetched": "broadcast",
     "step.trained": "train",
 }
 """Events that end a stage which took `seconds`."""
@@ -35,7 +35,7 @@ class Flow:
 FLOWS: Mapping[str, Flow] = {
     "batch.closed": Flow("rollouts", "relay", inward=True),
     "checkpoint.committed": Flow("ledger", "ledger"),
-    "checkpoint.loaded": Flow("weights", "relay", inward=True),
+    "checkpoint.fetched": Flow("weights", "relay", inward=True),
     "checkpoint.published": Flow("weights", "relay"),
     "checkpoint.pulled": Flow("weights", "relay", inward=True),
     "node.registered": Flow("ledger", "ledger"),
@@ -44,7 +44,6 @@ FLOWS: Mapping[str, Flow] = {
     "tally.finalised": Flow("ledger", "ledger"),
     "verdict.sealed": Flow("verdicts", "validator"),
     "verdict.signed": Flow("verdicts", "trainer"),
-    "weights.fetched": Flow("weights", "relay", inward=True),
 }
 
 

@@ -23,6 +23,11 @@ export class Curves {
 
   render() {
     const steps = [...this.store.table("step").values()].sort((a, b) => a.step - b.step);
+    const isTrainer = this.store.facts.kind !== "node" || this.store.facts.role === "trainer";
+    byId("learning").hidden = !isTrainer && !steps.some((row) => CURVES.some((curve) => Number.isFinite(curve.read(row))));
+    for (const curve of this.curves) {
+      curve.root.hidden = !isTrainer && !steps.some((row) => Number.isFinite(curve.read(row)));
+    }
     for (const curve of this.curves) this.draw(curve, steps.filter((row) => Number.isFinite(curve.read(row))));
     const trained = steps.filter((row) => row.reward !== undefined);
     const own = !trained.length && steps.some((row) => row.sampled_reward !== undefined);
@@ -73,8 +78,9 @@ function frame(root, curve) {
   const plot = make("div", { class: "plot", role: "img" });
   const none = make("p", { class: "none" }, "No step has been trained yet.");
   const tip = make("p", { class: "tip", "aria-hidden": "true" });
-  root.append(make("div", { class: "curve" }, make("h3", {}, curve.title, newest), plot, none, tip));
-  return { newest, plot, none, tip };
+  const own = make("div", { class: "curve" }, make("h3", {}, curve.title, newest), plot, none, tip);
+  root.append(own);
+  return { root: own, newest, plot, none, tip };
 }
 
 function options(curve) {

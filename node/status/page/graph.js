@@ -48,12 +48,13 @@ export class Graph {
       keyed(list, shown, { key: (node) => node.name, create: (node) => this.create(node), update: (item, node) => this.update(item, node) });
     }
     this.measure();
+    if (!this.root.querySelector('.dot[tabindex="0"]')) this.root.querySelector(".dot").tabIndex = 0;
   }
 
   create(node) {
     const cross = makeSvg("path", { class: "cross", d: "M11 11l10 10M21 11 11 21" });
     const icon = makeSvg("svg", { viewBox: "0 0 32 32", "aria-hidden": "true" }, (SHAPES[node.role] ?? SHAPES.worker)(), cross);
-    const dot = make("button", { type: "button", class: "dot", tabindex: this.dots.size ? -1 : 0 }, icon, make("span", { class: "name" }), make("span", { class: "does" }));
+    const dot = make("button", { type: "button", class: "dot", tabindex: -1 }, icon, make("span", { class: "name" }), make("span", { class: "does" }), make("span", { class: "hidden" }));
     dot.addEventListener("click", () => this.open("node", node.name));
     this.dots.set(node.name, dot);
     return make("li", {}, dot);
@@ -66,7 +67,7 @@ export class Graph {
     mark(dot, "data-trouble", TROUBLE.test(node.state ?? "") ? "yes" : null);
     say(dot.children[1], node.name);
     say(dot.children[2], node.role === "ledger" ? node.said : node.state === "ready" ? "" : node.state);
-    mark(dot, "aria-label", `${node.name}, ${node.state ?? "seen"}${node.said ? `: ${node.said}` : ""}`);
+    say(dot.children[3], `, ${node.role} ${node.state ?? "seen"}${node.said ? `: ${node.said}` : ""}`);
     mark(dot, "title", node.said);
   }
 

@@ -34,17 +34,18 @@ export class Submissions {
   create(row) {
     const button = make(
       "button", { type: "button" },
-      make("span", { class: "place-of" }), make("span", { class: "who" }), make("span", { class: "pips", "aria-hidden": "true" }), make("span", { class: "tag" }),
+      make("span", { class: "place-of" }), make("span", { class: "who" }, document.createTextNode(""), make("small")), make("span", { class: "pips", "aria-hidden": "true" }), make("span", { class: "tag" }), make("span", { class: "hidden" }),
     );
     button.addEventListener("click", () => this.open("submission", row.key));
     return make("li", {}, button);
   }
 
   update(item, row, quorum) {
-    const [place, who, pips, tag] = item.firstChild.children;
+    const [place, who, pips, tag, more] = item.firstChild.children;
     const votes = row.votes ?? [];
     say(place, `step ${row.step}·${row.index}`);
-    say(who, row.worker);
+    if (who.firstChild.data !== row.worker) who.firstChild.data = row.worker;
+    say(who.lastChild, row.tokens === undefined ? "" : `${number(row.tokens)} tokens`);
     const shown = votes.map((vote) => vote.outcome);
     while (shown.length < quorum) shown.push("none");
     if (pips.dataset.votes !== shown.join()) {
@@ -53,7 +54,7 @@ export class Submissions {
     }
     mark(tag, "data-kind", row.outcome);
     say(tag, row.outcome === "refused" ? words(row.reason) : row.outcome);
-    mark(item.firstChild, "aria-label", `Step ${row.step}, index ${row.index} of ${row.worker}: ${row.outcome}${row.reason ? `, ${words(row.reason)}` : ""}; ${votes.length} verdicts`);
+    say(more, `, ${row.outcome === "refused" ? "refused, " : ""}${votes.length} verdicts`);
   }
 }
 
@@ -61,6 +62,7 @@ export function renderWallets(store) {
   const rows = [...store.table("wallet").values()].sort((a, b) => b.final + b.pending - a.final - a.pending);
   const most = Math.max(1, ...rows.map((row) => row.final + row.pending));
   const table = byId("wallets");
+  byId("contributions").hidden = !rows.length && store.facts.kind === "node";
   table.hidden = !rows.length;
   byId("wallets-empty").hidden = rows.length > 0;
   if (!table.tHead) {

@@ -22,7 +22,7 @@ export function renderSummary(store) {
   byId("progress").firstChild.style.transform = `scaleX(${Math.min(1, part)})`;
   mark(byId("progress"), "aria-valuemax", facts.steps ?? 1);
   mark(byId("progress"), "aria-valuenow", isTrainerKnown ? newest : open);
-  say(byId("lead-note"), note(facts, open, newest, store));
+  say(byId("lead-note"), note(facts, open, newest));
   renderFigures(store, trained, steps);
   speak(newest, trained.at(-1));
 }
@@ -36,12 +36,11 @@ function renderRun(facts) {
   if (facts.join_command && !join.childElementCount) join.append("Add a worker from another terminal: ", make("code", {}, facts.join_command));
 }
 
-function note(facts, open, newest, store) {
+function note(facts, open, newest) {
   if (facts.ended) return "the run has ended";
   if (facts.phase && facts.phase !== "running") return facts.phase;
   if (!open) return "the nodes are starting; the first rollouts come soon after";
-  const waiting = [...store.table("submission").values()].filter((row) => row.outcome === "waiting").length;
-  return open > newest ? `collecting rollouts for step ${open}; ${waiting} wait for verdicts` : `training step ${open}`;
+  return open > newest ? `collecting rollouts for step ${open}` : `training step ${open}`;
 }
 
 function renderFigures(store, trained, steps) {
@@ -55,7 +54,7 @@ function renderFigures(store, trained, steps) {
   const figures = [
     ["Mean reward", rewards.length ? rewards.at(-1).toFixed(3) : "–", rewards.length > 1 ? `from ${rewards[0].toFixed(3)}` : ""],
     ["Accepted", number(accepted), `${number(totals.tokens ?? 0)} tokens`],
-    ["Refused", number(refused), accepted + refused ? `${share(refused, accepted + refused)} of those decided` : ""],
+    ["Refused", number(refused), refused ? `${share(refused, accepted + refused)} of those decided` : "none so far"],
     ["A step takes", pace ? `${pace.toFixed(1)} s` : "–", seconds.length ? `training ${(seconds.reduce((sum, value) => sum + value, 0) / seconds.length).toFixed(1)} s of it` : ""],
     ["Ledger", facts.block ? `block ${number(facts.block)}` : "–", facts.epoch !== undefined && facts.epoch !== null ? `tally ${facts.epoch} final` : "no tally final yet"],
   ];

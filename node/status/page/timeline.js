@@ -51,7 +51,9 @@ export class Timeline {
       context.textAlign = "left";
       context.fillText(stage, 0, top + lane / 2);
       context.fillStyle = colour("soft");
-      context.fillRect(LEFT, top + GAP / 2, width - LEFT, lane - GAP);
+      context.beginPath();
+      context.roundRect(LEFT, top + GAP / 2, width - LEFT, lane - GAP, 5);
+      context.fill();
       const spans = this.spans.filter((span) => span.stage === stage && span.ended > begin && span.begun < end);
       drawSpans(context, spans, { place, top: top + GAP / 2, size: lane - GAP, tint: colour(tint) });
     });
@@ -87,7 +89,8 @@ export class Timeline {
 
   describe() {
     const overlap = overlapShare(this.spans.filter((span) => span.ended > this.end - WINDOW));
-    const text = this.spans.length ? `workers or validators busy during ${overlap} of training` : "nothing has been timed yet";
+    const trains = this.spans.some((span) => span.stage === "train");
+    const text = !this.spans.length ? "nothing has been timed yet" : !trains ? "what this node does, as it does it" : `workers or validators busy during ${overlap} of training`;
     say(byId("overlap"), text);
     mark(this.canvas, "aria-label", `Timeline of generation, verification, broadcast and training over ${WINDOW} seconds; ${text}`);
   }
@@ -120,7 +123,10 @@ function drawSpans(context, spans, { place, top, size, tint }) {
     const y = top + (sources.indexOf(span.source) % lines) * thick;
     context.globalAlpha = span.step % 2 ? 0.95 : 0.55;
     const left = Math.max(LEFT, x);
-    context.fillRect(left, y + 0.5, Math.max(1.5, place(span.ended) - left - 1), Math.max(1.5, thick - 1));
+    const wide = Math.max(1.5, place(span.ended) - left - 1);
+    context.beginPath();
+    context.roundRect(left, y + 0.5, wide, Math.max(1.5, thick - 1), Math.min(2.5, wide / 2, thick / 4));
+    context.fill();
   }
   context.globalAlpha = 1;
 }
