@@ -27,6 +27,7 @@ from dht.identity import NodeKey
 from dht.memory import Faults, MemoryDirectory, MemoryNetwork
 from dht.records import Publisher
 from dht.rows import Outcome
+from ledger.errors import LedgerUnavailable
 from ledger.memory import MemoryChain, MemoryLedger
 from ledger.records import Commit, Operator
 from ledger.wallet import address_of, new_key, sign_registration
@@ -50,6 +51,7 @@ from roles.spec import (
     RunSpec,
     SamplingSpec,
     TaskSpec,
+    TermsSpec,
     TrainingSpec,
 )
 from roles.trainer import Trainer
@@ -172,12 +174,26 @@ class SimNode:
     folder: Path
     operator_key: bytes | None = None
     lag: int = 0  # blocks its view of the ledger trails
+    has_no_ledger: bool = False  # its end-points do not answer; everybody else's do
     faults: Faults = field(default_factory=Faults)
     engine: Callable[[Engine], Engine] = lambda engine: engine
     task: asyncio.Task[None] | None = None
     actor: Actor | None = None
     trusted: TrustedState | None = None
     observer: Observer | None = None
+
+
+class NodesLedger(MemoryLedger):
+    """The chain as one node sees it."""
+
+    def __init__(self, node: SimNode, chain: MemoryChain, *, run: str) -> None:
+        super().__init__(chain, run=run, operator_key=node.operator_key, lag=node.lag)
+        self._node = node
+
+    def _reach(self) -> int:
+        if self._node.has_no_ledger:
+            raise LedgerUnavailable("none of this node's RPC end-points answers")
+        return super()._reach()
 
 
 class SimulatedSwarm:
@@ -192,6 +208,7 @@ class SimulatedSwarm:
         relays: int = 2,
         trainers: int = 1,
         state_every: int = STATE_EVERY,
+        terms: TermsSpec = TermsSpec(),  # noqa: B008 - frozen
         training: TrainingSpec = FAST_TRAINING,
         task: EvenTask | None = None,
         seed: int = 0,
@@ -205,7 +222,7 @@ class SimulatedSwarm:
         self.events = EventLog()
         self.base = write_tiny_policy(folder / "base", seed=seed, hidden=32, scale=1.0)
         self.chain = MemoryChain()
-        self.state_every = state_every
+        self.state_every, self.terms = state_every, terms
         self.trainers = [self._operator_node(f"trainer{i or ''}", "trainer") for i in range(trainers)]
         self.trainer = self.trainers[0]
         self.validators = [self._operator_node(f"validator{i}", "validator") for i in range(validators)]
@@ -276,6 +293,7 @@ class SimulatedSwarm:
             sampling=FAST_SAMPLING,
             training=training,
             checks=FAST_CHECKS,
+            terms=self.terms,
             quorum=len(self.validators) // 2 + 1,
             validators=tuple(_operator_spec(node) for node in self.validators),
             trainers=tuple(_operator_spec(node) for node in self.trainers),
@@ -297,6 +315,8 @@ class SimulatedSwarm:
             epoch_checkpoints=self.spec.epoch.checkpoints,
             epoch_max_seconds=self.spec.epoch.max_seconds,
             round_seconds=self.spec.epoch.round_seconds,
+            lease_seconds=self.terms.lease_seconds,
+            takeover_blocks=self.terms.takeover_blocks,
         )
 
     async def _mine(self) -> None:
@@ -353,7 +373,7 @@ class SimulatedSwarm:
 
     async def _run(self, node: SimNode) -> None:
         with structlog.contextvars.bound_contextvars(node_name=node.name, role=node.role):
-            ledger = MemoryLedger(self.chain, run=self.spec.run_id, operator_key=node.operator_key, lag=node.lag)
+            ledger = NodesLedger(node, self.chain, run=self.spec.run_id)
             directory = MemoryDirectory(self.network, faults=node.faults)
             publisher = Publisher(node.key, directory, run=self.spec.run_id, state=node.folder / "sequence.json")
             node.trusted = TrustedState(self.spec, self.spec.run_id)
@@ -387,7 +407,7 @@ class SimulatedSwarm:
         assert node.trusted is not None
         assert node.observer is not None
         voice = Voice(publisher, node=node.key.node, spec=self.spec)
-        client = self._client(node)
+        client = self.client(node)
         match node.role:
             case "trainer":
                 return self._trainer(node, ledger, voice, client, compute)
@@ -455,7 +475,8 @@ class SimulatedSwarm:
             state_every=self.state_every,
         )
 
-    def _client(self, node: SimNode) -> RelayClient:
+    def client(self, node: SimNode) -> RelayClient:
+        """A relay client with a node's key."""
         return RelayClient(
             node.key,
             run=self.spec.run_id,
