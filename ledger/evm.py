@@ -212,7 +212,10 @@ class DevChain:
             raise Refused("intrinsic gas too low")
         if transaction.max_fee_per_gas < self._chain.header.base_fee_per_gas:
             raise Refused("max fee per gas less than block base fee")
-        if self._state.get_balance(transaction.sender) < transaction.gas * transaction.max_fee_per_gas:
+        if (
+            self._state.get_balance(transaction.sender)
+            < transaction.gas * transaction.max_fee_per_gas + transaction.value
+        ):
             raise Refused("insufficient funds for gas")
 
     def _append(self, raw: bytes | None) -> None:
@@ -258,7 +261,7 @@ class DevChain:
             "status": hex(int(not computation.is_error)),
             "gasUsed": hex(receipt.gas_used),
             "cumulativeGasUsed": hex(receipt.gas_used),
-            "effectiveGasPrice": block["baseFeePerGas"],
+            "effectiveGasPrice": hex(_gas_price(transaction, int(block["baseFeePerGas"], 16))),
             "logs": logs,
             "logsBloom": block["logsBloom"],
         }
@@ -326,6 +329,11 @@ def _block_json(header: Any, transaction: Any) -> Json:
         "uncles": [],
         "transactions": ["0x" + transaction.hash.hex()] if transaction else [],
     }
+
+
+def _gas_price(transaction: Any, base_fee: int) -> int:
+    """Wei per gas that a transaction pays."""
+    return int(min(transaction.max_fee_per_gas, base_fee + transaction.max_priority_fee_per_gas))
 
 
 def _log_json(index: int, log: Any) -> Json:

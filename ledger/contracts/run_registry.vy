@@ -81,11 +81,9 @@ struct ValidatorSet:
     validators: DynArray[Operator, MAX_VALIDATORS]
 
 
+# Term and parent are in the event: a step's number is its key.
 struct Checkpoint:
-    term: uint256
-    step: uint256
     manifest: bytes32
-    parent: bytes32
     final: bool
     block: uint256
     timestamp: uint256
@@ -101,16 +99,14 @@ struct Lease:
     lapse_block: uint256
 
 
+# Round, blob and attesters are in the event.
 struct FinalRoot:
-    round: uint256
     closing_block: uint256
     # Chain time no later than that of the closing block.
     closed_at: uint256
     root: bytes32
     units: uint256
     amount: uint256
-    blob: bytes32
-    block: uint256
 
 
 struct Tally:
@@ -503,10 +499,7 @@ def commit_checkpoint(run: bytes32, term: uint256, step: uint256, manifest: byte
         last = self.checkpoints[run][count - 1].manifest
     checks.must(parent == last, "parent")
     self.checkpoints[run][count] = Checkpoint(
-        term=term,
-        step=step,
         manifest=manifest,
-        parent=parent,
         final=final,
         block=block.number,
         timestamp=block.timestamp,
@@ -574,6 +567,7 @@ def take_over(run: bytes32):
     log TakenOver(run=run, term=lease.term + 1, leader=leader, until=until)
 
 
+@nonreentrant
 @external
 def finalise(tally: Tally, attestations: DynArray[Bytes[65], MAX_VALIDATORS]):
     """
@@ -600,14 +594,11 @@ def finalise(tally: Tally, attestations: DynArray[Bytes[65], MAX_VALIDATORS]):
     )
 
     self.final_roots[run][epoch] = FinalRoot(
-        round=tally.round,
         closing_block=tally.closing_block,
         closed_at=closed_at,
         root=tally.root,
         units=tally.units,
         amount=tally.amount,
-        blob=tally.blob,
-        block=block.number,
     )
     self.epoch_count[run] = epoch + 1
     self.pools[run].promised = tally.amount
@@ -724,6 +715,7 @@ def stake(run: bytes32, node: bytes32, wallet: address, amount: uint256):
     log Staked(run=run, node=node, wallet=wallet, sender=msg.sender, amount=credited)
 
 
+@nonreentrant
 @external
 def unbond(run: bytes32, node: bytes32):
     """
@@ -757,6 +749,7 @@ def withdraw(run: bytes32, node: bytes32):
     coins.pay(self.runs[run].terms.token, msg.sender, held.amount)
 
 
+@nonreentrant
 @external
 def strike(
     run: bytes32,
@@ -802,6 +795,7 @@ def strike(
     )
 
 
+@nonreentrant
 @external
 def dispute(run: bytes32, node: bytes32, counter_evidence: bytes32):
     """
@@ -821,6 +815,7 @@ def dispute(run: bytes32, node: bytes32, counter_evidence: bytes32):
     log Disputed(run=run, node=node, number=held.number, counter_evidence=counter_evidence, until=until)
 
 
+@nonreentrant
 @external
 def lift(run: bytes32, node: bytes32, number: uint256, attestations: DynArray[Bytes[65], MAX_VALIDATORS]):
     """
@@ -840,6 +835,7 @@ def lift(run: bytes32, node: bytes32, number: uint256, attestations: DynArray[By
     log Lifted(run=run, node=node, number=number, attesters=attesters)
 
 
+@nonreentrant
 @external
 def settle(run: bytes32, node: bytes32):
     """
@@ -1072,7 +1068,7 @@ def _check_terms(terms: Terms):
 @pure
 def _check_set(validators: DynArray[Operator, MAX_VALIDATORS], quorum: uint256):
     checks.must(len(validators) > 0, "no validator")
-    checks.must(quorum * 2 > len(validators) and quorum <= len(validators), "quorum")
+    checks.must(quorum <= len(validators) and quorum * 2 > len(validators), "quorum")
     self._check_operators(validators)
 
 

@@ -1,0 +1,63 @@
+"""How every ledger sends: so that repeating is harmless."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from ledger.base.view import LedgerView
+from ledger.errors import LedgerError, LedgerRejected
+from ledger.records import Attestation, Commit, Proposal, RegistrationRequest, RotationRequest, Strike
+from ledger.wallet import address_of, sign_typed_data
+
+
+class LedgerSending(LedgerView):
+    """A ledger that an operator key can send to."""
+
+    @abstractmethod
+    async def _send_registration(self, request: RegistrationRequest) -> None: ...
+
+    @abstractmethod
+    async def _send_commit(self, commit: Commit) -> None: ...
+
+    @abstractmethod
+    async def _send_tally(self, proposal: Proposal, attestations: Sequence[Attestation]) -> None: ...
+
+    @abstractmethod
+    async def _send_rotation(self, request: RotationRequest) -> None: ...
+
+    @abstractmethod
+    async def _send_strike(self, strike: Strike, attestations: Sequence[Attestation]) -> None: ...
+
+    @abstractmethod
+    async def _call(self, name: str, *arguments: object) -> None:
+        """Send one of the contract's other calls: its name, and after the run what its parameters are as records."""
+
+    @abstractmethod
+    async def _settle(self) -> None:
+        """See left-over transactions through and read the newest state."""
+
+    async def _ensure(self, is_done: Callable[[], Awaitable[bool]], send: Callable[[], Awaitable[None]]) -> None:
+        """Send unless what is asked for is so already, by an earlier try of ours or by somebody else."""
+        await self._settle()
+        if await is_done():
+            return
+        try:
+            await send()
+        except LedgerRejected:
+            await self._settle()
+            if not await is_done():
+                raise
+        await self._settle()
+
+    async def _now(self, name: str, *arguments: object) -> None:
+        """Send a call that is not judged by what is so already."""
+        await self._settle()
+        await self._call(name, *arguments)
+        await self._settle()
+
+    def _attestation(self, typed_data: dict[str, Any]) -> Attestation:
+        if self._operator_key is None:
+            raise LedgerError("no operator key: this node cannot attest")
+        return Attestation(address_of(self._operator_key), sign_typed_data(typed_data, self._operator_key))
