@@ -23,19 +23,24 @@ def write_status_file(home: Path, *, port: int) -> None:
     temporary.replace(home / STATUS_FILE)
 
 
-def read_status(home: Path) -> Mapping[str, Any]:
-    """The status of the node that runs in this folder. Raises ConfigError when none does."""
+def page_url(home: Path) -> str:
+    """Where the page of the node in this folder is. Raises ConfigError when none ever ran there."""
     path = home / STATUS_FILE
     try:
-        port = int(json.loads(path.read_text())["port"])
+        return f"http://127.0.0.1:{int(json.loads(path.read_text())['port'])}/"
     except FileNotFoundError as error:
         raise ConfigError(f"no node has run in {home}; name its folder with --data") from error
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{path} is damaged; restart the node") from error
+
+
+def read_status(home: Path) -> Mapping[str, Any]:
+    """The status of the node that runs in this folder. Raises ConfigError when none does."""
+    url = page_url(home)
     try:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(f"http://127.0.0.1:{port}/status.json", timeout=STATUS_TIMEOUT_SECONDS) as reply:
+        with opener.open(f"{url}status.json", timeout=STATUS_TIMEOUT_SECONDS) as reply:
             plain: Mapping[str, Any] = json.loads(reply.read(MAX_STATUS_BYTES))
             return plain
     except (OSError, ValueError) as error:
-        raise ConfigError(f"the node of {home} does not run (its status port {port} does not answer)") from error
+        raise ConfigError(f"the node of {home} does not run ({url} does not answer)") from error

@@ -31,6 +31,7 @@ Read = Callable[[], Status]
 More = Callable[[], Awaitable[str]]
 Refresh = Callable[[], None]
 LIMITS = ConnectionLimits(head=STATUS_TIMEOUT_SECONDS, reader=30.0, total=128, per_address=96)
+ROLES = ("trainer", "worker", "validator", "relay")
 STEPS_TOLD, SUBMISSIONS_TOLD = 200, 100
 PATHS = "there is / (the page), /status.json, /metrics and /events\n"
 
@@ -136,11 +137,18 @@ def status_of_story(story: Story) -> Status:
     tables = story.tables
     return {
         "facts": tables.get("facts", "all"),
-        "nodes": [row for _, row in tables.rows("node")],
+        "nodes": sorted((row for _, row in tables.rows("node")), key=_by_role),
+        "refusals": {key: row["count"] for key, row in tables.rows("reason")},
         "wallets": [row for _, row in tables.rows("wallet")],
         "steps": sorted((row for _, row in tables.rows("step")), key=lambda row: int(row["step"]))[-STEPS_TOLD:],
         "submissions": [row for _, row in tables.rows("submission")][-SUBMISSIONS_TOLD:],
     }
+
+
+def _by_role(row: Mapping[str, Any]) -> tuple[int, int, str]:
+    """The trainer, workers, validators, relays; the tenth after the ninth."""
+    role, name = str(row.get("role", "")), str(row.get("name", ""))
+    return ROLES.index(role) if role in ROLES else len(ROLES), len(name), name
 
 
 def _unknown(request: Request, error: Exception | None) -> Response:

@@ -91,7 +91,7 @@ async def test_story__of_a_refused_submission_by_keyboard(chromium: str) -> None
         await page.press("Enter")
         await page.until("document.querySelector('#story').open")
         said = await text_of(page, "#story-body")
-        for part in ("Sampled", "Sent", "validator-1: fault", "Refused: computation", "a quorum of 2 refuses"):
+        for part in ("Sampled", "Sent", "validator-1: fault, sampling", "Refused: sampling", "a quorum of 2 refuses"):
             assert part in said
         assert await faults_of(page) == []
         await page.press("Escape")

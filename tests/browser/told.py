@@ -64,7 +64,7 @@ class Network:
         place = {"step": step, "index": index}
         self.say(worker, "submission.made", **place, policy_step=step - 1, tokens=900, reward=0.5, seconds=0.4)
         self.say(worker, "submission.sent", **place, submission=digest, tokens=900, relays=2, policy_step=step - 1)
-        outcome, reason = ("fault", REASONS[step % 3]) if is_wrong else ("accept", "accepted")
+        outcome, reason = ("fault", REASONS[step // 3 % 3]) if is_wrong else ("accept", "accepted")
         for validator in self.names("validator")[:3]:
             self.say(
                 validator, "verdict.signed", **place, submission=digest, node=f"12D3KooW{worker}", tokens=900,

@@ -1,0 +1,172 @@
+"""A node, or a testnet, in a terminal: the same rows as the page, drawn over and over by rich."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from node.phrases import phrase_of
+from node.status.client import read_status
+from node.testnet.picture import sparkline
+
+Status = Mapping[str, Any]
+SECONDS = 1.0
+FIXED_LINES = 14
+OUTCOMES = {"accepted": "green", "refused": "red", "dropped": "red", "unjudged": "yellow"}
+STATES = {"ready": "green", "killed": "red", "crashed": "red"}
+
+
+def watch(home: Path, *, console: Console | None = None, times: int | None = None) -> None:
+    """Draw until interrupted (or `times` times). Raises ConfigError when no node runs there, or it has left."""
+    console = console or Console()
+    status = read_status(home)
+    with Live(console=console, auto_refresh=False, screen=console.is_terminal) as live:
+        drawn = 0
+        while True:
+            live.update(render(status, width=console.width, height=console.height), refresh=True)
+            drawn += 1
+            if drawn == times:
+                return
+            time.sleep(SECONDS)
+            status = read_status(home)
+
+
+def render(status: Status, *, width: int = 100, height: int = 40) -> Group:
+    """One picture, at most `height` lines: fewer nodes and submissions where a terminal is small."""
+    rows = max(3, (height - FIXED_LINES) // 2)
+    parts: list[RenderableType] = [_title(status), Text(), _progress(status, width), Text(), _submissions(status, rows)]
+    nodes = status.get("nodes", ())
+    parts += [Text(), _nodes(nodes, rows, width)] if len(nodes) > 1 else [Text(), _recent(status, rows)]
+    return Group(*parts, Text("Ctrl-C stops watching; the node goes on", style="dim"))
+
+
+def summary_lines(status: Status) -> list[str]:
+    """The same in plain lines, for a pipe or a glance: one fact a line."""
+    facts = status.get("facts", {})
+    totals = facts.get("totals", {})
+    shown = {
+        "node": status.get("node") or "testnet",
+        "role": status.get("role"),
+        "state": facts.get("phase", "running") if facts.get("ended") is None else "the run has ended",
+        "run": status.get("run") or facts.get("run"),
+        "step": _step(status),
+        "checkpoint": status.get("committed_step"),
+        "ledger": status.get("ledger_down") or (f"block {facts['block']}" if facts.get("block") else None),
+        "DHT": status.get("directory_down") or _peers(status),
+        "relays": status.get("relays"),
+        "accepted": f"{totals.get('accepted', 0)} submissions ({totals.get('tokens', 0)} tokens)",
+        "refused": _refused(status),
+        "wallets": ", ".join(_wallet(row) for row in status.get("wallets", ())) or None,
+        "up for": f"{status['uptime_seconds']:.0f} s" if "uptime_seconds" in status else None,
+        "loop lag": f"{status['loop_lag_p99_seconds']} s (99 %)" if "loop_lag_p99_seconds" in status else None,
+    }
+    return [f"{name:12} {value}" for name, value in shown.items() if value not in (None, "")]
+
+
+def _title(status: Status) -> Text:
+    facts = status.get("facts", {})
+    what = f"{status.get('role', 'node')} {str(status.get('node') or '')[:12]}".strip()
+    return Text.assemble(
+        ("intellect-node ", "bold"), (what, "cyan"), f"   {facts.get('title', '')}   run {str(facts.get('run', '-'))[:12]}",
+        no_wrap=True, overflow="ellipsis",
+    )  # fmt: skip
+
+
+def _progress(status: Status, width: int) -> Table:
+    facts, steps = status.get("facts", {}), status.get("steps", ())
+    rewards = [row.get("reward", row.get("sampled_reward")) for row in steps]
+    curve = [value for value in rewards if isinstance(value, int | float)]
+    totals = facts.get("totals", {})
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="cyan", no_wrap=True, min_width=8)
+    table.add_column(no_wrap=True, overflow="ellipsis")
+    table.add_row("step", f"{_step(status)}   {facts.get('phase', '')}")
+    ends = f"  {curve[0]:.3f} -> {curve[-1]:.3f}" if curve else "nothing yet"
+    table.add_row("reward", Text.assemble((sparkline(curve, width=max(8, min(60, width - 36))), "green"), ends))
+    table.add_row("accepted", f"{totals.get('accepted', 0)} submissions, {totals.get('tokens', 0)} tokens")
+    table.add_row("refused", _refused(status))
+    table.add_row("wallets", ", ".join(_wallet(row) for row in status.get("wallets", ())[:3]) or "-")
+    trouble = status.get("ledger_down") or status.get("directory_down")
+    table.add_row("network", Text(str(trouble), style="red") if trouble else Text(_network(status)))
+    return table
+
+
+def _submissions(status: Status, rows: int) -> Table:
+    table = _table("step", "index", "worker", "tokens", "verdicts", "outcome")
+    newest = sorted(status.get("submissions", ()), key=lambda row: float(row.get("seen", 0)), reverse=True)
+    for row in newest[:rows]:
+        votes = Counter("+" if vote.get("outcome") == "accept" else "x" for vote in row.get("votes", ()))
+        outcome = str(row.get("outcome"))
+        said = f"{outcome}: {row['reason']}" if row.get("reason") else outcome
+        said += f", in tally {row['epoch']}" if "epoch" in row else ""
+        cells = (row.get("step"), row.get("index"), row.get("worker"), row.get("tokens", "-"))
+        table.add_row(
+            *map(str, cells), "+" * votes["+"] + "x" * votes["x"], Text(said, style=OUTCOMES.get(outcome, ""))
+        )
+    if not newest:
+        table.add_row("-", "", "no submission has been seen yet", "", "", "")
+    return table
+
+
+def _nodes(nodes: Sequence[Status], rows: int, width: int) -> Table:
+    table = _table("node", "state", "accepted", "refused", "said last")
+    for row in nodes[:rows]:
+        state = str(row.get("state", "seen"))
+        table.add_row(
+            str(row.get("name")), Text(state, style=STATES.get(state.split(" ")[0], "")), str(row.get("accepted", "")),
+            str(row.get("refused", "")), str(row.get("said", ""))[: max(10, width - 52)],
+        )  # fmt: skip
+    if len(nodes) > rows:
+        table.add_row(f"and {len(nodes) - rows} more", "", "", "", "")
+    return table
+
+
+def _recent(status: Status, rows: int) -> Table:
+    table = _table("time", "what it said")
+    for event in list(status.get("recent", ()))[-rows:]:
+        clock = time.strftime("%H:%M:%S", time.localtime(float(event.get("ts", 0))))
+        table.add_row(clock, phrase_of(event) or str(event.get("event")))
+    return table
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold cyan")
+    for name in columns:
+        table.add_column(name, no_wrap=True, overflow="ellipsis")
+    return table
+
+
+def _step(status: Status) -> str:
+    wanted = status.get("facts", {}).get("steps")
+    trained = [row["step"] for row in status.get("steps", ()) if "trained" in row]
+    now = f"{max(trained)} trained" if trained else str(status.get("step", 0))
+    return f"{now} of {wanted}" if wanted else now
+
+
+def _refused(status: Status) -> str:
+    count = status.get("facts", {}).get("totals", {}).get("refused", 0)
+    reasons: Counter[str] = Counter(status.get("refusals", {}))
+    why = ", ".join(f"{times} {reason}" for reason, times in reasons.most_common(3))
+    return f"{count} ({why})" if why else str(count)
+
+
+def _wallet(row: Status) -> str:
+    return f"{str(row.get('wallet'))[:10]}.. {row.get('final', 0)} final + {row.get('pending', 0)} pending"
+
+
+def _peers(status: Status) -> str | None:
+    return f"{status['directory']}, {status.get('peers', 0)} peers" if "directory" in status else None
+
+
+def _network(status: Status) -> str:
+    facts = status.get("facts", {})
+    parts = (_peers(status), f"block {facts['block']}" if facts.get("block") else None)
+    return ", ".join(filter(None, parts)) or "-"

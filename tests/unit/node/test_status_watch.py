@@ -1,0 +1,69 @@
+"""The status in a terminal: the page's figures, as many as fit, and one look in plain lines."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from node.commands.status import main
+from node.errors import ConfigError
+from node.status.server import status_of_story
+from node.status.watch import render, summary_lines, watch
+from tests.browser.told import told_network
+
+
+def status_of(**sizes: int) -> dict[str, Any]:
+    return {"role": "testnet", **status_of_story(told_network(**sizes).story)}
+
+
+def drawn(status: dict[str, Any], *, width: int = 100, height: int = 40) -> str:
+    console = Console(file=io.StringIO(), width=width, height=height, record=True)
+    console.print(render(status, width=width, height=height))
+    return console.export_text()
+
+
+def test_render__figures_submissions_and_nodes() -> None:
+    text = drawn(status_of(steps=6))
+    for part in (
+        "6 trained of 30",
+        "0.330 -> 0.480",
+        "2 (1 sampling, 1 assignment)",
+        "worker-2",
+        "refused: sampling",
+    ):
+        assert part in text
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (60, 30), (200, 60)])
+def test_render__fits_the_terminal(width: int, height: int) -> None:
+    lines = drawn(status_of(steps=4, workers=40), width=width, height=height).splitlines()
+    assert len(lines) <= height
+    assert all(len(line) <= width for line in lines)
+
+
+def test_render__before_anything_was_said() -> None:
+    assert "no submission has been seen yet" in drawn(
+        {"role": "worker", "node": "12D3KooW", "facts": {"phase": "starting"}}
+    )
+
+
+def test_summary_lines__one_fact_a_line() -> None:
+    lines = summary_lines(status_of(steps=3))
+    assert "step         3 trained of 30" in lines
+    assert "accepted     5 submissions (4500 tokens)" in lines
+    assert "refused      1 (1 sampling)" in lines
+
+
+def test_watch__no_node_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no node has run in"):
+        watch(tmp_path, times=1)
+
+
+def test_main__watch_and_json_exclude_each_other(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["--watch", "--json"])
+    assert "not allowed with" in capsys.readouterr().err
