@@ -69,19 +69,19 @@ class ShardBase:
         """Bytes of a file; 0 when there is none."""
         return self._sizes.get(name, 0)
 
-    def read(self, name: str, start: int, size: int) -> bytes:
-        """Part of a file. Raises OSError when a shard is not there any more."""
-        parts, position = list[bytes](), self._starts[name] + start
-        end, shard_size = position + size, self._layout.manifest.shard_size
-        while position < end:
+    def read(self, name: str, start: int, size: int) -> bytearray:
+        """Part of a file, the caller's own. Raises OSError when a shard is not there any more."""
+        data = bytearray(size)
+        view, position = memoryview(data), self._starts[name] + start
+        shard_size = self._layout.manifest.shard_size
+        while view:
             index, offset = divmod(position, shard_size)
-            wanted = min(end - position, shard_size - offset)
+            wanted = min(len(view), shard_size - offset)
             with self._paths[index].open("rb") as file:
-                parts.append(os.pread(file.fileno(), wanted, offset))
-            if len(parts[-1]) != wanted:
-                raise OSError("a shard of the base is shorter than it was")
-            position += wanted
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+                if os.preadv(file.fileno(), [view[:wanted]], offset) != wanted:
+                    raise OSError("a shard of the base is shorter than it was")
+            view, position = view[wanted:], position + wanted
+        return data
 
 
 async def rebuild(layout: Layout, open_sink: OpenSink, *, base: BaseFiles, delta: Sequence[Path]) -> None:

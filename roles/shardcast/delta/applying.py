@@ -21,7 +21,7 @@ from roles.shardcast.delta.plan import FORMATS, MAX_HEADER, Block, FilePlan, Pla
 from roles.shardcast.disk import sync_directory
 from roles.shardcast.manifest import MAX_CHECKPOINT_BYTES
 
-Data = bytes | memoryview
+Data = bytes | bytearray | memoryview
 DIGEST_SIZE = hashlib.sha256().digest_size
 
 
@@ -37,8 +37,8 @@ class BaseFiles(Protocol):
     def size(self, name: str) -> int:
         """Bytes of a file; 0 when there is none."""
 
-    def read(self, name: str, start: int, size: int) -> bytes:
-        """Part of a file. Raises OSError when it is not there."""
+    def read(self, name: str, start: int, size: int) -> bytearray:
+        """Part of a file, the caller's own. Raises OSError when it is not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +52,12 @@ class FolderBase:
         path = self.folder / name
         return path.stat().st_size if path.is_file() else 0
 
-    def read(self, name: str, start: int, size: int) -> bytes:
-        """Part of a file. Raises OSError when it is not there."""
+    def read(self, name: str, start: int, size: int) -> bytearray:
+        """Part of a file, the caller's own. Raises OSError when it is not there."""
+        data = bytearray(size)
         with (self.folder / name).open("rb") as file:
-            data = os.pread(file.fileno(), size, start)
-        if len(data) != size:
-            raise OSError(f"{name} of the base is shorter than it was")
+            if os.preadv(file.fileno(), [data], start) != size:
+                raise OSError(f"{name} of the base is shorter than it was")
         return data
 
 

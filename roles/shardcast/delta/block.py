@@ -52,13 +52,15 @@ class Format:
         """Mask of the sign bit."""
         return 1 << (self.mantissa + 8)
 
-    def view(self, data: bytes) -> Bits:
+    def view(self, data: bytes | bytearray) -> Bits:
         """Bytes as unsigned integers."""
         return np.frombuffer(data, self.dtype)
 
     def exponents(self, bits: Bits) -> NDArray[np.uint8]:
         """The biased exponents."""
-        return (bits >> self.mantissa).astype(np.uint8)  # the cast cuts the sign off
+        exponents = np.empty(len(bits), np.uint8)
+        np.right_shift(bits, self.mantissa, out=exponents, casting="unsafe")  # the cast cuts the sign off
+        return exponents
 
 
 BF16, F32 = Format("bf16", "<u2", 7), Format("f32", "<u4", 23)
@@ -101,8 +103,11 @@ def split_steps(before: Bits, after: Bits, form: Format) -> tuple[Integers, Inte
     return 4 * symbols + 2 * flipped + (grown < 0), widths, low
 
 
-def decode_block(base: bytes, data: bytes, form: Format) -> memoryview:
-    """The new block. Raises Malformed on a block no encoder made; holds a few integers an element, whatever it says."""
+def decode_block(base: bytes | bytearray, data: bytes, form: Format) -> memoryview:
+    """The new block, in the place of the base where that may be written to.
+
+    Raises Malformed on a block no encoder made; holds a few integers an element, whatever it says.
+    """
     before = form.view(base)
     reader = _Reader(data)
     classes = reader.byte()
@@ -139,7 +144,7 @@ def _take_steps(before: Bits, changed: Integers, steps: Integers, magnitudes: In
     grown = (old & (form.sign - 1)) + np.where(steps & 1, -magnitudes, magnitudes)
     if len(grown) and not (grown.min() >= 0 and grown.max() < form.sign):
         raise Malformed("a delta's step leaves the float's range")
-    after = before.copy()
+    after = before if before.flags.writeable else before.copy()
     after[changed] = grown | ((old ^ np.where(steps & 2, form.sign, 0)) & form.sign)
     return after.data.cast("B")
 
