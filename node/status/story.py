@@ -93,8 +93,9 @@ class Story:
 
     def take(self, source: str, event: Event) -> None:
         """Add one event of the node with this name."""
+        at, kind = event.get("ts"), str(event.get("event", ""))
+        event = {**event, "event": kind, "ts": at if isinstance(at, int | float) else 0.0}
         with self._lock:
-            kind = str(event.get("event", ""))
             if kind == "node.started" and "node" in event:
                 self._names[str(event["node"])] = source
             about = self._take_submission(source, event) if kind in OF_SUBMISSION else None
