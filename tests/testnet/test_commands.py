@@ -1,0 +1,72 @@
+"""What the README and docs/contribute.md tell people to type, typed at a live network: each answers as they say."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.testnet.conftest import Network
+
+pytestmark = [pytest.mark.testnet, pytest.mark.slow, pytest.mark.timeout(300)]
+
+SIZES = {"workers": 1, "validators": 1, "relays": 2, "steps": 60}
+
+
+async def type_in(home: Path, *words: str) -> tuple[int, str]:
+    """Run the program as somebody else on this machine would, without our settings; exit code and output."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("INTELLECT_NODE")}
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "node", *words),
+        env={**environment, "HOME": str(home)},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    async with asyncio.timeout(120):
+        output, errors = await process.communicate()
+    assert b"Traceback" not in errors
+    assert process.returncode is not None
+    return process.returncode, output.decode()
+
+
+async def ask(home: Path, *words: str) -> Any:
+    """The JSON answer of a command that succeeds."""
+    code, said = await type_in(home, *words, "--json")
+    assert code == 0, said
+    return json.loads(said)
+
+
+@pytest.mark.parametrize("network", [SIZES], indirect=True)
+async def test_commands__answer_what_the_documents_say(network: Network, tmp_path: Path) -> None:
+    await network.start_all()
+    await network.wait_for("trainer", "checkpoint.committed", where=lambda event: event["step"] == 2, seconds=180)
+    run, worker = str(network.prepared.join_file), network.node("worker-1")
+    wallet = "0x52908400098527886E0F7030069857D2E4169EE7"
+    doctor, nodes, runs, earned, spec, status = await asyncio.gather(
+        type_in(tmp_path, "doctor", "--join", run, "--wallet", wallet),
+        ask(tmp_path, "nodes", "--join", run),
+        type_in(tmp_path, "runs", "--join", run),
+        ask(tmp_path, "contributions", "--join", run),
+        ask(tmp_path, "run", "show", "--join", run),
+        ask(tmp_path, "status", "--data", str(worker.home)),
+    )
+    assert doctor[0] == 0, doctor[1]
+    assert doctor[1].count("ok      seed") == 2
+    for said in ("ok      relay", "ok      ledger", "ok      software", "ok      requirements", "ready"):
+        assert said in doctor[1]
+    assert {node["role"]: node["state"] for node in nodes} == dict.fromkeys(
+        ("trainer", "validator", "relay", "worker"), "online"
+    )
+    (shown,) = [node for node in nodes if node["role"] == "worker"]
+    assert (shown["node"], shown["share"], shown["strikes"]) == (worker.key.node, 1.0, 0)
+    assert "cores" in shown["hardware"]
+    assert runs[0] == 0
+    assert network.prepared.spec.run_id in runs[1]
+    assert sum(row["final"] + row["pending"] for row in earned) > 0
+    assert spec["kind"] == "run/1"
+    assert (status["role"], status["phase"]) == ("worker", "running")
