@@ -230,6 +230,12 @@ class HivemindDirectory:
         """Median of peers' clocks minus ours, in seconds."""
         return self._book.median_skew()
 
+    @property
+    def metrics_url(self) -> str | None:
+        """Where p2pd tells its own metrics, in Prometheus text; None while it is being started again."""
+        session = self._upkeep.session
+        return f"http://127.0.0.1:{session.daemon.metrics_port}/metrics" if session else None
+
     def stats(self) -> dict[str, int]:
         """Counts for metrics: rows and bytes held, outcomes and refusals, calls, rebuilds, size of the table."""
         held = self.storage.rows

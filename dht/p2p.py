@@ -77,10 +77,16 @@ class Daemon(P2P):  # type: ignore[misc]  # hivemind is untyped
     def __init__(self) -> None:
         super().__init__()
         self.last_lines: deque[str] = deque(maxlen=20)
+        self.metrics_port = _free_port()
 
     def _log_p2pd_message(self, line: str) -> None:  # a static method there; it is called on the instance
         self.last_lines.append(line[:500])
         P2P._log_p2pd_message(line)
+
+    def _make_process_args(self, *arguments: str, **options: Any) -> list[str]:  # a static method there, too
+        options["metricsAddr"] = f"127.0.0.1:{self.metrics_port}"  # where it is taken, p2pd does without
+        arguments_made: list[str] = P2P._make_process_args(*arguments, **options)
+        return arguments_made
 
     async def connect(self, peer: PeerID, addresses: Sequence[Multiaddr]) -> None:
         """Dial a peer."""
@@ -154,6 +160,13 @@ class Daemon(P2P):  # type: ignore[misc]  # hivemind is untyped
         for address in (self._daemon_listen_maddr, self._client_listen_maddr):
             with contextlib.suppress(OSError):
                 os.unlink(address["unix"])
+
+
+def _free_port() -> int:
+    """A loopback port that is free now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 async def start_daemon(

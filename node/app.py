@@ -37,6 +37,7 @@ from node.relay_book import RelayBook
 from node.secrets import read_operator_key
 from node.status.client import write_status_file
 from node.status.knowledge import Knowledge
+from node.status.metrics import read_daemon_metrics
 from node.status.server import status_server
 from node.status.story import Story
 from node.twin import check_twin, new_boot
@@ -273,8 +274,18 @@ class Node:
         config = self._config
         self._story.describe(kind="node", role=config.role, node=self._node, phase=self._phase)
         return status_server(
-            config.status_port, self.status, story=self._story, refresh=self._refresh_story, host=config.status_host
+            config.status_port,
+            self.status,
+            story=self._story,
+            refresh=self._refresh_story,
+            more_metrics=self._daemon_metrics,
+            host=config.status_host,
         )
+
+    async def _daemon_metrics(self) -> str:
+        if self._parts is None:
+            return ""
+        return await read_daemon_metrics(self._parts.directory.metrics_url, self._parts.http)
 
     def _refresh_story(self) -> None:
         """Tell the story what this node knows now: called only while somebody looks."""

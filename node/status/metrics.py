@@ -1,7 +1,7 @@
 """A node's numbers as Prometheus text.
 
 Every number of the status is a gauge `intellect_node_<name>`; the newest step's are `intellect_node_step_<name>`; events,
-submissions and refusals are counters. What is worth an alert is listed in docs/operate.md.
+submissions and refusals are counters. p2pd's own metrics follow. What is worth an alert is listed in docs/operate.md.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import httpx
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -18,6 +19,8 @@ from node.status.story import Story
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PREFIX = "intellect_node"
 LABELS = ("node", "role", "version", "run")
+OF_DAEMON = ("libp2p_", "go_")
+DAEMON_SECONDS, MAX_DAEMON_BYTES = 2.0, 2**20
 OUTCOMES = ("accepted", "refused", "unjudged", "dropped")
 
 
@@ -27,6 +30,23 @@ def format_metrics(status: Mapping[str, Any], story: Story) -> str:
     registry.register(_Numbers(status, story))
     ProcessCollector(registry=registry)
     return generate_latest(registry).decode()
+
+
+async def read_daemon_metrics(url: str | None, http: httpx.AsyncClient) -> str:
+    """p2pd's families as it tells them, but those about its process, whose names are ours already; empty without one."""
+    if url is None:
+        return ""
+    try:
+        reply = await http.get(url, timeout=DAEMON_SECONDS)
+    except httpx.HTTPError:
+        return ""
+    if reply.status_code != 200 or len(reply.content) > MAX_DAEMON_BYTES:
+        return ""
+    return "".join(
+        f"{line}\n"
+        for line in reply.text.splitlines()
+        if line.removeprefix("# HELP ").removeprefix("# TYPE ").startswith(OF_DAEMON)
+    )
 
 
 class _Numbers(Collector):

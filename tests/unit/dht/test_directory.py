@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import httpx
 import pytest
 
 from dht import p2p
@@ -24,6 +25,7 @@ from dht.identity import NodeKey
 from dht.p2p import StartError, remove_stale_sockets
 from dht.record_validator import wrap
 from dht.records import Publisher
+from node.status.metrics import read_daemon_metrics
 
 if TYPE_CHECKING:
     from tests.unit.dht.conftest import Swarm
@@ -319,3 +321,11 @@ async def test_daemon_death__a_lost_connection_to_a_living_daemon_counts__dht_06
     await swarm.met()
     await second.publish(swarm.row(1))
     assert len((await first.read([KEY]))[KEY]) == 1
+
+
+async def test_metrics_url__the_daemon_tells_its_own(swarm: Swarm) -> None:
+    node = await swarm.start()
+    async with httpx.AsyncClient(trust_env=False) as http:
+        told = await read_daemon_metrics(node.metrics_url, http)
+    assert "\nlibp2p_swarm_" in told
+    assert "\nprocess_" not in told

@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
-from node.status.metrics import format_metrics
+from node.status.metrics import format_metrics, read_daemon_metrics
 from node.status.stages import STAGES, span_of
 from node.status.story import Story
 from node.status.tables import Tables
@@ -205,3 +206,17 @@ def test_format_metrics__numbers_counts_and_the_newest_step() -> None:
     assert 'intellect_node_refusals_total{reason="sampling"} 1.0\n' in text
     assert "intellect_node_step_reward 0.48\n" in text
     assert "is_up" not in text
+
+
+async def test_read_daemon_metrics__only_its_own_families() -> None:
+    told = "# HELP process_x y\nprocess_x 1\n# TYPE libp2p_conns gauge\nlibp2p_conns 4\ngo_threads 9\n"
+    async with httpx.AsyncClient(transport=httpx.MockTransport(lambda request: httpx.Response(200, text=told))) as http:
+        assert await read_daemon_metrics("http://p2pd/metrics", http) == (
+            "# TYPE libp2p_conns gauge\nlibp2p_conns 4\ngo_threads 9\n"
+        )
+
+
+async def test_read_daemon_metrics__none_while_it_does_not_answer() -> None:
+    async with httpx.AsyncClient(transport=httpx.MockTransport(lambda request: httpx.Response(500))) as http:
+        assert await read_daemon_metrics("http://p2pd/metrics", http) == ""
+        assert await read_daemon_metrics(None, http) == ""
