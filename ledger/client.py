@@ -40,7 +40,7 @@ from ledger.records import (
     RunTerms,
     Strike,
 )
-from ledger.rpc import PATIENCE_SECONDS, ExpectedChain, Rpc, RpcError
+from ledger.rpc import PATIENCE_SECONDS, Connection, ExpectedChain, Rpc, RpcError
 from ledger.rules import check_digest
 from ledger.sender import Sender
 from ledger.wallet import Domain, address_of, checked_address
@@ -69,7 +69,7 @@ class LedgerClient(BaseLedger):
 
     def __init__(
         self,
-        rpc: Rpc,
+        rpc: Connection,
         *,
         domain: Domain,
         code_hash: str,

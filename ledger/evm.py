@@ -136,6 +136,10 @@ class DevChain:
         """Receipt of a mined transaction."""
         return self._receipts.get(digest)
 
+    def receipts(self) -> Sequence[Json]:
+        """Receipts of all transactions, oldest first."""
+        return tuple(self._receipts.values())
+
     def mine(self) -> None:
         """Add an empty block."""
         self._append(None)

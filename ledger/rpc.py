@@ -58,6 +58,12 @@ class PinnedCaller(Caller, Protocol):
     async def together(self, *requests: Request) -> list[Any]: ...
 
 
+class Connection(PinnedCaller, Protocol):
+    """One that is closed when it is no longer needed."""
+
+    async def close(self) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class ExpectedChain:
     """What every end-point must show, where it is known: chain id, code hash and the hash of the deployment's block."""

@@ -11,12 +11,30 @@ from eth_account import Account
 from nacl.signing import SigningKey
 
 from ledger import abi
-from ledger.calls import registration_arguments, tally_arguments
+from ledger.calls import (
+    PAYABLE,
+    arguments_of,
+    registration_arguments,
+    rotation_arguments,
+    strike_arguments,
+    tally_arguments,
+)
 from ledger.devnet import devnet_accounts
 from ledger.errors import LedgerRejected
 from ledger.events import TOPICS, EventLog, operator_tuples, parse_terms, term_tuple
-from ledger.evm import CHAIN_ID, DevChain, Genesis, Reverted
-from ledger.records import ZERO_DIGEST, Attestation, Block, Operator, Proposal, RegistrationRequest, RunTerms
+from ledger.evm import BALANCE, CHAIN_ID, DevChain, Genesis, Reverted
+from ledger.records import (
+    ZERO_DIGEST,
+    Attestation,
+    Block,
+    Operator,
+    Proposal,
+    RegistrationRequest,
+    RotationRequest,
+    RunTerms,
+    Strike,
+)
+from ledger.signing import lift_typed_data, sign_rotation, strike_typed_data
 from ledger.wallet import (
     NO_ADDRESS,
     Domain,
@@ -93,6 +111,31 @@ def make_registration(
     )
 
 
+def make_rotation(
+    domain: Domain, *, old: int = 5, new: int = 6, nonce: int = 2, wallet: bytes | None = WALLET
+) -> RotationRequest:
+    return sign_rotation(
+        domain,
+        run=RUN,
+        old_node=NODES[old],
+        new_node=NODES[new],
+        nonce=nonce,
+        sign_new=lambda message: NODE_KEYS[new].sign(message).signature,
+        sign_old=lambda message: NODE_KEYS[old].sign(message).signature,
+        wallet_key=wallet,
+    )
+
+
+def make_strike(**changes: Any) -> Strike:
+    strike = Strike(run=RUN, node=NODES[5], wallet=ADDRESSES[7], number=0, reason=7, evidence=digest("evidence"))
+    return replace(strike, **changes)
+
+
+def attest_lift(domain: Domain, number: int, key: bytes) -> Attestation:
+    typed = lift_typed_data(domain, run=RUN, node=NODES[5], number=number)
+    return Attestation(address_of(key), sign_typed_data(typed, key))
+
+
 def attest(domain: Domain, proposal: Proposal, key: bytes) -> Attestation:
     return Attestation(address_of(key), sign_typed_data(tally_typed_data(domain, proposal), key))
 
@@ -127,7 +170,7 @@ class Registry:
         self.clock.now = self.chain.head_timestamp + seconds
         self.chain.mine()
 
-    def transact(self, key: bytes, to: str | None, data: str) -> dict[str, Any]:
+    def transact(self, key: bytes, to: str | None, data: str, *, value: int = 0) -> dict[str, Any]:
         transaction = {
             "type": 2,
             "chainId": CHAIN_ID,
@@ -136,7 +179,7 @@ class Registry:
             "maxFeePerGas": 10**10,
             "maxPriorityFeePerGas": 1,
             "data": data,
-            "value": 0,
+            "value": value,
             **({"to": to} if to else {}),
         }
         raw = bytes(Account.sign_transaction(transaction, key).raw_transaction)
@@ -144,16 +187,45 @@ class Registry:
         assert receipt is not None
         return receipt
 
-    def call(self, key: bytes, name: str, *arguments: object) -> dict[str, Any]:
+    def call(self, key: bytes, name: str, *arguments: object, value: int = 0) -> dict[str, Any]:
         """Receipt of a transaction. A call that reverts is not sent."""
         data = abi.encode_call(name, *arguments)
         try:
-            self.chain.call(sender=address_of(key), to=self.address, data=abi.unhex(data))
+            self.chain.call(sender=address_of(key), to=self.address, data=abi.unhex(data), value=value)
         except Reverted as error:
             raise LedgerRejected(abi.revert_reason(error.data) or "no reason") from error
-        receipt = self.transact(key, self.address, data)
+        receipt = self.transact(key, self.address, data, value=value)
         assert receipt["status"] == "0x1"
         return receipt
+
+    def do(self, key: bytes, name: str, *arguments: object, run: str = RUN, value: int | None = None) -> dict[str, Any]:
+        """A call about a run, its parameters as `BaseLedger` gives them; coins go with those that bring them."""
+        if value is None:
+            value = int(str(arguments[-1])) if name in PAYABLE else 0
+        return self.call(key, name, bytes.fromhex(run), *arguments_of(name, arguments), value=value)
+
+    def strike(self, strike: Strike, keys: Sequence[bytes] = VALIDATORS[:2]) -> dict[str, Any]:
+        """Strike with the attestations of some validators."""
+        typed = strike_typed_data(self.domain, strike)
+        signatures = [bytes.fromhex(sign_typed_data(typed, key)) for key in keys]
+        return self.call(STRANGER, "strike", *strike_arguments(strike), signatures)
+
+    def lift(self, number: int = 0, keys: Sequence[bytes] = VALIDATORS[:2]) -> dict[str, Any]:
+        """Take a strike of node 5 back with the attestations of some validators."""
+        attestations = [attest_lift(self.domain, number, key) for key in keys]
+        return self.do(STRANGER, "lift", NODES[5], number, attestations)
+
+    def rotate(self, request: RotationRequest) -> dict[str, Any]:
+        return self.call(STRANGER, "rotate", *rotation_arguments(request))
+
+    def coins(self, address: str) -> int:
+        """Wei an account has more than at the start, not counting what it paid for gas."""
+        spent = sum(
+            int(receipt["gasUsed"], 16) * int(receipt["effectiveGasPrice"], 16)
+            for receipt in self.chain.receipts()
+            if receipt["from"] == address
+        )
+        return self.chain.balance(address) + spent - (BALANCE if address in ADDRESSES else 0)
 
     def view(self, name: str, *arguments: object) -> tuple[Any, ...]:
         data = abi.unhex(abi.encode_call(name, *arguments))
