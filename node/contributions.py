@@ -17,7 +17,7 @@ from node.errors import ConfigError
 from roles.messages import submissions_key, verdicts_key
 from roles.ports import Directory
 from roles.spec import RunSpec
-from roles.tally import TallyBody, open_final_tally, pending_contributions
+from roles.tally import TallyBody, open_final_tally, pending_contributions, plain_leaves
 
 Get = Callable[[str], Awaitable[bytes]]
 """Fetches the blob with this digest from the relays. Raises TransportError."""
@@ -60,7 +60,8 @@ async def read_final(ledger: LedgerClient, get: Get) -> tuple[FinalRoot | None, 
         return None, None
     body = open_final_tally(await get(roots[-1].blob), roots[-1])
     leaves = leaves_of(body)
-    if merkle_root(leaves) != roots[-1].root or sum(leaf.units for leaf in leaves) != roots[-1].total:
+    sums = sum(leaf.units for leaf in leaves), sum(leaf.amount for leaf in leaves)
+    if merkle_root(leaves) != roots[-1].root or sums != (roots[-1].total, roots[-1].amount):
         raise ConfigError(
             "the tally's leaves are not what the root on the ledger binds: the validators signed nonsense"
         )
@@ -69,7 +70,12 @@ async def read_final(ledger: LedgerClient, get: Get) -> tuple[FinalRoot | None, 
 
 def leaves_of(body: TallyBody) -> Sequence[Leaf]:
     """A tally's leaves as the ledger's records."""
-    return [Leaf(leaf.node, leaf.wallet, leaf.units) for leaf in body.leaves]
+    return plain_leaves(body.leaves)
+
+
+def worker_units(body: TallyBody) -> dict[Owner, int]:
+    """Verified tokens by (node, wallet)."""
+    return {(leaf.node, leaf.wallet): leaf.units for leaf in body.leaves if leaf.role == "worker"}
 
 
 async def read_contributions(
@@ -77,7 +83,7 @@ async def read_contributions(
 ) -> Contributions:
     """Everything known now. Without a directory only what is final. Raises LedgerError, TransportError, ConfigError."""
     root, body = await read_final(ledger, get)
-    final = {(leaf.node, leaf.wallet): leaf.units for leaf in leaves_of(body)} if body else {}
+    final = worker_units(body) if body else {}
     registrations = await ledger.registrations()
     pending: Mapping[Owner, int] = {}
     if directory is not None:

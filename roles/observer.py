@@ -16,6 +16,7 @@ import structlog
 from dht.envelope import Envelope
 from dht.errors import PeerError, TransportError
 from ledger.errors import LedgerError
+from roles.eligibility import bonded_stakes, ejected_nodes
 from roles.messages import head_key, seals_key, submissions_key, verdicts_key
 from roles.ports import Directory, Ledger
 from roles.rules import Ignore, Reason, Refusal, Reject
@@ -168,14 +169,16 @@ class Observer:
             if self.trusted.view is not None and head == self.trusted.view.head:
                 return self.trusted.view
             terms = await self._ledger.terms()
-            lease = (
-                await self._ledger.lease()
-            )  # before the commits: a new leader must not be shown without the last one's
+            # before the commits: a new leader must not be shown without the last one's
+            lease = await self._ledger.lease()
             registrations = await self._ledger.registrations()
             commits = {commit.step: commit for commit in await self._ledger.commits()}
             firsts = {node: item.first_block for node, item in registrations.items()}
             beacons = await self._read_beacons(firsts, head.number)
-        return LedgerView(terms, head, commits, registrations, beacons, lease=lease)
+            ejected = ejected_nodes(await self._ledger.strikes(), registrations)
+            stakes = bonded_stakes(await self._ledger.stakes(), registrations)
+            judges = await self._ledger.validators_at()
+        return LedgerView(terms, head, commits, registrations, beacons, ejected, stakes, lease, judges)
 
     def _say_assumed(self) -> None:
         """Once a lease may have run out unseen: the last known leader is believed on, for a while, and that is said."""

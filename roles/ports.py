@@ -12,11 +12,15 @@ from ledger.records import (
     Block,
     Commit,
     FinalRoot,
+    HeldStrike,
     Lease,
     Proposal,
     Registration,
     RegistrationRequest,
     RunTerms,
+    Stake,
+    Strike,
+    ValidatorSet,
 )
 
 
@@ -96,9 +100,6 @@ class Ledger(Protocol):
     async def registrations(self, until: int | None = None) -> Mapping[str, Registration]:
         """Registrations in force, by node, now or as of block `until`."""
 
-    async def lease(self) -> Lease:
-        """Who leads, in which term, and until when."""
-
     async def renew(self) -> None: ...
 
     async def report_lapse(self) -> None: ...
@@ -108,6 +109,33 @@ class Ledger(Protocol):
     async def commits(self, from_step: int = 0) -> Sequence[Commit]: ...
 
     async def final_roots(self) -> Sequence[FinalRoot]: ...
+
+    async def lease(self, until: int | None = None) -> Lease:
+        """Who leads, in which term, and until when, now or as of block `until`."""
+
+    async def validators_at(self, block: int | None = None) -> ValidatorSet:
+        """Whose attestations count, now or as of a block."""
+
+    async def funds_at(self, block: int | None = None) -> int:
+        """Base units that roots may promise in all, now or as of a block."""
+
+    async def stakes(self, block: int | None = None) -> Mapping[tuple[str, str], Stake]:
+        """Stakes by (node, wallet)."""
+
+    async def strikes(self, block: int | None = None) -> Sequence[HeldStrike]:
+        """Every strike in the order made."""
+
+    async def attest_strike(self, strike: Strike) -> Attestation: ...
+
+    async def check_strike_attestation(self, strike: Strike, attestation: Attestation) -> bool: ...
+
+    async def strike(self, strike: Strike, attestations: Sequence[Attestation]) -> None: ...
+
+    async def attest_lift(self, node: str, number: int) -> Attestation: ...
+
+    async def check_lift_attestation(self, node: str, number: int, attestation: Attestation) -> bool: ...
+
+    async def lift(self, node: str, number: int, attestations: Sequence[Attestation]) -> None: ...
 
     async def register(self, request: RegistrationRequest) -> None: ...
 

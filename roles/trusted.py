@@ -14,7 +14,7 @@ from typing import Any
 from dht.encoding import Message
 from dht.envelope import Envelope
 from dht.errors import Malformed
-from ledger.records import Block, Commit, Lease, Operator, Registration, RunTerms
+from ledger.records import Block, Commit, Lease, Operator, Registration, RunTerms, ValidatorSet
 from roles import rules, terms
 from roles.assignment import beacon_step, compute_beacon, compute_seed, is_admitted
 from roles.messages import (
@@ -49,7 +49,8 @@ MAX_ROUNDS = 256
 @dataclass(frozen=True, slots=True)
 class LedgerView:
     """What the ledger said last. `beacons` holds, by node, the hash of block `first_block + beacon_blocks`; `ejected` are
-    nodes with a strike in force, `stakes` what is staked for a node by its wallet (base units)."""
+    nodes with a strike in force, `stakes` what is staked for a node by its wallet (base units), `judges` the validator set
+    in force (None: that of the terms)."""
 
     terms: RunTerms
     head: Block
@@ -59,6 +60,7 @@ class LedgerView:
     ejected: frozenset[str] = frozenset()
     stakes: Mapping[str, int] = field(default_factory=dict)
     lease: Lease | None = None  # none: nobody asked the ledger, the first trainer leads the first term
+    judges: ValidatorSet | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +107,14 @@ def _operators(listed: Sequence[Operator | OperatorSpec]) -> tuple[tuple[str, st
 def is_same_run(terms: RunTerms, spec: RunSpec, run: str) -> bool:
     """Whether the ledger's terms are the spec's: who, in which order, with which keys, paid where, by which numbers."""
     numbers = (terms.quorum, terms.epoch_checkpoints, terms.epoch_max_seconds, terms.round_seconds)
-    epoch = spec.epoch
+    money = (terms.epoch_budget, terms.min_stake, (terms.token or "").lower())
+    epoch, rewards = spec.epoch, spec.rewards
     return (
         terms.run == run
         and _operators(terms.validators) == _operators(spec.validators)
         and _operators(terms.trainers) == _operators(spec.trainers)
         and numbers == (spec.quorum, epoch.checkpoints, epoch.max_seconds, epoch.round_seconds)
+        and money == (int(rewards.budget), int(rewards.min_stake), (rewards.token or "").lower())
     )
 
 
@@ -143,9 +147,17 @@ class TrustedState:
         """Take over the ledger's facts. Raises Reject when the ledger's terms are not the spec's (a foreign run)."""
         if not is_same_run(view.terms, self.spec, self.run):
             raise Reject(Reason.OLD_TERM, "the ledger's terms of this run are not the spec's")
-        self.view = view
+        before, self.view = self.judges, view
+        if before and before != self.judges:
+            self._drop_verdicts_of_others()
         if self._head_order[0] > self.term:  # a re-organised chain took a take-over back: the leader before leads on
             self._head_order = NO_HEAD
+
+    def _drop_verdicts_of_others(self) -> None:
+        """The set of validators has changed: the word of those that left it counts no more."""
+        for standing in self.standings.values():
+            for signer in [signer for signer in standing.verdicts if not self.is_validator(signer)]:
+                del standing.verdicts[signer], standing.rows[signer]
 
     def committed(self, step: int) -> str | None:
         """Manifest digest of a committed checkpoint."""
@@ -186,9 +198,22 @@ class TrustedState:
             trainers=self.view.terms.trainers,
         )
 
+    @property
+    def judges(self) -> Sequence[Operator]:
+        """The validators whose word counts now: none before the ledger was seen."""
+        if self.view is None:
+            return ()
+        return self.view.judges.validators if self.view.judges else self.view.terms.validators
+
+    @property
+    def quorum(self) -> int:
+        """How many of them it takes."""
+        judges = self.view.judges if self.view else None
+        return judges.quorum if judges else self.spec.quorum
+
     def is_validator(self, node: str) -> bool:
         """Whether the ledger lists the node as a validator."""
-        return bool(self.view) and any(item.node == node for item in self.view.terms.validators)  # type: ignore[union-attr]
+        return any(item.node == node for item in self.judges)
 
     def is_ejected(self, node: str) -> bool:
         """Whether a strike of a validator quorum is in force against the node."""
@@ -203,7 +228,7 @@ class TrustedState:
         """Whether the node may submit and upload: registered and not ejected, or an operator of the run."""
         if self.view is None or self.is_ejected(node):
             return False
-        operators = (*self.view.terms.validators, *self.view.terms.trainers)
+        operators = (*self.judges, *self.view.terms.trainers)
         return node in self.view.registrations or any(item.node == node for item in operators)
 
     def may_be_stored(self, row: Envelope) -> bool:
@@ -423,7 +448,7 @@ class TrustedState:
         tally = self._open(row)
         if not isinstance(tally, TallyRow):
             raise Malformed("not a tally")
-        operators = {item.node: item.operator for item in self.view.terms.validators} if self.view else {}
+        operators = {item.node: item.operator for item in self.judges}
         # [REJECT] only validators of the ledger's set attest, each with its own operator key
         if operators.get(row.signer, "").lower() != tally.operator.lower():
             raise Reject(Reason.NOT_A_VALIDATOR)
@@ -444,12 +469,12 @@ class TrustedState:
 
     def _has_quorum(self, admitted: AdmittedSubmission) -> bool:
         standing, submission = self.standings.get(admitted.digest), admitted.submission
-        if standing is None or standing.count("accept", submission) < self.spec.quorum:
+        if standing is None or standing.count("accept", submission) < self.quorum:
             return False
         # a fault is answered by a quorum of accepts that audited
         if standing.count("fault", submission) == 0:
             return True
-        return standing.count("accept", submission, audited=True) >= self.spec.quorum
+        return standing.count("accept", submission, audited=True) >= self.quorum
 
     def is_accepted(self, digest: str) -> bool:
         """Whether a quorum stands behind this submission, and it was the first of its (node, step, index) to get there."""
@@ -471,8 +496,8 @@ class TrustedState:
     def _is_answered(self, digest: str, standing: Standing) -> bool:
         admitted = self.submissions.get(digest)
         if admitted is None:  # not seen here, so what the verdicts say of it cannot be compared
-            return sum(v.outcome == "accept" and v.audited for v in standing.verdicts.values()) >= self.spec.quorum
-        return standing.count("accept", admitted.submission, audited=True) >= self.spec.quorum
+            return sum(v.outcome == "accept" and v.audited for v in standing.verdicts.values()) >= self.quorum
+        return standing.count("accept", admitted.submission, audited=True) >= self.quorum
 
     def rival(self, submission: Submission, digest: str) -> str | None:
         """The other submission of the same index that was accepted first, if any."""

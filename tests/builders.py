@@ -134,6 +134,9 @@ def make_terms(spec: RunSpec) -> RunTerms:
         epoch_max_seconds=spec.epoch.max_seconds,
         round_seconds=spec.epoch.round_seconds,
         created_block=1,
+        epoch_budget=int(spec.rewards.budget),
+        min_stake=int(spec.rewards.min_stake),
+        token=spec.rewards.token,
     )
 
 
@@ -349,6 +352,8 @@ def make_chain(spec: RunSpec) -> MemoryChain:
         epoch_checkpoints=terms.epoch_checkpoints,
         epoch_max_seconds=terms.epoch_max_seconds,
         round_seconds=terms.round_seconds,
+        epoch_budget=terms.epoch_budget,
+        min_stake=terms.min_stake,
     )
     return chain
 

@@ -80,9 +80,8 @@ def _print(found: Contributions, rows: Sequence[dict[str, object]]) -> None:
     if found.root is None:
         print_line("no epoch is final yet; what follows is accepted by a quorum of validators but not on the ledger")
     else:
-        print_line(
-            f"final up to epoch {found.root.epoch}, root {found.root.root[:16]}.., {found.root.total} tokens in all"
-        )
+        tokens = sum(found.final.values())
+        print_line(f"final up to epoch {found.root.epoch}, root {found.root.root[:16]}.., {tokens} tokens in all")
     if not rows:
         print_line("nothing was credited so far")
         return

@@ -21,7 +21,7 @@ from dht.errors import NodeError, TransportError
 from dht.identity import NodeKey
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError
-from node.contributions import Contributions, leaves_of, read_final, tokens_by_wallet
+from node.contributions import Contributions, read_final, tokens_by_wallet, worker_units
 from node.errors import ConfigError
 from node.health import raise_file_limit
 from node.lifetime import adopt_orphans
@@ -282,7 +282,7 @@ class Testnet:
         root = before.root if before else None
         if roots and (root is None or root.epoch != roots[-1].epoch):
             root, body = await read_final(ledger, get)
-            final = {(leaf.node, leaf.wallet): leaf.units for leaf in leaves_of(body)} if body else {}
+            final = worker_units(body) if body else {}
         registrations = await ledger.registrations()
         credited: dict[str, int] = {}
         for (node, _), units in final.items():
@@ -337,7 +337,7 @@ class Testnet:
         found = self._contributions
         final = {wallet: units for wallet, (units, _) in (found.by_wallet() if found else {}).items()}
         seen = tokens_by_wallet(self._picture.tokens, registrations)
-        total = found.root.total if found and found.root else 0
+        total = sum(found.final.values()) if found else 0
         if sum(final.values()) != total or (sum(seen.values()) != total):
             self._outcome.faults.append(
                 f"the ledger's tally says {total} tokens, wallets hold {sum(final.values())}, accepted were {sum(seen.values())}"

@@ -21,6 +21,7 @@ class GateFaults:
 
     def __init__(self, spec: RunSpec, run: str) -> None:
         self._spec, self._run = spec, run
+        self.rows: dict[str, Envelope] = {}  # of what is waiting or signed, by digest
         self._waiting: dict[str, tuple[Submission, Reason]] = {}
         self._signed: dict[str, Verdict | None] = {}
         self._counts: Counter[tuple[str, int]] = Counter()
@@ -30,12 +31,14 @@ class GateFaults:
         if row.kind != "submission/1" or refusal.reason not in PROVABLE:
             return
         if row.digest in self._signed or row.digest in self._waiting:
+            self.rows.setdefault(row.digest, row)  # after a restart it is known by its verdict only
             return
         submission = open_row(row, run=self._run, buckets=self._spec.buckets)
         if isinstance(submission, Submission) and row.signer == submission.node:
             self._counts[(submission.node, submission.step)] += 1
             if self._counts[(submission.node, submission.step)] <= PER_STEP:
                 self._waiting[row.digest] = (submission, refusal.reason)
+                self.rows[row.digest] = row
 
     def take(self) -> list[tuple[str, Submission, Reason]]:
         """Faults to be signed now; each is handed out once."""
@@ -53,6 +56,7 @@ class GateFaults:
         old = [verdict for verdict in self._signed.values() if verdict is not None and verdict.step < step]
         for verdict in old:
             del self._signed[verdict.submission]
+            self.rows.pop(verdict.submission, None)
         for place in [place for place in self._counts if place[1] < step]:
             del self._counts[place]
         return old

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -97,6 +97,11 @@ class Judging:
         self._fetches: set[asyncio.Task[None]] = set()
         self._gate_faults = GateFaults(spec, trusted.run)
         observer.listen(self._gate_faults.note)
+
+    @property
+    def gate_rows(self) -> Mapping[str, Envelope]:
+        """Rows that the gate found at fault, by digest; kept current."""
+        return self._gate_faults.rows
 
     def resume(self, group: asyncio.TaskGroup) -> None:
         """Take back what was judged before a restart, and say it again."""

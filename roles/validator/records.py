@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import structlog
 
-from dht.encoding import decode, encode
+from dht.encoding import decode, encode, pack, unpack
 from dht.envelope import Envelope, from_bytes, to_bytes
 from dht.errors import Malformed, NodeError
 from roles.messages import ROW_RULES, OpenStep, Submission, TallyRow, Verdict
@@ -35,6 +35,13 @@ CREATE TABLE IF NOT EXISTS verdicts (
 CREATE TABLE IF NOT EXISTS attestations (
     epoch INTEGER NOT NULL, round INTEGER NOT NULL, message BLOB NOT NULL, PRIMARY KEY (epoch, round));
 """
+
+_LATER_TABLES = """
+CREATE TABLE IF NOT EXISTS faults (
+    digest TEXT PRIMARY KEY, node TEXT NOT NULL, step INTEGER NOT NULL, row BLOB NOT NULL, verdicts BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS published (manifest TEXT PRIMARY KEY, size INTEGER NOT NULL);
+"""
+"""What records of an earlier version may lack. Losing it contradicts nothing that was said."""
 
 
 class StateError(NodeError):
@@ -56,6 +63,7 @@ class JudgedRows:
                 _check(self._db)
                 self._db.execute("PRAGMA journal_mode=WAL")
                 self._db.execute("PRAGMA synchronous=FULL")
+                self._db.executescript(_LATER_TABLES)
             except BaseException:
                 self._db.close()
                 raise
@@ -91,6 +99,39 @@ class JudgedRows:
                 return bool(held[0] == encode(row))  # one that is damaged still says that there was one
             db.execute("INSERT INTO attestations VALUES (?,?,?)", (row.epoch, row.round, encode(row)))
         return True
+
+    def keep_fault(self, submission: Submission, row: Envelope, verdicts: Iterable[Envelope]) -> None:
+        """Remember a submission that a quorum found at fault, with the rows that prove it."""
+        values = (row.digest, submission.node, submission.step, to_bytes(row), pack(*map(to_bytes, verdicts)))
+        with self._transaction() as db:
+            db.execute("INSERT OR REPLACE INTO faults VALUES (?,?,?,?,?)", values)
+
+    def forget_fault(self, digest: str) -> None:
+        """It is of no more use."""
+        with self._transaction() as db:
+            db.execute("DELETE FROM faults WHERE digest=?", (digest,))
+
+    def faults(self) -> list[tuple[Envelope, tuple[Envelope, ...]]]:
+        """Submissions at fault, and the verdicts on each."""
+        limits = ROW_RULES["submission/1"].max_bytes, ROW_RULES["verdict/2"].max_bytes
+        return list(
+            self._read(
+                "SELECT row, verdicts FROM faults ORDER BY rowid",
+                lambda row, verdicts: (
+                    from_bytes(row, limit=limits[0]),
+                    tuple(from_bytes(each, limit=limits[1]) for each in unpack(verdicts)),
+                ),
+            )
+        )
+
+    def keep_published(self, manifest: str, size: int) -> None:
+        """Remember how many bytes a checkpoint has."""
+        with self._transaction() as db:
+            db.execute("INSERT OR REPLACE INTO published VALUES (?,?)", (manifest, size))
+
+    def published(self) -> list[tuple[str, int]]:
+        """Checkpoints and their bytes."""
+        return list(self._read("SELECT manifest, size FROM published", lambda name, size: (str(name), int(size))))
 
     def opened(self) -> list[OpenStep]:
         """Open steps remembered."""

@@ -115,13 +115,12 @@ class Signing:
     async def _until_open(self, digest: str) -> None:
         """All have sealed; or a quorum has, and a moment passed; or a short time passed."""
         watch, began, quorum_at = self._observer.watch(), self._clock(), None
-        spec = self._trusted.spec
         while True:
             count, now = len(self._trusted.seals.get(digest, ())), self._clock()
-            if count >= spec.quorum and quorum_at is None:
+            if count >= self._trusted.quorum and quorum_at is None:
                 quorum_at = now
             until = min(began + OPEN_MS, began + OPEN_MS if quorum_at is None else quorum_at + LINGER_MS)
-            if count >= len(spec.validators) or not began <= now < until:
+            if count >= len(self._trusted.judges) or not began <= now < until:
                 return
             await watch.changed(timeout=(until - now) / 1000)
 

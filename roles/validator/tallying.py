@@ -9,11 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from dataclasses import replace
 
 import structlog
 
-from dht.encoding import sha256
 from dht.envelope import Envelope
 from dht.errors import NodeError, PeerError, TransportError
 from ledger.errors import LedgerError
@@ -22,24 +21,28 @@ from ledger.rules import find_closing_block
 from roles.announce import Voice
 from roles.messages import Submission, TallyRow, tally_key
 from roles.observer import Observer
-from roles.ports import Clock, Ledger, Relays
+from roles.ports import Clock, Ledger
 from roles.rules import Refusal
-from roles.shardcast.disk import write_durably
 from roles.shardcast.grants import relays_in
 from roles.spec import RunSpec
 from roles.tally import (
-    MAX_BLOB,
-    Contribution,
     TallyBody,
     TallyContext,
     TallyRefused,
     build_tally,
     check_tally,
     open_final_tally,
+    open_proposed,
+    open_receipt,
     place_digest,
+    read_context,
 )
-from roles.trusted import AdmittedSubmission, TrustedState, is_verdict_on
+from roles.trusted import TrustedState
+from roles.validator.gathering import Gathering
+from roles.validator.kept_blobs import KeptBlobs
+from roles.validator.published import PublishedSizes
 from roles.validator.records import JudgedRows
+from roles.validator.tally_rows import proposal_from, row_from
 
 log = structlog.get_logger()
 
@@ -51,7 +54,6 @@ STAGGER_MS = 4_000
 RESEND_MS = 20_000
 ASK_AGAIN_MS, LONGEST_PAUSE_MS = 3_000, 60_000
 """After a proposal that could not be had, or does not hold, its proposer's next one is looked at later and later."""
-FETCH_SECONDS = 20
 
 
 class Tallying:
@@ -65,15 +67,17 @@ class Tallying:
         observer: Observer,
         voice: Voice,
         ledger: Ledger,
-        relays: Relays,
+        blobs: KeptBlobs,
+        gathering: Gathering,
+        published: PublishedSizes,
         node: str,
-        folder: Path,
         records: JudgedRows,
         clock: Clock,
     ) -> None:
         self.roots: Sequence[FinalRoot] = ()
         self._spec, self._trusted, self._observer, self._voice = spec, trusted, observer, voice
-        self._ledger, self._relays, self._node, self._folder = ledger, relays, node, folder
+        self._ledger, self._blobs, self._node = ledger, blobs, node
+        self._gathering, self._published = gathering, published
         self._records, self._clock = records, clock
         self._parent: TallyBody | None = None
         self._credited: frozenset[str] = frozenset()
@@ -100,14 +104,18 @@ class Tallying:
     def oldest_creditable_step(self) -> int:
         """The lowest step whose submissions can still be credited."""
         view = self._trusted.view
-        age = len(self._spec.validators)
+        age = len(self._trusted.judges)
         if view is None or self.epoch < age:
             return 0
         closed = self.roots[self.epoch - age].closing_block
         return max((step + 1 for step, commit in view.commits.items() if commit.block <= closed), default=0)
 
     def has_uncredited(self, last_step: int) -> bool:
-        """Whether an accepted submission of a step up to `last_step` waits for a tally."""
+        """Whether an accepted submission of a step up to `last_step`, or a step itself, waits for a tally."""
+        view = self._trusted.view
+        closed = self.roots[-1].closing_block if self.roots else -1
+        if view is not None and any(step > 0 and commit.block > closed for step, commit in view.commits.items()):
+            return True
         return any(
             item.submission.step <= last_step
             and self.may_be_credited(item.submission)
@@ -157,18 +165,25 @@ class Tallying:
         """Build on what the ledger says is final; the newest blob is kept, so that it is never lost."""
         if tuple(roots) == tuple(self.roots):
             return
-        parent = open_final_tally(await self._fetch(roots[-1].blob, ()), roots[-1]) if roots else None
+        parent = open_final_tally(await self._blobs.get(roots[-1].blob), roots[-1]) if roots else None
         self._parent = parent
         self._credited = frozenset(place for places in (parent.credited if parent else ()) for place in places)
         for root in roots[len(self.roots) :]:
-            log.info("tally.finalised", epoch=root.epoch, round=root.round, root=root.root, total=root.total)
+            log.info(
+                "tally.finalised",
+                epoch=root.epoch,
+                round=root.round,
+                root=root.root,
+                total=root.total,
+                amount=root.amount,
+            )
         self.roots = tuple(roots)
         self._refused.clear()
         self._seen_at.clear()
         self._troubles.clear()
         self._walked = -1
         self._drop_old_rows()
-        await asyncio.to_thread(_keep_files, self._folder, {root.blob for root in roots[-2:]})
+        await self._blobs.keep_only({root.blob for root in roots[-2:]})
 
     def _drop_old_rows(self) -> None:
         for place in [place for place in self._attested if place[0] < self.epoch - 1]:
@@ -196,18 +211,13 @@ class Tallying:
         return found
 
     async def _context(self, closing: Block) -> TallyContext:
-        view = self._trusted.view
-        if view is None:
-            raise LedgerError("the ledger was not read yet")
-        return TallyContext(
+        return await read_context(
+            self._ledger,
             spec=self._spec,
-            run=self._trusted.run,
             roots=self.roots,
             parent=self._parent,
             closing_block=closing.number,
-            validators=tuple(item.node for item in view.terms.validators),
-            commits={commit.step: commit for commit in await self._ledger.commits()},
-            registrations=await self._ledger.registrations(closing.number),
+            published={},
         )
 
     # -- proposing -----------------------------------------------------------------------------------------------
@@ -215,8 +225,8 @@ class Tallying:
     async def _propose(self, closings: Sequence[Block], head: Block, is_settled: Callable[[], bool]) -> None:
         for closing in closings:
             context = await self._context(closing)
-            contributions = self._contributions(context)
-            if contributions:
+            contributions = self._gathering.contributions(context)
+            if contributions or context.new_steps():
                 break
         else:
             return
@@ -226,28 +236,26 @@ class Tallying:
         waited = self._waited(("close", closing.number))
         if waited < GRACE_MS and not is_settled():
             return
-        blob, proposal = await asyncio.to_thread(build_tally, context, contributions, round_number=number)
-        holders = await self._relays.put(blob)
-        log.info("tally.proposed", epoch=self.epoch, round=number, root=proposal.root, total=proposal.total)
+        receipts = await self._gathering.receipts(context)
+        published = await self._published.known({step for step, _ in receipts}, context.commits)
+        blob, proposal = await asyncio.to_thread(
+            build_tally,
+            replace(context, published=published),
+            contributions,
+            round_number=number,
+            refusals=self._gathering.refusals(context),
+            receipts=[row for _, row in receipts],
+        )
+        holders = await self._blobs.put(blob)
+        log.info(
+            "tally.proposed",
+            epoch=self.epoch,
+            round=number,
+            root=proposal.root,
+            total=proposal.total,
+            amount=proposal.amount,
+        )
         await self._attest(proposal, blob, holders)
-
-    def _contributions(self, context: TallyContext) -> list[Contribution]:
-        credited = context.credited()
-        return [
-            Contribution(item.row, self._votes(item))
-            for item in self._trusted.accepted()
-            if context.is_creditable(item.submission.step) and place_digest(item.submission) not in credited
-        ]
-
-    def _votes(self, item: AdmittedSubmission) -> tuple[Envelope, ...]:
-        """Accepting verdicts of a quorum, those that audited first."""
-        standing = self._trusted.standings[item.digest]
-        accepting = [
-            (not verdict.audited, signer)
-            for signer, verdict in standing.verdicts.items()
-            if verdict.outcome == "accept" and is_verdict_on(verdict, item.submission)
-        ]
-        return tuple(standing.rows[signer] for _, signer in sorted(accepting)[: self._spec.quorum])
 
     def _round_at(self, closing: Block, head: Block) -> int:
         return max(0, head.timestamp - closing.timestamp) // self._spec.epoch.round_seconds
@@ -298,9 +306,11 @@ class Tallying:
     async def _judge_proposal(self, row: TallyRow, envelope: Envelope, context: TallyContext) -> bool:
         proposal = proposal_from(row)
         relays = relays_in(envelope.hint)
-        blob = await self._fetch(row.blob, relays)
+        blob = await self._blobs.get(row.blob, relays)
         disputed = self._trusted.disputed()
         try:
+            steps = await asyncio.to_thread(_receipt_steps, blob, context)
+            context = replace(context, published=await self._published.of(steps, context.commits))
             await asyncio.to_thread(check_tally, blob, proposal, context, disputed=disputed)
         except TallyRefused as error:
             self._refused.add(row.blob)
@@ -312,12 +322,11 @@ class Tallying:
     async def _attest(self, proposal: Proposal, blob: bytes, relays: Sequence[str]) -> None:
         attestation = await self._ledger.attest(proposal)
         row = row_from(proposal, attestation, size=len(blob))
-        await asyncio.to_thread(_write, self._folder / proposal.blob, blob)
         if not self._records.keep_attestation(row):
             return
         self._attested[(row.epoch, row.round)] = row
         await self._announce(row, relays)
-        log.info("tally.attested", epoch=row.epoch, round=row.round, root=row.root, total=row.total)
+        log.info("tally.attested", epoch=row.epoch, round=row.round, root=row.root, total=row.total, amount=row.amount)
 
     async def _announce(self, row: TallyRow, relays: Sequence[str]) -> None:
         self._admit(await self._voice.announce(row, relays=relays))
@@ -331,11 +340,11 @@ class Tallying:
             if epoch == self.epoch:
                 by_proposal[proposal_from(row)][row.operator] = Attestation(row.operator, row.signature)
         for proposal, claimed in by_proposal.items():
-            if len(claimed) >= self._spec.quorum and self._is_due(proposal):
+            if len(claimed) >= self._trusted.quorum and self._is_due(proposal):
                 await self._send(proposal, claimed)
 
     def _is_due(self, proposal: Proposal) -> bool:
-        validators = [item.node for item in self._trusted.view.terms.validators] if self._trusted.view else [""]
+        validators = [item.node for item in self._trusted.judges] or [""]
         is_own = validators[(proposal.epoch + proposal.round) % len(validators)] == self._node
         waited = self._waited(("quorum", proposal))
         sent = self._seen_at.get(("sent", proposal))
@@ -343,7 +352,7 @@ class Tallying:
 
     async def _send(self, proposal: Proposal, claimed: dict[str, Attestation]) -> None:
         valid = [item for item in claimed.values() if await self._ledger.check_attestation(proposal, item)]
-        if len(valid) < self._spec.quorum:
+        if len(valid) < self._trusted.quorum:
             return
         self._seen_at[("sent", proposal)] = self._clock()
         try:
@@ -351,62 +360,8 @@ class Tallying:
         except LedgerError as error:  # another validator was first, or the chain is away: the next turn sees which
             log.info("tally.unsent", epoch=proposal.epoch, round=proposal.round, why=str(error))
 
-    # -- blobs ---------------------------------------------------------------------------------------------------
 
-    async def _fetch(self, digest: str, relays: Sequence[str]) -> bytes:
-        """A tally blob from our own disk, or from relays. Raises TransportError."""
-        held = await asyncio.to_thread(_read, self._folder / digest)
-        if held is not None and sha256(held) == digest:
-            return held
-        async with asyncio.timeout(FETCH_SECONDS):
-            blob = await self._relays.get(digest, limit=MAX_BLOB, relays=relays)
-        await asyncio.to_thread(_write, self._folder / digest, blob)
-        return blob
-
-
-def proposal_from(row: TallyRow) -> Proposal:
-    """What a tally row attests."""
-    return Proposal(
-        run=row.run,
-        epoch=row.epoch,
-        round=row.round,
-        closing_block=row.closing_block,
-        parent_root=row.parent_root,
-        root=row.root,
-        total=row.total,
-        amount=row.amount,
-        blob=row.blob,
-    )
-
-
-def row_from(proposal: Proposal, attestation: Attestation, *, size: int) -> TallyRow:
-    """The message that carries an attestation; `size` is the blob's, in bytes."""
-    return TallyRow(
-        run=proposal.run,
-        epoch=proposal.epoch,
-        round=proposal.round,
-        closing_block=proposal.closing_block,
-        parent_root=proposal.parent_root,
-        root=proposal.root,
-        total=proposal.total,
-        amount=proposal.amount,
-        blob=proposal.blob,
-        size=size,
-        operator=attestation.operator,
-        signature=attestation.signature,
-    )
-
-
-def _read(path: Path) -> bytes | None:
-    return path.read_bytes() if path.is_file() else None
-
-
-def _write(path: Path, data: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_durably(path, data)
-
-
-def _keep_files(folder: Path, names: set[str]) -> None:
-    for path in folder.iterdir():
-        if path.name not in names:
-            path.unlink(missing_ok=True)
+def _receipt_steps(blob: bytes, context: TallyContext) -> set[int]:
+    """Checkpoints that a proposed tally counts receipts for. Raises TallyRefused."""
+    body = open_proposed(blob, context)
+    return {open_receipt(text, context).step for text in body.receipts}

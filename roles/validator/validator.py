@@ -14,9 +14,14 @@ from roles.observer import Observer
 from roles.ports import Clock, Ledger, Relays
 from roles.receipts import Receipts
 from roles.spec import RunSpec
+from roles.tally import MAX_BLOB
 from roles.tasks import Task
 from roles.trusted import TrustedState
+from roles.validator.faults import FaultBook
+from roles.validator.gathering import Gathering
 from roles.validator.judging import Item, Judging, audit_always
+from roles.validator.kept_blobs import KeptBlobs
+from roles.validator.published import PublishedSizes
 from roles.validator.records import JudgedRows
 from roles.validator.signing import Signing
 from roles.validator.tallying import Tallying
@@ -71,15 +76,17 @@ class Validator:
             checks=checks,
             receipts=self._receipts,
         )
+        self._faults = FaultBook(trusted=trusted, records=self._records, gate_rows=self.judging.gate_rows)
         self.tallying = Tallying(
             spec=spec,
             trusted=trusted,
             observer=observer,
             voice=voice,
             ledger=ledger,
-            relays=relays,
+            blobs=KeptBlobs(relays, state / "tallies", limit=MAX_BLOB),
+            gathering=Gathering(spec=spec, trusted=trusted, observer=observer, faults=self._faults),
+            published=PublishedSizes(relays=relays, records=self._records),
             node=key.node,
-            folder=state / "tallies",
             records=self._records,
             clock=clock,
         )

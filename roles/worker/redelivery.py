@@ -95,7 +95,7 @@ class Redelivery:
     async def _deliver(self, item: _Sent, why: str) -> None:
         item.tries, item.since = item.tries + 1, self._clock()
         place = {"step": item.submission.step, "index": item.submission.index}
-        if self._reports.misses(item.digest) >= self._trusted.spec.quorum:
+        if self._reports.misses(item.digest) >= self._trusted.quorum:
             self._courier.doubt(item.relays)
         try:
             relays = await self._courier.upload(item.submission, await self._blob(item), last=item.tried)

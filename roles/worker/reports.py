@@ -79,7 +79,7 @@ class Reports:
     def _refusal(self, digest: str, *, at_last: bool) -> int | None:
         """The commonest reason, once refusals that stay (or any, at last) are a quorum."""
         against = [v.reason for v in self._refusals(digest) if at_last or v.reason not in PASSING]
-        if len(against) < self._trusted.spec.quorum:
+        if len(against) < self._trusted.quorum:
             return None
         return Counter(against).most_common(1)[0][0]
 

@@ -43,6 +43,7 @@ from roles.rl.settings import GrpoSettings
 from roles.shardcast.client import RelayClient
 from roles.shardcast.link import RelayInfo
 from roles.spec import (
+    BroadcastSpec,
     CheckSpec,
     LedgerSpec,
     ModelSpec,
@@ -212,6 +213,8 @@ class SimulatedSwarm:
         training: TrainingSpec = FAST_TRAINING,
         task: EvenTask | None = None,
         seed: int = 0,
+        dtype: torch.dtype = torch.float32,
+        broadcast: BroadcastSpec = BroadcastSpec(),  # noqa: B008 - frozen
         auto: bool = False,
         learner: Callable[[Learner], Any] = lambda learner: learner,
         prepare: Callable[[SimulatedSwarm], None] = lambda swarm: None,
@@ -220,7 +223,8 @@ class SimulatedSwarm:
         self.folder, self.task, self.auto = folder, task or EvenTask(), auto
         self._wrap_learner = learner
         self.events = EventLog()
-        self.base = write_tiny_policy(folder / "base", seed=seed, hidden=32, scale=1.0)
+        self.base = write_tiny_policy(folder / "base", seed=seed, hidden=32, scale=1.0, dtype=dtype)
+        self.broadcast = broadcast
         self.chain = MemoryChain()
         self.state_every, self.terms = state_every, terms
         self.trainers = [self._operator_node(f"trainer{i or ''}", "trainer") for i in range(trainers)]
@@ -293,6 +297,7 @@ class SimulatedSwarm:
             sampling=FAST_SAMPLING,
             training=training,
             checks=FAST_CHECKS,
+            broadcast=self.broadcast,
             terms=self.terms,
             quorum=len(self.validators) // 2 + 1,
             validators=tuple(_operator_spec(node) for node in self.validators),
@@ -317,6 +322,8 @@ class SimulatedSwarm:
             round_seconds=self.spec.epoch.round_seconds,
             lease_seconds=self.terms.lease_seconds,
             takeover_blocks=self.terms.takeover_blocks,
+            epoch_budget=int(self.spec.rewards.budget),
+            min_stake=int(self.spec.rewards.min_stake),
         )
 
     async def _mine(self) -> None:

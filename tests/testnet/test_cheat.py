@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ledger.client import LedgerClient
+from roles.shardcast.link import make_http
+from roles.tally import open_final_tally
 from tests.testnet.conftest import Network
 
 pytestmark = [pytest.mark.testnet, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -33,5 +35,10 @@ async def test_cheating_worker__no_credit_and_the_run_goes_on(network: Network) 
         [network.prepared.rpc], contract=spec.ledger.contract, run=spec.run_id
     ) as ledger:
         roots = await ledger.final_roots()
-        assert roots[-1].total == honest > 0  # every credited token is the honest worker's
         assert (await ledger.commits())[-1].final
+    async with make_http() as http:
+        relay = network.plan.relays[0]
+        reply = await http.get(f"http://127.0.0.1:{relay.http_port}/blobs/{roots[-1].blob}")
+    leaves = open_final_tally(reply.content, roots[-1]).leaves
+    assert sum(leaf.units for leaf in leaves if leaf.role == "worker") == honest > 0  # each the honest worker's
+    assert cheat not in {leaf.node for leaf in leaves}

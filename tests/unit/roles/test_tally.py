@@ -12,10 +12,13 @@ import pytest
 
 from dht.encoding import ZERO_DIGEST, encode, sha256
 from dht.envelope import Envelope, to_bytes
+from dht.identity import NodeKey
 from ledger.merkle import merkle_root
 from ledger.records import FinalRoot, Leaf, Proposal, Registration
 from ledger.wallet import address_of
-from roles.messages import Submission
+from roles.messages import Receipt, ReceivedShare, Role, Submission
+from roles.seals import seal_of
+from roles.spec import CheckSpec, RewardSpec
 from roles.tally import (
     MAX_BODY,
     Contribution,
@@ -33,19 +36,24 @@ from roles.tally import (
     place_digest,
     proposal_of,
 )
+from roles.tally.items import pack_item, row_text
 from tests.builders import (
     STRANGER,
+    TRAINER,
     VALIDATORS,
     WALLETS,
     WORKERS,
     World,
+    make_spec,
     make_submission,
     make_verdict,
     make_view,
     make_world,
+    node_key,
 )
 
 WORLD = make_world()
+PAYOUTS = {item.node: item.payout for item in (*WORLD.spec.validators, *WORLD.spec.trainers)}
 
 
 def make_context(**changes: Any) -> TallyContext:
@@ -58,6 +66,10 @@ def make_context(**changes: Any) -> TallyContext:
         "parent": None,
         "closing_block": 30,
         "validators": tuple(key.node for key in VALIDATORS),
+        "quorum": WORLD.spec.quorum,
+        "payouts": PAYOUTS,
+        "leaders": {1: TRAINER.node},
+        "published": {0: 1000, 1: 1000, 2: 1000},
         "commits": view.commits,
         "registrations": view.registrations,
     }
@@ -69,6 +81,16 @@ def contribution(submission: Submission, *, world: World = WORLD, voters: int = 
     key = next(key for key in (*WORKERS, STRANGER) if key.node == submission.node)
     verdicts = tuple(world.row(make_verdict(submission, **verdict), validator) for validator in VALIDATORS[:voters])
     return Contribution(world.row(submission, key), verdicts)
+
+
+def leaf_of(role: Role, node: str, wallet: str | None, units: int, amount: int = 0) -> Leaf:
+    """A leaf as the ledger has it."""
+    return Leaf(role=role, node=node, wallet=wallet, units=units, amount=amount)
+
+
+def units_of(blob: bytes, role: Role) -> dict[str, int]:
+    """Cumulative units by node, of one role."""
+    return {leaf.node: leaf.units for leaf in open_tally(blob).leaves if leaf.role == role}
 
 
 def two_contributions() -> list[Contribution]:
@@ -110,15 +132,18 @@ def test_build_tally__checked_and_worth_what_was_accepted() -> None:
     blob, proposal = honest()
     check_tally(blob, proposal, make_context())
     leaves = [
-        Leaf(WORKERS[0].node, address_of(WALLETS[0]), 100),
-        Leaf(WORKERS[1].node, address_of(WALLETS[1]), 50),
+        leaf_of("worker", WORKERS[0].node, address_of(WALLETS[0]), 100),
+        leaf_of("worker", WORKERS[1].node, address_of(WALLETS[1]), 50),
+        leaf_of("validator", VALIDATORS[0].node, PAYOUTS[VALIDATORS[0].node], 2),
+        leaf_of("validator", VALIDATORS[1].node, PAYOUTS[VALIDATORS[1].node], 2),
+        leaf_of("trainer", TRAINER.node, PAYOUTS[TRAINER.node], 2),
     ]
-    assert (proposal.root, proposal.total, proposal.blob) == (merkle_root(leaves), 150, sha256(blob))
+    assert (proposal.root, proposal.total, proposal.blob) == (merkle_root(leaves), 156, sha256(blob))
 
 
 def test_build_tally__leaves_out_what_no_quorum_accepted() -> None:
     items = [*two_contributions(), contribution(make_submission(WORLD, WORKERS[2], tokens=7), voters=1)]
-    assert build_tally(make_context(), items, round_number=0)[1].total == 150
+    assert sum(units_of(build_tally(make_context(), items, round_number=0)[0], "worker").values()) == 150
 
 
 def test_build_tally__second_epoch_adds_to_the_first() -> None:
@@ -132,7 +157,9 @@ def test_build_tally__second_epoch_adds_to_the_first() -> None:
     later = contribution(make_submission(WORLD, WORKERS[0], step=4, policy_step=3, tokens=11))
     second, proposed = build_tally(context, [*two_contributions(), later], round_number=1)
     check_tally(second, proposed, context)
-    assert (proposed.epoch, proposed.parent_root, proposed.total) == (1, proposal.root, 161)
+    assert (proposed.epoch, proposed.parent_root) == (1, proposal.root)
+    assert sum(units_of(second, "worker").values()) == 161
+    assert units_of(second, "trainer") == {TRAINER.node: 4}  # steps 1 to 4, each in one of the two epochs
     assert len(open_tally(second).items) == 1  # what was credited before is left out
 
 
@@ -144,15 +171,19 @@ def test_check_tally__omission_is_no_fault() -> None:
 def test_check_tally__units_inflated() -> None:
     def inflate(body: TallyBody) -> dict[str, Any]:
         first = body.leaves[0]
-        richer = TallyLeaf(node=first.node, wallet=first.wallet, units=first.units + 1)
-        return {"leaves": (richer, *body.leaves[1:])}
+        return {"leaves": (first.model_copy(update={"units": first.units + 1}), *body.leaves[1:])}
 
     assert fault_of(*lie(inflate)) is TallyFault.WRONG_UNITS
 
 
+def _leaf(node: str, **changes: Any) -> TallyLeaf:
+    fields: dict[str, Any] = {"role": "worker", "node": node, "wallet": None, "units": 0, "amount": 0}
+    return TallyLeaf(**{**fields, **changes})
+
+
 def test_check_tally__leaf_of_somebody_who_did_nothing() -> None:
     def favour(body: TallyBody) -> dict[str, Any]:
-        return {"leaves": (*body.leaves, TallyLeaf(node=STRANGER.node, wallet=None, units=1))}
+        return {"leaves": (*body.leaves, _leaf(STRANGER.node, units=1))}
 
     assert fault_of(*lie(favour)) is TallyFault.WRONG_UNITS
 
@@ -264,7 +295,7 @@ def test_check_tally__other_parent(changes: dict[str, Any]) -> None:
     assert fault_of(*lie(lambda body: changes)) is TallyFault.WRONG_PARENT
 
 
-@pytest.mark.parametrize("changes", [{"root": "ab" * 32}, {"total": 151}, {"blob": "ab" * 32}])
+@pytest.mark.parametrize("changes", [{"root": "ab" * 32}, {"total": 157}, {"amount": 1}, {"blob": "ab" * 32}])
 def test_check_tally__attests_other_than_the_blob_says(changes: dict[str, Any]) -> None:
     blob, proposal = honest()
     assert fault_of(blob, replace(proposal, **changes)) is TallyFault.WRONG_ROOT
@@ -316,3 +347,221 @@ def test_pending_contributions__accepted_and_not_final() -> None:
         credited={place_digest(credited)},
     )
     assert units == {(WORKERS[0].node, None): 100}
+
+
+# -- what is paid ----------------------------------------------------------------------------------------------------
+
+
+RICH = make_world(make_spec(rewards=RewardSpec(budget="1000", worker=700, validator=100, relay=100, trainer=100)))
+"""A run that pays 1000 base units an epoch."""
+RELAY = node_key(31)
+
+
+def rich_context(**changes: Any) -> TallyContext:
+    """The first epoch of a run that pays; a relay is registered too."""
+    registrations = {
+        **make_view(RICH.spec).registrations,
+        RELAY.node: Registration(RELAY.node, address_of(WALLETS[2]), None, 1, 2, 2),
+    }
+    fields: dict[str, Any] = {"spec": RICH.spec, "run": RICH.run, "registrations": registrations, "funds": 5000}
+    return make_context(**{**fields, **changes})
+
+
+def rich_items(*tokens: int) -> list[Contribution]:
+    """Accepted submissions of the first workers."""
+    return [
+        contribution(make_submission(RICH, key, tokens=count), world=RICH)
+        for key, count in zip(WORKERS, tokens, strict=False)
+    ]
+
+
+def receipt(client: NodeKey = WORKERS[0], *, step: int = 1, **sizes: int) -> Envelope:
+    """A client's receipt for a checkpoint; all of its 1000 bytes from the one relay unless said otherwise."""
+    shares = tuple(ReceivedShare(relay=RELAY.node, size=size) for size in (sizes or {"all": 1000}).values())
+    return RICH.row(Receipt(run=RICH.run, client=client.node, step=step, shares=shares), client)
+
+
+def amounts(blob: bytes) -> dict[tuple[str, str, bool], int]:
+    """Cumulative amounts by role and node, and whether the leaf has a wallet."""
+    return {(leaf.role, leaf.node, leaf.wallet is not None): leaf.amount for leaf in open_tally(blob).leaves}
+
+
+def test_build_tally__pot_is_split_by_role_and_units() -> None:
+    blob, proposal = build_tally(rich_context(), rich_items(100, 50), round_number=0, receipts=[receipt()])
+    check_tally(blob, proposal, rich_context())
+    assert amounts(blob) == {
+        ("worker", WORKERS[0].node, True): 466,  # 700 * 100 // 150
+        ("worker", WORKERS[1].node, True): 233,
+        ("validator", VALIDATORS[0].node, True): 50,
+        ("validator", VALIDATORS[1].node, True): 50,
+        ("relay", RELAY.node, True): 100,
+        ("trainer", TRAINER.node, True): 100,
+    }
+    assert proposal.amount == 999  # what the division leaves over stays in the pool
+
+
+def test_build_tally__pays_no_more_than_is_funded() -> None:
+    _, proposal = build_tally(rich_context(funds=300), rich_items(100), round_number=0)
+    assert 0 < proposal.amount <= 300
+
+
+def test_build_tally__nothing_was_funded__units_alone() -> None:
+    _, proposal = build_tally(rich_context(funds=0), rich_items(100), round_number=0)
+    assert (proposal.amount, proposal.total) == (0, 104)
+
+
+def test_check_tally__amount_inflated() -> None:
+    blob, _ = build_tally(rich_context(), rich_items(100), round_number=0)
+    body = open_tally(blob)
+    richer = body.leaves[0].model_copy(update={"amount": body.leaves[0].amount + 1})
+    body = body.model_copy(update={"leaves": (richer, *body.leaves[1:])})
+    blob = zlib.compress(encode(body))
+    assert fault_of(blob, proposal_of(body, blob), rich_context()) is TallyFault.WRONG_UNITS
+
+
+def test_build_tally__what_was_earned_unlinked_moves_once_linked() -> None:
+    """The amount moves, the units stay, and the sum of amounts is what it was."""
+    node = WORKERS[0].node
+    unlinked = {**rich_context().registrations, node: Registration(node, None, None, 1, 2, 2)}
+    first, proposal = build_tally(rich_context(registrations=unlinked), rich_items(100), round_number=0)
+    assert amounts(first)[("worker", node, False)] == 700
+    context = rich_context(
+        roots=(final(first, proposal),), parent=open_tally(first), closing_block=50, funds=proposal.amount
+    )
+    second, later = build_tally(context, rich_items(0, 40)[1:], round_number=0)  # nothing left to be paid
+    check_tally(second, later, context)
+    assert amounts(second)[("worker", node, False)] == 0
+    assert amounts(second)[("worker", node, True)] == 700
+    assert later.amount == proposal.amount
+    leaves = {(leaf.node, leaf.wallet is None): leaf.units for leaf in open_tally(second).leaves}
+    assert leaves[(node, True)] == 100
+
+
+# -- relays ----------------------------------------------------------------------------------------------------------
+
+
+def _with_receipts(*rows: Envelope) -> TallyFault:
+    """Why a tally that counts these receipts is refused."""
+    context = rich_context()
+    blob, _ = build_tally(context, rich_items(100), round_number=0)
+    body = open_tally(blob).model_copy(update={"receipts": tuple(map(row_text, rows))})
+    blob = zlib.compress(encode(body))
+    return fault_of(blob, proposal_of(body, blob), context)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        pytest.param([receipt(STRANGER)], id="of a client without credit"),
+        pytest.param([receipt(a=300, b=300)], id="one relay twice"),
+        pytest.param([replace(receipt(), payload=receipt(step=2).payload)], id="forged"),
+        pytest.param([rich_items(100)[0].submission], id="not a receipt"),
+    ],
+)
+def test_check_tally__receipt_that_does_not_count(rows: list[Envelope]) -> None:
+    assert _with_receipts(*rows) is TallyFault.INVALID_RECEIPT
+
+
+def test_build_tally__receipt_for_more_than_the_checkpoint_has_is_cut() -> None:
+    blob, _ = build_tally(rich_context(), rich_items(100), round_number=0, receipts=[receipt(a=10**12)])
+    assert units_of(blob, "relay") == {RELAY.node: 1000}
+
+
+def test_build_tally__receipt_of_a_checkpoint_of_unknown_size_is_left_out() -> None:
+    blob, _ = build_tally(rich_context(published={}), rich_items(100), round_number=0, receipts=[receipt()])
+    assert not open_tally(blob).receipts
+
+
+def test_check_tally__receipt_of_a_checkpoint_not_committed_by_then() -> None:
+    assert _with_receipts(receipt(step=3)) is TallyFault.NOT_CREDITABLE
+
+
+def test_check_tally__receipt_twice() -> None:
+    assert _with_receipts(receipt(), receipt(a=1)) is TallyFault.REPEATED_ITEM
+
+
+def test_build_tally__receipt_counted_in_an_earlier_epoch_is_left_out() -> None:
+    blob, proposal = build_tally(rich_context(), rich_items(100), round_number=0, receipts=[receipt()])
+    context = rich_context(
+        roots=(final(blob, proposal),),
+        parent=open_tally(blob),
+        closing_block=50,
+        commits=make_view(RICH.spec, commits=5).commits,
+        published=dict.fromkeys(range(5), 1000),
+    )
+    later = contribution(make_submission(RICH, WORKERS[0], step=4, policy_step=3, tokens=11), world=RICH)
+    second, _ = build_tally(context, [later], round_number=0, receipts=[receipt(), receipt(step=3)])
+    assert len(open_tally(second).receipts) == 1
+    assert units_of(second, "relay") == {RELAY.node: 2000}
+
+
+def test_build_tally__relay_that_is_not_registered_earns_nothing() -> None:
+    context = rich_context(registrations=make_view(RICH.spec).registrations)
+    blob, _ = build_tally(context, rich_items(100), round_number=0, receipts=[receipt()])
+    assert units_of(blob, "relay") == {}
+
+
+# -- validators ------------------------------------------------------------------------------------------------------
+
+
+def refusal(voters: int = 2, **changes: Any) -> Contribution:
+    """A submission that validators found at fault."""
+    submission = make_submission(WORLD, WORKERS[2], **changes)
+    return contribution(submission, voters=voters, outcome="fault", reason=602)
+
+
+def test_build_tally__who_found_a_fault_is_credited_and_its_worker_is_not() -> None:
+    blob, proposal = build_tally(make_context(), two_contributions(), round_number=0, refusals=[refusal()])
+    check_tally(blob, proposal, make_context())
+    assert units_of(blob, "validator") == {key.node: 3 for key in VALIDATORS[:2]}
+    assert WORKERS[2].node not in units_of(blob, "worker")
+
+
+def test_build_tally__a_refusal_without_quorum_is_left_out() -> None:
+    blob, _ = build_tally(make_context(), two_contributions(), round_number=0, refusals=[refusal(voters=1)])
+    assert units_of(blob, "validator") == {key.node: 2 for key in VALIDATORS[:2]}
+
+
+def test_check_tally__refusal_no_quorum_agrees_on() -> None:
+    item = pack_item(refusal(voters=1))
+    assert fault_of(*lie(lambda body: {"refusals": (item,)})) is TallyFault.INVALID_REFUSAL
+
+
+def test_build_tally__a_refusal_is_credited_once() -> None:
+    blob, proposal = build_tally(make_context(), two_contributions(), round_number=0, refusals=[refusal(), refusal()])
+    assert len(open_tally(blob).refusals) == 1
+    context = make_context(roots=(final(blob, proposal),), parent=open_tally(blob), closing_block=50)
+    assert not open_tally(build_tally(context, [], round_number=0, refusals=[refusal()])[0]).refusals
+
+
+SEALING = make_world(make_spec(checks=CheckSpec(seals=True)))
+
+
+def sealed_item(*sees: str) -> Contribution:
+    """Three acceptances of one submission: for each validator, whose seals its opening lists (`"12"`: of those two)."""
+    submission = make_submission(SEALING, WORKERS[0])
+    bare = [make_verdict(submission, salt=f"{number:032x}") for number in range(3)]
+    seals = [seal_of(verdict, key.node) for verdict, key in zip(bare, VALIDATORS, strict=True)]
+    rows = tuple(
+        SEALING.row(verdict.model_copy(update={"seen": tuple(seals[int(other)] for other in seen)}), key)
+        for verdict, key, seen in zip(bare, VALIDATORS, sees, strict=True)
+    )
+    return Contribution(SEALING.row(submission, WORKERS[0]), rows)
+
+
+def test_build_tally__sealed__earns_who_was_seen_by_another() -> None:
+    context = make_context(spec=SEALING.spec, run=SEALING.run)
+    blob, _ = build_tally(context, [sealed_item("1", "0", "01")], round_number=0)
+    assert units_of(blob, "validator") == {key.node: 1 for key in VALIDATORS[:2]}
+
+
+def test_build_tally__sealed__own_word_for_oneself_is_not_enough() -> None:
+    context = make_context(spec=SEALING.spec, run=SEALING.run)
+    blob, _ = build_tally(context, [sealed_item("0", "", "2")], round_number=0)
+    assert units_of(blob, "validator") == {}
+
+
+def test_build_tally__set_of_validators_at_the_closing_block() -> None:
+    """Verdicts of a validator that left the set before count no more."""
+    context = make_context(validators=tuple(key.node for key in VALIDATORS[1:]), quorum=2)
+    assert not open_tally(build_tally(context, two_contributions(), round_number=0)[0]).items

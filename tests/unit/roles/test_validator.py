@@ -12,18 +12,18 @@ from typing import Any
 from dht.encoding import ZERO_DIGEST, sha256
 from dht.records import unix_ms
 from ledger.merkle import merkle_root
-from ledger.records import Leaf
 from ledger.wallet import address_of
 from roles.messages import Verdict
 from roles.rules import Reason
 from roles.seals import earning_validators
 from roles.spec import CheckSpec, EpochSpec
-from roles.tally import open_tally
+from roles.tally import open_tally, plain_leaves
 from roles.validator.fetching import OF_NODE
 from roles.verification import CHECKS, Case, Check
 from roles.worker.generation import Made, submission_digest
 from tests.builders import (
     POLICY,
+    TRAINER,
     VALIDATOR_OPERATORS,
     VALIDATORS,
     WALLETS,
@@ -102,12 +102,15 @@ async def test_run__epochs_are_tallied_to_the_end_and_validators_leave(tmp_path:
         await network.until_epochs(2)
         roots = await network.ledger.final_roots()
         mine = sum(made.submission.tokens for made in (first, third, fourth))
-        leaves = (
-            Leaf(WORKERS[0].node, address_of(WALLETS[0]), mine),
-            Leaf(WORKERS[1].node, address_of(WALLETS[1]), second.submission.tokens),
-        )
-        assert roots[-1].root == merkle_root(leaves)
-        assert roots[-1].total == sum(leaf.units for leaf in leaves)
+        body = open_tally(network.relays.blobs[roots[-1].blob])
+        leaves = {(leaf.role, leaf.node): (leaf.units, leaf.wallet) for leaf in body.leaves}
+        assert leaves[("worker", WORKERS[0].node)] == (mine, address_of(WALLETS[0]))
+        assert leaves[("worker", WORKERS[1].node)] == (second.submission.tokens, address_of(WALLETS[1]))
+        assert leaves[("trainer", TRAINER.node)][0] == 3
+        votes = sum(units for (role, _), (units, _) in leaves.items() if role == "validator")
+        assert 2 * 4 <= votes <= 3 * 4  # a quorum of two, or all three, on each of four submissions
+        assert roots[-1].root == merkle_root(plain_leaves(body.leaves))
+        assert roots[-1].total == sum(leaf.units for leaf in body.leaves)
         assert len(open_tally(network.relays.blobs[roots[-1].blob]).items) == 1
         await network.until(lambda: all(task.done() for task in network.runs))
 
@@ -122,7 +125,7 @@ async def test_run__proposer_gone__the_next_one_proposes(tmp_path: Path) -> None
         await network.until_epochs(1)
         root = (await network.ledger.final_roots())[0]
         assert root.round % 3 != 0
-        assert root.total == made.submission.tokens
+        assert await network.tokens(0) == made.submission.tokens
 
 
 async def test_run__cheat_gets_a_fault_and_no_credit(tmp_path: Path) -> None:
@@ -298,7 +301,7 @@ async def test_run__validator_that_lies_alone_stops_nobody(tmp_path: Path) -> No
         await network.until(lambda: len(network.accepted()) == 1)
         await network.commit(final=True)
         await network.until_epochs(1)
-        assert (await network.ledger.final_roots())[0].total == made.submission.tokens
+        assert await network.tokens(0) == made.submission.tokens
 
 
 async def test_run__wallet_linked_after_the_close_moves_nothing(tmp_path: Path) -> None:
@@ -311,7 +314,8 @@ async def test_run__wallet_linked_after_the_close_moves_nothing(tmp_path: Path) 
         await network.ledger.register(other)
         await network.until_epochs(1)
         root = (await network.ledger.final_roots())[0]
-        assert root.root == merkle_root([Leaf(WORKERS[0].node, address_of(WALLETS[0]), made.submission.tokens)])
+        (leaf,) = (leaf for leaf in open_tally(network.relays.blobs[root.blob]).leaves if leaf.role == "worker")
+        assert (leaf.wallet, leaf.units) == (address_of(WALLETS[0]), made.submission.tokens)
 
 
 async def test_run__lying_proposer_is_refused_and_the_next_round_counts(tmp_path: Path) -> None:
@@ -325,7 +329,7 @@ async def test_run__lying_proposer_is_refused_and_the_next_round_counts(tmp_path
         await network.until_epochs(1)
         root = (await network.ledger.final_roots())[0]
         assert root.round != 0
-        assert root.total == made.submission.tokens
+        assert await network.tokens(0) == made.submission.tokens
         assert VALIDATOR_OPERATOR_ADDRESSES[0] not in root.attesters
 
 
@@ -338,7 +342,7 @@ async def test_run__proposal_without_a_blob_holds_nobody_up(tmp_path: Path) -> N
         await network.commit(final=True)
         await network.promise_tally(0, hint=("\u20ac" * 341,))
         await network.until_epochs(1)
-        assert (await network.ledger.final_roots())[0].total == made.submission.tokens
+        assert await network.tokens(0) == made.submission.tokens
 
 
 async def test_run__proposer_of_many_missing_blobs_waits_longer_each_time(tmp_path: Path) -> None:
@@ -357,7 +361,7 @@ async def test_run__proposer_of_many_missing_blobs_waits_longer_each_time(tmp_pa
             for validator in network.validators.values():
                 validator.trusted.admit_tally(row)
         await network.until_epochs(1)
-        assert (await network.ledger.final_roots())[0].total == made.submission.tokens
+        assert await network.tokens(0) == made.submission.tokens
         asked = sum(relays.asked[f"{number:064x}"] for number in range(60))
         assert 2 <= asked <= 8  # two validators, one try each in the first seconds and few later
 
@@ -373,7 +377,7 @@ async def test_run__epochs_without_a_commit_however_many_do_not_end_tallying(tmp
         await network.commit()
         network.chain.mine(3, seconds=60)
         await network.until_epochs(1)
-        assert (await network.ledger.final_roots())[0].total == made.submission.tokens
+        assert await network.tokens(0) == made.submission.tokens
 
 
 async def test_run__fault_of_this_node_condemns_nobody__val_05(tmp_path: Path) -> None:

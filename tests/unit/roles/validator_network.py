@@ -23,10 +23,10 @@ from roles.inference.transformers_engine import TransformersEngine
 from roles.messages import ROW_RULES, SHARE_ALL, Head, OpenStep, Verdict
 from roles.observer import Observer
 from roles.spec import EpochSpec, RunSpec
-from roles.tally import TallyBody, TallyLeaf, proposal_of
+from roles.tally import TallyBody, TallyLeaf, open_tally, proposal_of
 from roles.trusted import AdmittedSubmission, TrustedState
 from roles.validator import Validator
-from roles.validator.tallying import row_from
+from roles.validator.tally_rows import row_from
 from roles.worker.generation import HeldPolicy, Made
 from tests.builders import (
     POLICY,
@@ -185,7 +185,7 @@ class ValidatorNetwork:
             parent_blob=ZERO_DIGEST,
             items=(),
             credited=((),),
-            leaves=(TallyLeaf(node=VALIDATORS[number].node, wallet=None, units=1_000_000),),
+            leaves=(TallyLeaf(role="worker", node=VALIDATORS[number].node, wallet=None, units=1_000_000, amount=0),),
         )
         blob = zlib.compress(encode(body))
         relays = await self.relays.put(blob)
@@ -199,6 +199,11 @@ class ValidatorNetwork:
         async with asyncio.timeout(PATIENCE):
             while len(await self.ledger.final_roots()) < count:  # noqa: ASYNC110 - the ledger has no events
                 await asyncio.sleep(0.05)
+
+    async def tokens(self, epoch: int) -> int:
+        """Workers' units in a final tally."""
+        root = (await self.ledger.final_roots())[epoch]
+        return sum(leaf.units for leaf in open_tally(self.relays.blobs[root.blob]).leaves if leaf.role == "worker")
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait for something the onlooker can see. Raises TimeoutError."""

@@ -1,0 +1,80 @@
+"""Evidence of a strike: submissions of one node that a quorum of validators found at fault, as signed. Pure.
+
+Whoever has the blob and the ledger's list of validators can check it: nobody is struck on a validator's word.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from dht.encoding import Digest, Message, Natural, decode, encode
+from dht.errors import Malformed, NodeError
+from roles.messages import NodeName, Submission, Verdict
+from roles.tally.body import TallyItem
+from roles.tally.context import Bench
+from roles.tally.items import open_item
+
+MAX_EVIDENCE = 2**23
+MAX_UNPACKED = 2**25
+
+
+class EvidenceRefused(NodeError):
+    """Evidence that does not prove what it is said to."""
+
+
+class Evidence(Message):
+    """What is held against a node: `number` is how many strikes it had before."""
+
+    kind: Literal["evidence/1"] = "evidence/1"
+    run: Digest
+    node: NodeName
+    number: Natural
+    faults: Annotated[tuple[TallyItem, ...], Field(min_length=1, max_length=1000)]
+
+
+def pack_evidence(*, run: str, node: str, number: int, faults: Iterable[TallyItem]) -> bytes:
+    """The blob."""
+    return zlib.compress(encode(Evidence(run=run, node=node, number=number, faults=tuple(faults))), 6)
+
+
+def open_evidence(data: bytes) -> Evidence:
+    """Parse a blob in bounded memory. Raises EvidenceRefused."""
+    if len(data) > MAX_EVIDENCE:
+        raise EvidenceRefused("the evidence is larger than evidence may be")
+    unpacker = zlib.decompressobj()
+    try:
+        plain = unpacker.decompress(data, MAX_UNPACKED)
+        if not unpacker.eof or unpacker.unused_data:
+            raise Malformed("not one whole stream")
+        return decode(Evidence, plain)
+    except (zlib.error, Malformed) as error:
+        raise EvidenceRefused(f"the evidence cannot be read: {str(error)[:200]}") from error
+
+
+def check_evidence(
+    data: bytes, *, node: str, number: int, bench: Bench, needed: int, after_step: int
+) -> list[tuple[Submission, dict[str, Verdict]]]:
+    """The faults that the blob proves: each submission, and the verdicts on it by validator.
+
+    At least `needed` different indices of the node, all of steps after `after_step` (a strike that was lifted is not
+    repeated for the same faults). Raises EvidenceRefused.
+    """
+    evidence = open_evidence(data)
+    if (evidence.run, evidence.node, evidence.number) != (bench.run, node, number):
+        raise EvidenceRefused("the evidence is about another run, node or strike")
+    faults: dict[tuple[int, int], tuple[Submission, dict[str, Verdict]]] = {}
+    for item in evidence.faults:
+        try:
+            _, submission, verdicts = open_item(item, bench, "fault")
+        except Malformed as error:
+            raise EvidenceRefused(f"a fault is not proved: {error}") from error
+        if submission.node != node or submission.step <= after_step:
+            raise EvidenceRefused("a fault is another node's, or was dealt with before")
+        faults[(submission.step, submission.index)] = submission, verdicts
+    if len(faults) < needed:
+        raise EvidenceRefused(f"{len(faults)} faults are proved, {needed} are needed")
+    return list(faults.values())

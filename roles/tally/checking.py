@@ -1,0 +1,63 @@
+"""Judging a tally that somebody else proposed, or that is final: everything in it is counted again."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from ledger.records import Proposal
+from roles.tally.body import MAX_BODY, MAX_ROWS, TallyBody, open_tally, proposal_of
+from roles.tally.context import TallyContext
+from roles.tally.crediting import Credit
+from roles.tally.faults import TallyFault, TallyRefused
+from roles.tally.items import check_item, check_refusal
+from roles.tally.receipts import check_receipt
+from roles.tally.rewards import new_leaves
+
+
+def open_proposed(blob: bytes, context: TallyContext) -> TallyBody:
+    """Parse a proposed tally, no larger than an honest one can be. Raises TallyRefused."""
+    return open_tally(blob, most=_most_bytes(context))
+
+
+def check_tally(blob: bytes, proposal: Proposal, context: TallyContext, *, disputed: Collection[str] = ()) -> TallyBody:
+    """Judge a proposed tally; omissions are no fault. `disputed` are digests of submissions with an unanswered fault
+    verdict. Raises TallyRefused with the first fault."""
+    body = open_proposed(blob, context)
+    _check_header(body, proposal, context)
+    credit = Credit(context)
+    credit.accepted += [check_item(item, context, disputed=disputed) for item in body.items]
+    credit.refused += [check_refusal(item, context) for item in body.refusals]
+    clients = credit.clients()
+    credit.receipts += [check_receipt(text, context, clients=clients) for text in body.receipts]
+    _check_places(credit, context)
+    if body.credited != credit.history():
+        raise TallyRefused(TallyFault.WRONG_HISTORY)
+    if body.leaves != new_leaves(context, credit.units()):
+        raise TallyRefused(TallyFault.WRONG_UNITS)
+    if proposal != proposal_of(body, blob):
+        raise TallyRefused(TallyFault.WRONG_ROOT)
+    return body
+
+
+def _check_places(credit: Credit, context: TallyContext) -> None:
+    places = credit.places()
+    if len(set(places)) != len(places):
+        raise TallyRefused(TallyFault.REPEATED_ITEM)
+    if not context.credited().isdisjoint(places):
+        raise TallyRefused(TallyFault.CREDITED_BEFORE)
+
+
+def _most_bytes(context: TallyContext) -> int:
+    """What an honest tally unpacks to at most: the parent's leaves and places, new items, and theirs. A lying proposer
+    must not keep every validator at parsing."""
+    parent = context.parent
+    kept = 320 * len(parent.leaves) + 72 * sum(map(len, parent.credited)) if parent else 0
+    return min(MAX_BODY, MAX_ROWS + 2**24 + kept)
+
+
+def _check_header(body: TallyBody, proposal: Proposal, context: TallyContext) -> None:
+    said = (body.run, body.epoch, body.round, body.closing_block)
+    if said != (context.run, context.epoch, proposal.round, context.closing_block):
+        raise TallyRefused(TallyFault.WRONG_EPOCH)
+    if (body.parent_root, body.parent_blob) != (context.parent_root, context.parent_blob):
+        raise TallyRefused(TallyFault.WRONG_PARENT)

@@ -1,0 +1,115 @@
+"""The ledger's facts that a tally is built and checked by."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dht.encoding import ZERO_DIGEST
+from ledger.records import Commit, FinalRoot, Registration
+from roles.messages import Role
+from roles.spec import RunSpec
+from roles.tally.body import TallyBody
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """Who may judge in a run: the validators of a moment, and how many of them it takes."""
+
+    run: str
+    buckets: int
+    validators: Collection[str]
+    quorum: int
+
+
+@dataclass(frozen=True, slots=True)
+class TallyContext:
+    """The last final root with its body, where this epoch closes, and what the ledger says as of that block.
+
+    `validators` (in order) and `quorum` are the set at the closing block; `payouts` the wallets of validators and
+    trainers, `leaders` the trainer of each term, `funds` what had been funded (base units). `published` are the bytes of
+    checkpoints, by step, as their manifests say: at least of those that receipts are about.
+    """
+
+    spec: RunSpec
+    run: str
+    roots: Sequence[FinalRoot]
+    parent: TallyBody | None
+    closing_block: int
+    validators: Sequence[str]
+    quorum: int
+    commits: Mapping[int, Commit]
+    registrations: Mapping[str, Registration]
+    payouts: Mapping[str, str] = field(default_factory=dict)
+    leaders: Mapping[int, str] = field(default_factory=dict)
+    published: Mapping[int, int] = field(default_factory=dict)
+    funds: int = 0
+    _heirs: dict[str, str] = field(init=False, repr=False, compare=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Remember which node came after each that was rotated away."""
+        for node, held in self.registrations.items():
+            self._heirs.update(dict.fromkeys(held.previous, node))
+
+    @property
+    def bench(self) -> Bench:
+        """Whose verdicts count."""
+        return Bench(self.run, self.spec.buckets, self.validators, self.quorum)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch being tallied: as many as are final."""
+        return len(self.roots)
+
+    @property
+    def parent_root(self) -> str:
+        """The last final root, zeros for the first epoch."""
+        return self.roots[-1].root if self.roots else ZERO_DIGEST
+
+    @property
+    def parent_blob(self) -> str:
+        """Digest of the last tally, zeros for the first epoch."""
+        return self.roots[-1].blob if self.roots else ZERO_DIGEST
+
+    @property
+    def oldest_block(self) -> int:
+        """Steps committed in this block or before are no longer creditable: n epochs for n validators."""
+        age = len(self.validators)
+        return self.roots[self.epoch - age].closing_block if self.epoch >= age else -1
+
+    @property
+    def opening_block(self) -> int:
+        """The last block of the epoch before; -1 for the first."""
+        return self.roots[-1].closing_block if self.roots else -1
+
+    def credited(self) -> frozenset[str]:
+        """Places counted in the epochs that matter."""
+        return frozenset(place for places in (self.parent.credited if self.parent else ()) for place in places)
+
+    def is_creditable(self, step: int) -> bool:
+        """Whether the step's commit is inside the window."""
+        commit = self.commits.get(step)
+        return commit is not None and self.oldest_block < commit.block <= self.closing_block
+
+    def proposer(self, round_number: int) -> str:
+        """Node id of the validator whose turn it is."""
+        return self.validators[(self.epoch + round_number) % len(self.validators)]
+
+    def wallet_of(self, role: Role, node: str) -> str | None:
+        """Who is paid for the node in this role, as of the closing block."""
+        if role in ("validator", "trainer"):
+            return self.payouts.get(node)
+        held = self.registration_of(node)
+        return held.wallet if held else None
+
+    def registration_of(self, node: str) -> Registration | None:
+        """The registration in force of the node, or of the one that took its place."""
+        return self.registrations.get(self._heirs.get(node, node))
+
+    def new_steps(self) -> dict[int, str]:
+        """Steps committed in this epoch, and the trainer of each. Checkpoint 0 is the base model: nobody's work."""
+        return {
+            step: self.leaders[commit.term]
+            for step, commit in self.commits.items()
+            if step > 0 and self.opening_block < commit.block <= self.closing_block and commit.term in self.leaders
+        }

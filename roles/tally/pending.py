@@ -1,0 +1,60 @@
+"""Units that a quorum accepted and no final tally holds yet, from the rows in the DHT."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping
+
+from dht.envelope import Envelope
+from dht.errors import Malformed
+from ledger.records import Registration
+from roles.messages import Submission, Verdict, open_row
+from roles.spec import RunSpec
+from roles.tally.items import place_digest
+from roles.trusted import is_verdict_on
+
+
+def pending_contributions(
+    rows: Iterable[Envelope],
+    *,
+    spec: RunSpec,
+    run: str,
+    validators: Collection[str],
+    registrations: Mapping[str, Registration],
+    credited: Collection[str],
+) -> dict[tuple[str, str | None], int]:
+    """Units accepted by a quorum but not final yet, by (node, wallet), from verified submission and verdict rows.
+
+    `credited` are the place digests of the last final tally (`TallyBody.credited`, joined). Rows that do not parse, are
+    of others than they say, or lack a quorum count for nothing.
+    """
+    submissions, votes = sort_rows(rows, spec=spec, run=run, validators=validators)
+    units: dict[str, tuple[tuple[str, str | None], int]] = {}
+    for name, submission in submissions.items():
+        voters = [v for v in votes[name].values() if v.outcome == "accept" and is_verdict_on(v, submission)]
+        place = place_digest(submission)
+        if len(voters) >= spec.quorum and place not in credited and submission.node in registrations:
+            owner = (submission.node, registrations[submission.node].wallet)
+            units.setdefault(place, (owner, submission.tokens))
+    totals: Counter[tuple[str, str | None]] = Counter()
+    for owner, count in units.values():
+        totals[owner] += count
+    return dict(totals)
+
+
+def sort_rows(
+    rows: Iterable[Envelope], *, spec: RunSpec, run: str, validators: Collection[str]
+) -> tuple[dict[str, Submission], defaultdict[str, dict[str, Verdict]]]:
+    """Submissions by digest, and the newest verdict of each validator by submission and signer."""
+    submissions: dict[str, Submission] = {}
+    votes: defaultdict[str, dict[str, Verdict]] = defaultdict(dict)
+    for row in sorted(rows, key=lambda row: row.sequence):
+        try:
+            message = open_row(row, run=run, buckets=spec.buckets)
+        except Malformed:
+            continue
+        if isinstance(message, Submission) and row.signer == message.node:
+            submissions[row.digest] = message
+        elif isinstance(message, Verdict) and row.signer in validators:
+            votes[message.submission][row.signer] = message
+    return submissions, votes

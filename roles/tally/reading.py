@@ -1,0 +1,52 @@
+"""The facts of a tally, read from the ledger as of the block the epoch closes at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from ledger.records import Commit, FinalRoot
+from roles.ports import Ledger
+from roles.spec import RunSpec
+from roles.tally.body import TallyBody
+from roles.tally.context import TallyContext
+
+
+async def read_context(
+    ledger: Ledger,
+    *,
+    spec: RunSpec,
+    roots: Sequence[FinalRoot],
+    parent: TallyBody | None,
+    closing_block: int,
+    published: Mapping[int, int],
+) -> TallyContext:
+    """What the tally that follows `roots` is built and checked by, if it closes at this block. Raises LedgerError."""
+    terms, judges = await ledger.terms(), await ledger.validators_at(closing_block)
+    commits = await ledger.commits()
+    operators = (*terms.trainers, *terms.validators, *judges.validators)
+    return TallyContext(
+        spec=spec,
+        run=terms.run,
+        roots=roots,
+        parent=parent,
+        closing_block=closing_block,
+        validators=tuple(item.node for item in judges.validators),
+        quorum=judges.quorum,
+        commits={commit.step: commit for commit in commits},
+        registrations=await ledger.registrations(closing_block),
+        payouts={item.node: item.payout for item in operators},
+        leaders=await _leaders(ledger, commits),
+        published=published,
+        funds=await ledger.funds_at(closing_block),
+    )
+
+
+async def _leaders(ledger: Ledger, commits: Iterable[Commit]) -> dict[int, str]:
+    """The trainer of each term in which something was committed."""
+    found: dict[int, str] = {}
+    for commit in commits:
+        if commit.term not in found:
+            lease = await ledger.lease(commit.block)
+            if lease.term == commit.term:
+                found[commit.term] = lease.leader
+    return found

@@ -1,0 +1,61 @@
+"""Relay receipts in a tally: what of them counts, and for how much.
+
+A receipt counts once for each client and checkpoint, only if its client has credit of its own in the same epoch, and for no
+more than the bytes the checkpoint has. So what relays can be paid for is bounded by work that validators have checked.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+
+from dht.encoding import digest
+from dht.errors import Malformed
+from roles.messages import Receipt, open_row
+from roles.receipts import received_bytes
+from roles.tally.context import TallyContext
+from roles.tally.faults import TallyFault, TallyRefused
+from roles.tally.items import row_from_text
+
+
+def receipt_place(receipt: Receipt) -> str:
+    """Identity of a (client, checkpoint): counted at most once."""
+    return digest("receipt-place/1", receipt.client, receipt.step)
+
+
+def open_receipt(text: str, context: TallyContext) -> Receipt:
+    """The receipt in a row of a tally. Raises TallyRefused."""
+    try:
+        row = row_from_text(text, "receipt/1")
+        message = open_row(row, run=context.run, buckets=context.spec.buckets)
+        if not isinstance(message, Receipt) or row.signer != message.client:
+            raise Malformed("not a receipt of its signer")
+    except Malformed as error:
+        raise TallyRefused(TallyFault.INVALID_RECEIPT, str(error)[:200]) from error
+    return message
+
+
+def check_receipt(text: str, context: TallyContext, *, clients: Collection[str]) -> Receipt:
+    """A receipt that counts. `clients` have credit of their own in this epoch. Raises TallyRefused."""
+    receipt = open_receipt(text, context)
+    if receipt.client not in clients:
+        raise TallyRefused(TallyFault.INVALID_RECEIPT, "its client has no credit in this epoch")
+    if not context.is_creditable(receipt.step):
+        raise TallyRefused(TallyFault.NOT_CREDITABLE, f"checkpoint {receipt.step}")
+    if len({share.relay for share in receipt.shares}) != len(receipt.shares):
+        raise TallyRefused(TallyFault.INVALID_RECEIPT, "a relay is named twice")
+    if receipt.step not in context.published:
+        raise TallyRefused(TallyFault.INVALID_RECEIPT, f"nobody knows how many bytes checkpoint {receipt.step} has")
+    return receipt
+
+
+def relay_units(receipts: Collection[Receipt], context: TallyContext) -> Counter[str]:
+    """Bytes by relay; of a receipt for more than its checkpoint has (a delta that did not fit, and then the whole), each
+    share is cut in proportion. Relays that were not registered at the closing block earn nothing."""
+    units: Counter[str] = Counter()
+    for receipt in receipts:
+        most, said = context.published[receipt.step], received_bytes(receipt)
+        for share in receipt.shares:
+            if context.registration_of(share.relay) is not None:
+                units[share.relay] += share.size * min(most, said) // said
+    return units

@@ -1,0 +1,93 @@
+"""From units to amounts, in whole numbers: the epoch's pot, its split, and the leaves that result.
+
+    pot = min(budget, funds - promised before)
+    role's part = pot * thousandths // 1000;  node's part = role's part * its units // the role's units of the epoch
+
+What a division leaves over stays in the pool. Nothing is ever promised twice, and no leaf that can be paid ever falls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from ledger.merkle import sorted_leaves
+from roles.messages import Role
+from roles.tally.body import TallyLeaf, plain_leaves
+from roles.tally.context import TallyContext
+
+Units = Mapping[Role, Mapping[str, int]]
+"""What each node has done in the epoch, by role."""
+Holder = tuple[Role, str, str | None]
+"""Role, node, wallet."""
+
+
+@dataclass(slots=True)
+class _Sums:
+    units: int = 0
+    amount: int = 0
+
+
+def epoch_pot(*, budget: int, funds: int, promised: int) -> int:
+    """Base units there are to share: `(100, 250, 200) -> 50`; never below 0."""
+    return max(0, min(budget, funds - promised))
+
+
+def split(part: int, units: Mapping[str, int]) -> dict[str, int]:
+    """Share a role's part by units, rounded down: `split(10, {a: 1, b: 2}) -> {a: 3, b: 6}`."""
+    total = sum(units.values())
+    return {node: part * count // total for node, count in units.items() if count > 0}
+
+
+def new_leaves(context: TallyContext, units: Units) -> tuple[TallyLeaf, ...]:
+    """The parent's leaves plus what this epoch adds, each to the wallet its node had at the closing block.
+
+    Units stay where they were counted. What a node earned while it had no wallet (a leaf nobody can claim) moves, as an
+    amount, to its wallet's leaf in the first epoch that closes with the node linked.
+    """
+    sums = {
+        (leaf.role, leaf.node, leaf.wallet): _Sums(leaf.units, leaf.amount)
+        for leaf in (context.parent.leaves if context.parent else ())
+    }
+    pot = epoch_pot(
+        budget=int(context.spec.rewards.budget),
+        funds=context.funds,
+        promised=sum(held.amount for held in sums.values()),
+    )
+    _move_linked(sums, context)
+    for role, thousandths in context.spec.rewards.shares().items():
+        counted: Mapping[str, int] = units.get(role, {})  # type: ignore[call-overload]
+        parts = split(pot * thousandths // 1000, counted)
+        for node, count in counted.items():
+            _add(sums, (role, node, context.wallet_of(role, node)), count, parts.get(node, 0))  # type: ignore[arg-type]
+    return _sorted(sums)
+
+
+def _move_linked(sums: dict[Holder, _Sums], context: TallyContext) -> None:
+    for (role, node, wallet), held in list(sums.items()):
+        linked = context.wallet_of(role, node) if wallet is None and held.amount else None
+        if linked is not None:
+            _add(sums, (role, node, linked), 0, held.amount)
+            held.amount = 0
+
+
+def _add(sums: dict[Holder, _Sums], holder: Holder, units: int, amount: int) -> None:
+    held = sums.setdefault(holder, _Sums())
+    held.units += units
+    held.amount += amount
+
+
+def _sorted(sums: Mapping[Holder, _Sums]) -> tuple[TallyLeaf, ...]:
+    leaves = [
+        TallyLeaf(role=role, node=node, wallet=wallet, units=held.units, amount=held.amount)
+        for (role, node, wallet), held in sums.items()
+        if held.units or held.amount
+    ]
+    return in_tree_order(leaves)
+
+
+def in_tree_order(leaves: Iterable[TallyLeaf]) -> tuple[TallyLeaf, ...]:
+    """Leaves as the tree has them. Raises ValueError when a (role, node, wallet) appears twice."""
+    given = list(leaves)
+    by_plain = dict(zip(plain_leaves(given), given, strict=True))
+    return tuple(by_plain[leaf] for leaf in sorted_leaves(by_plain))

@@ -1,0 +1,102 @@
+"""What a quorum of validators has found at fault, with the rows that prove it: kept until it is of no more use.
+
+Tallies credit the validators behind it; strikes rest on it. Faults of a node add up over epochs, so they are on disk.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from dht.envelope import Envelope
+from dht.errors import Malformed
+from roles.messages import Submission, open_row
+from roles.tally import Contribution
+from roles.trusted import Standing, TrustedState, is_verdict_on
+from roles.validator.records import JudgedRows
+
+MOST_OF_NODE = 64
+"""Faults of one node that are kept, the newest: more are not needed to strike it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProvenFault:
+    """One submission at fault."""
+
+    submission: Submission
+    proof: Contribution
+    reason: int
+
+    @property
+    def digest(self) -> str:
+        """Digest of the submission."""
+        return self.proof.submission.digest
+
+
+class FaultBook:
+    """Proven faults by submission digest. `gate_rows` are rows that never got past the gate, by digest."""
+
+    def __init__(self, *, trusted: TrustedState, records: JudgedRows, gate_rows: Mapping[str, Envelope]) -> None:
+        self._trusted, self._records, self._gate_rows = trusted, records, gate_rows
+        self.faults: dict[str, ProvenFault] = {}
+        for submission, verdicts in records.faults():
+            self._enter(Contribution(submission, verdicts))
+
+    def observe(self) -> None:
+        """Take note of what has reached a quorum since the last look."""
+        for digest, standing in list(self._trusted.standings.items()):
+            said = sum(verdict.outcome == "fault" for verdict in standing.verdicts.values())
+            if digest in self.faults or said < self._trusted.quorum or (row := self._row(digest)) is None:
+                continue
+            proof = Contribution(row, tuple(_fault_rows(standing, self.open(row))))
+            if len(proof.verdicts) >= self._trusted.quorum and (fault := self._enter(proof)) is not None:
+                self._records.keep_fault(fault.submission, row, proof.verdicts)
+                self._forget_oldest(fault.submission.node)
+
+    def by_node(self) -> dict[str, list[ProvenFault]]:
+        """Faults of each node, oldest step first, one for each index."""
+        found: defaultdict[str, dict[tuple[int, int], ProvenFault]] = defaultdict(dict)
+        for fault in self.faults.values():
+            found[fault.submission.node].setdefault((fault.submission.step, fault.submission.index), fault)
+        return {node: [places[place] for place in sorted(places)] for node, places in found.items()}
+
+    def _row(self, digest: str) -> Envelope | None:
+        admitted = self._trusted.submissions.get(digest)
+        return admitted.row if admitted else self._gate_rows.get(digest)
+
+    def open(self, row: Envelope) -> Submission:
+        """The submission in a row. Raises Malformed."""
+        message = open_row(row, run=self._trusted.run, buckets=self._trusted.spec.buckets)
+        if not isinstance(message, Submission) or row.signer != message.node:
+            raise Malformed("not a submission of its signer")
+        return message
+
+    def _enter(self, proof: Contribution) -> ProvenFault | None:
+        try:
+            submission = self.open(proof.submission)
+        except Malformed:
+            return None
+        reason = min(self._reasons(proof.verdicts), default=0)
+        fault = ProvenFault(submission, proof, reason)
+        self.faults[fault.digest] = fault
+        return fault
+
+    def _reasons(self, rows: Iterable[Envelope]) -> list[int]:
+        opened = (open_row(row, run=self._trusted.run, buckets=self._trusted.spec.buckets) for row in rows)
+        return [int(getattr(message, "reason", 0)) for message in opened]
+
+    def _forget_oldest(self, node: str) -> None:
+        theirs = sorted(
+            (fault for fault in self.faults.values() if fault.submission.node == node),
+            key=lambda fault: (fault.submission.step, fault.submission.index),
+        )
+        for fault in theirs[:-MOST_OF_NODE]:
+            del self.faults[fault.digest]
+            self._records.forget_fault(fault.digest)
+
+
+def _fault_rows(standing: Standing, submission: Submission) -> Iterable[Envelope]:
+    for signer, verdict in sorted(standing.verdicts.items()):
+        if verdict.outcome == "fault" and is_verdict_on(verdict, submission):
+            yield standing.rows[signer]

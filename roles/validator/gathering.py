@@ -1,0 +1,73 @@
+"""What a proposer puts into a tally: accepted submissions, proven faults, and receipts, each with the rows that show it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dht.envelope import Envelope
+from dht.errors import Malformed
+from roles.messages import Receipt, open_row, receipts_key
+from roles.observer import Observer
+from roles.spec import RunSpec
+from roles.tally import Contribution, TallyContext, place_digest, receipt_place, refusal_digest
+from roles.trusted import AdmittedSubmission, TrustedState, is_verdict_on
+from roles.validator.faults import FaultBook
+
+MAX_STEPS = 64
+"""Checkpoints whose receipts are read for one tally, the newest."""
+
+
+class Gathering:
+    """One validator's view of what can be credited."""
+
+    def __init__(self, *, spec: RunSpec, trusted: TrustedState, observer: Observer, faults: FaultBook) -> None:
+        self._spec, self._trusted, self._observer, self._faults = spec, trusted, observer, faults
+
+    def contributions(self, context: TallyContext) -> list[Contribution]:
+        """Accepted submissions that are not credited yet."""
+        credited = context.credited()
+        return [
+            Contribution(item.row, self._votes(item))
+            for item in self._trusted.accepted()
+            if context.is_creditable(item.submission.step) and place_digest(item.submission) not in credited
+        ]
+
+    def refusals(self, context: TallyContext) -> list[Contribution]:
+        """Submissions at fault whose validators are not credited yet."""
+        self._faults.observe()
+        credited = context.credited()
+        return [
+            fault.proof
+            for fault in self._faults.faults.values()
+            if context.is_creditable(fault.submission.step) and refusal_digest(fault.digest) not in credited
+        ]
+
+    async def receipts(self, context: TallyContext) -> list[tuple[int, Envelope]]:
+        """Receipts that may count, with the checkpoint each is about."""
+        steps = [step for step in sorted(context.commits) if context.is_creditable(step)][-MAX_STEPS:]
+        buckets = range(self._spec.buckets)
+        keys = [receipts_key(self._trusted.run, step, bucket) for step in steps for bucket in buckets]
+        credited = context.credited()
+        return [
+            (receipt.step, row)
+            for row, receipt in self._opened(await self._observer.read_rows(keys) if keys else ())
+            if context.is_creditable(receipt.step) and receipt_place(receipt) not in credited
+        ]
+
+    def _opened(self, rows: Iterable[Envelope]) -> Iterable[tuple[Envelope, Receipt]]:
+        for row in rows:
+            try:
+                message = open_row(row, run=self._trusted.run, buckets=self._spec.buckets)
+            except Malformed:
+                continue
+            if isinstance(message, Receipt) and row.signer == message.client and self._trusted.is_member(row.signer):
+                yield row, message
+
+    def _votes(self, item: AdmittedSubmission) -> tuple[Envelope, ...]:
+        """Every validator's acceptance: each is credited for its own."""
+        standing = self._trusted.standings[item.digest]
+        return tuple(
+            standing.rows[signer]
+            for signer, verdict in sorted(standing.verdicts.items())
+            if verdict.outcome == "accept" and is_verdict_on(verdict, item.submission)
+        )
