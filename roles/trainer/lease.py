@@ -35,6 +35,9 @@ class LeaseKeeper:
         self._term, self._node = term, node
         self._trusted, self._ledger, self._clock = trusted, ledger, clock
         self._watch = observer.watch()
+        self._renewed: Lease | None = (
+            None  # the lease as it was when we last sent a renewal, and how long it is looked for
+        )
         self._quiet_until = 0
         self._said = ""
 
@@ -53,7 +56,7 @@ class LeaseKeeper:
 
     async def _renew_if_due(self) -> None:
         view, lease, now = self._trusted.view, self._trusted.lease, self._clock()
-        if view is None or lease is None or now < self._quiet_until <= now + SEEN_MS:
+        if view is None or lease is None or (lease == self._renewed and now < self._quiet_until <= now + SEEN_MS):
             return
         if not is_due(lease, now=view.head.timestamp, seconds=view.terms.lease_seconds):
             return
@@ -65,5 +68,5 @@ class LeaseKeeper:
                 log.warning("lease.unrenewed", term=self._term, why=str(error) or "the ledger does not answer")
             self._said = str(error)
             return
-        self._said, self._quiet_until = "", now + SEEN_MS
+        self._said, self._renewed, self._quiet_until = "", lease, now + SEEN_MS
         log.info("lease.renewed", term=self._term)

@@ -48,6 +48,9 @@ class StandBy:
         self._ledger, self._relays, self._following = ledger, relays, following
         self._clock, self._linger = clock, linger
         self._watch = observer.watch()
+        self._done: tuple[Lease, str] | None = (
+            None  # what was done last about which lease, and how long that is looked for
+        )
         self._quiet_until, self._said = 0, ""
         self._ended_at: int | None = None
 
@@ -82,12 +85,12 @@ class StandBy:
     async def _mind_the_lease(self) -> None:
         """Report the lapse, then take over, as soon as the ledger takes it; what it refuses is looked at again."""
         view, lease, now = self._trusted.view, self._trusted.lease, self._clock()
-        if view is None or lease is None or self._observer.ledger_down or now < self._quiet_until <= now + SEEN_MS:
+        if view is None or lease is None or self._observer.ledger_down:
             return
         act = next_act(lease, view=view, node=self._node)
-        if act is None:
+        if act is None or ((lease, act) == self._done and now < self._quiet_until <= now + SEEN_MS):
             return
-        self._quiet_until = now + SEEN_MS
+        self._done, self._quiet_until = (lease, act), now + SEEN_MS
         try:
             async with asyncio.timeout(LEDGER_TIMEOUT):
                 await (self._ledger.report_lapse() if act == "report" else self._ledger.take_over())

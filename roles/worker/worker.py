@@ -162,12 +162,17 @@ class Worker:
     # -- the loop ------------------------------------------------------------------------------------------------
 
     async def _work(self) -> None:
-        while (head := self._trusted.head) is not None and head.state != "ended":
+        while (head := self._trusted.head) is not None and not self._is_over(head):
             ticket = self._next_ticket(head)
             if isinstance(ticket, str):
                 await self._wait(ticket)
             elif await self._has_policy_for(ticket.step):
                 await self._sample(ticket)
+
+    def _is_over(self, head: Head) -> bool:
+        """The leader says so, or the ledger: a leader may die between its last commit and saying it."""
+        newest = self._trusted.newest_commit()
+        return head.state == "ended" or (newest is not None and newest.final)
 
     async def _wait(self, why: str) -> None:
         if why != self._waiting_for:
