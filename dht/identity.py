@@ -79,6 +79,10 @@ class NodeKey:
         """64-byte ed25519 signature (deterministic)."""
         return bytes(self._key.sign(message).signature)
 
+    def secret(self) -> bytes:
+        """The 32 bytes the key is made of: for an encrypted backup, and nothing else."""
+        return bytes(self._key)
+
     def open_sealed(self, box: bytes) -> bytes:
         """What `seal_to` sealed to this node, with the X25519 form of the same key. Raises Malformed for any other box."""
         try:

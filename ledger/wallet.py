@@ -25,6 +25,7 @@ from ledger.records import Proposal, RegistrationRequest
 NO_ADDRESS = "0x" + "0" * 40
 PEER_ID_PREFIX = bytes.fromhex("002408011220")
 """Identity multihash of 36 bytes: a libp2p protobuf key of type Ed25519 and 32 bytes."""
+ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
 HALF_ORDER = 0x7FFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF5D576E7357A4501DDFE92F46681B20A0
 DOMAIN_FIELDS = [
     {"name": "name", "type": "string"},
@@ -153,6 +154,19 @@ def tally_typed_data(domain: Domain, proposal: Proposal) -> dict[str, Any]:
     return typed_data(domain, "Tally", TALLY_FIELDS, message)
 
 
+def is_ours(data: object) -> bool:
+    """Whether this is an EIP-712 message of this network, in form: what a wallet program of ours may sign."""
+    if not isinstance(data, dict) or set(data) != {"types", "primaryType", "domain", "message"}:
+        return False
+    domain, types = data["domain"], data["types"]
+    if not isinstance(domain, dict) or not isinstance(types, dict) or not isinstance(data["message"], dict):
+        return False
+    is_domain = (domain.get("name"), domain.get("version")) == ("intellect-node", "1")
+    return (
+        is_domain and types.get("EIP712Domain") == DOMAIN_FIELDS and data["primaryType"] in ("Registration", "Rotation")
+    )
+
+
 def sign_typed_data(typed_data: dict[str, Any], key: bytes) -> str:
     """65-byte signature (hex) of an EIP-712 message."""
     signed = Account.sign_message(encode_typed_data(full_message=typed_data), key)
@@ -168,6 +182,23 @@ def recover_typed_data(typed_data: dict[str, Any], signature: str) -> str | None
         return str(Account.recover_message(encode_typed_data(full_message=typed_data), signature=raw))
     except Exception:  # eth-keys and coincurve raise different classes for an impossible point
         return None
+
+
+def canonical_signature(text: str) -> str:
+    """A wallet's 65-byte signature, as hex, in the one form the contract takes: v 27 or 28, s in the lower half.
+
+    Some devices give v as 0 or 1. Raises WalletError for anything that is not a signature.
+    """
+    try:
+        raw = bytes.fromhex(text.strip().removeprefix("0x"))
+    except ValueError:
+        raw = b""
+    if len(raw) != 65 or raw[64] not in (0, 1, 27, 28):
+        raise WalletError("not a signature: expected 65 bytes, 0x and 130 hex digits")
+    r, s, v = raw[:32], int.from_bytes(raw[32:64], "big"), raw[64] % 27
+    if s > HALF_ORDER:
+        s, v = ORDER - s, 1 - v
+    return (r + (s % ORDER).to_bytes(32, "big") + bytes([27 + v])).hex()
 
 
 def sign_registration(

@@ -14,7 +14,7 @@ from dht.encoding import encode
 from dht.identity import NodeKey
 from dht.records import Publisher, unix_ms
 from ledger.client import LedgerClient
-from ledger.records import RegistrationRequest
+from ledger.records import RegistrationRequest, RotationRequest
 from node.config import NodeConfig
 from node.errors import ConfigError
 from node.join import is_web_address
@@ -71,7 +71,7 @@ async def build_worker(parts: Parts) -> Actor:
         voice=parts.voice,
         relays=parts.relays,
         engine=await parts.compute.run(_engine, parts),
-        task=_task(parts.spec),
+        task=_task(parts),
         node=parts.key.node,
         state=parts.state,
         compute=parts.compute,
@@ -91,7 +91,7 @@ async def build_validator(parts: Parts) -> Actor:
         ledger=parts.ledger,
         relays=parts.relays,
         engine=await parts.compute.run(_engine, parts),
-        task=_task(parts.spec),
+        task=_task(parts),
         key=parts.key,
         state=parts.state,
         clock=unix_ms,
@@ -155,10 +155,13 @@ def check_relay(config: NodeConfig) -> None:
         raise ConfigError(f"--http-url {config.http_url[:80]!r} is not an address like http://relay.example:8080")
 
 
-def sponsor_with(ledger: LedgerClient) -> Callable[[RegistrationRequest], Awaitable[object]]:
-    """Pays a registration from the ledger client's operator key."""
+def sponsor_with(ledger: LedgerClient) -> Callable[[RegistrationRequest | RotationRequest], Awaitable[object]]:
+    """Pays a registration or rotation from the ledger client's operator key."""
 
-    async def sponsor(request: RegistrationRequest) -> object:
+    async def sponsor(request: RegistrationRequest | RotationRequest) -> object:
+        if isinstance(request, RotationRequest):
+            await ledger.rotate(request)
+            return {"registered": request.new_node}
         await ledger.register(request)
         return {"registered": request.node}
 
@@ -190,16 +193,13 @@ def _check_operator(parts: Parts) -> None:
         )
 
 
-def _task(spec: RunSpec) -> Any:
-    from roles.tasks import TaskError, load_task
+def _task(parts: Parts) -> Any:
+    from roles.tasks import TaskError, load_tasks
 
     try:
-        task = load_task(spec.task.name, spec.task.parameters)
+        return load_tasks(parts.spec.tasks, parts.config.data / "tasks")
     except TaskError as error:
-        raise ConfigError(f"{error}; a newer version of the program may have it") from error
-    if (task.digest, task.size) != (spec.task.digest, spec.task.size):
-        raise ConfigError(f"the task {spec.task.name} of this version is not the run's: install the version it names")
-    return task
+        raise ConfigError(str(error)) from error
 
 
 def _engine(parts: Parts) -> Any:

@@ -27,7 +27,8 @@ GROUPS = {
         "testnet": "a whole network on this machine",
         "doctor": "what is wrong with this machine or its way to a run, and the fix",
         "init": "write a commented configuration",
-        "keys": "make or show a node's keys",
+        "keys": "make, show, back up, restore or replace a node's key",
+        "wallet": "make or show a wallet, and link it to a node",
     },
     "take part": {
         "status": "what the node on this machine does",

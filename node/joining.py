@@ -12,6 +12,7 @@ from dht.errors import TransportError
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError, LedgerMismatch, LedgerUnavailable
 from node.config import NodeConfig
+from node.defaults import START_PATIENCE_SECONDS
 from node.errors import ConfigError
 from node.join import JoinString, check_places, read_join
 from node.ledger_access import open_ledger, policy_of
@@ -99,7 +100,14 @@ def _keep(path: Path, data: bytes) -> None:
     temporary.replace(path)
 
 
-async def join_ledger(config: NodeConfig, spec: RunSpec, urls: tuple[str, ...], key: bytes | None) -> LedgerClient:
+async def join_ledger(
+    config: NodeConfig,
+    spec: RunSpec,
+    urls: tuple[str, ...],
+    key: bytes | None,
+    *,
+    patience: float = START_PATIENCE_SECONDS,
+) -> LedgerClient:
     """Connect to the run's contract, wait for it when it is down, and check its terms. Raises ConfigError, LedgerError."""
 
     async def attempt() -> LedgerClient:
@@ -112,6 +120,7 @@ async def join_ledger(config: NodeConfig, spec: RunSpec, urls: tuple[str, ...], 
         attempt,
         event="ledger.unreachable",
         hint=f"no ledger end-point answers ({', '.join(map(shown_url, urls))}); is the chain up?",
+        patience=patience,
     )
     try:
         await patiently(

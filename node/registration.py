@@ -1,6 +1,7 @@
-"""Registers a node on the ledger: linked when the wallet's key is here, else unlinked with an address it claims.
+"""Registers a node on the ledger: linked when the wallet has signed, else unlinked with an address it claims.
 
-Who has an operator key pays itself; everybody else asks a sponsoring relay.
+Who has an operator key pays itself; everybody else asks a sponsoring relay. The wallet's key need not be here: what it
+signs can be shown, signed elsewhere and brought back.
 """
 
 from __future__ import annotations
@@ -9,14 +10,16 @@ import asyncio
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import structlog
 
 from dht.errors import TransportError
 from dht.identity import NodeKey
 from ledger.client import LedgerClient
-from ledger.records import Registration
-from ledger.wallet import address_of, checked_address, sign_registration
+from ledger.errors import WalletError
+from ledger.records import Registration, RegistrationRequest, RotationRequest
+from ledger.wallet import address_of, canonical_signature, checked_address, recover_typed_data, sign_registration
 from node.config import NodeConfig
 from node.errors import ConfigError
 from node.running import patiently
@@ -27,7 +30,7 @@ from roles.spec import RunSpec
 log = structlog.get_logger()
 
 _ADDRESS = re.compile(r"^0x[0-9a-fA-F]{40}$")
-CHECK_SECONDS = 5.0
+CHECK_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,18 +93,78 @@ class Registrar:
             wallet_key=self._wallet.key,
             claimed=self._wallet.address,
         )
-        if self._ledger.operator is not None:
-            await self._ledger.register(request)
-        else:
-            await self._relays.register(request)
-        await self._seen(request.nonce)
+        await send_request(request, ledger=self._ledger, relays=self._relays)
         log.info("node.registered", wallet=request.wallet or request.claimed or "none", linked=bool(request.wallet))
 
-    async def _seen(self, nonce: int) -> None:
-        """A sponsor's word is not enough: wait until the ledger shows it."""
-        try:
-            async with asyncio.timeout(CHECK_SECONDS):
-                while (held := await self._ledger.registration(self._key.node)) is None or held.nonce < nonce:  # noqa: ASYNC110 - nobody tells us
-                    await asyncio.sleep(0.2)
-        except TimeoutError as error:
-            raise TransportError("the sponsor said yes but the ledger does not show the registration") from error
+
+@dataclass(frozen=True, slots=True)
+class LinkOffer:
+    """A link that waits for its wallet: what the wallet signs, as EIP-712 data, and the rest of the registration."""
+
+    run: str
+    node: str
+    wallet: str
+    nonce: int
+    message: bytes
+    typed_data: dict[str, Any]
+
+    def accept(self, key: NodeKey, signature: str) -> RegistrationRequest:
+        """The registration, signed by both. Raises WalletError when the signature is not the wallet's over this."""
+        wallet_signature = checked_signature(self.typed_data, signature, self.wallet)
+        node_signature = key.sign(self.message).hex()
+        return RegistrationRequest(self.run, self.node, self.wallet, None, self.nonce, wallet_signature, node_signature)
+
+
+async def offer_link(ledger: LedgerClient, *, run: str, node: str, wallet: str) -> LinkOffer:
+    """What links the node to the wallet, after whatever registration the ledger shows now."""
+    nonce = await next_nonce(ledger, node)
+    messages = ledger.registration_messages(node, wallet=wallet, nonce=nonce)
+    return LinkOffer(run, node, wallet, nonce, messages.node, messages.wallet or {})
+
+
+async def next_nonce(ledger: LedgerClient, node: str) -> int:
+    """The nonce a node's next registration or rotation has."""
+    held = await ledger.registration(node)
+    return held.nonce + 1 if held else 1
+
+
+def checked_signature(typed_data: dict[str, Any], signature: str, wallet: str) -> str:
+    """A signature in the one form the contract takes. Raises WalletError unless it is the wallet's over this data."""
+    plain = canonical_signature(signature)
+    signer = recover_typed_data(typed_data, plain)
+    if signer != wallet:
+        raise WalletError(
+            f"this signature is not {wallet}'s over what is to be signed now: print it again and sign that (a "
+            f"registration sent meanwhile changes its nonce){f'; it looks like one of {signer}' if signer else ''}"
+        )
+    return plain
+
+
+async def send_request(
+    request: RegistrationRequest | RotationRequest, *, ledger: LedgerClient, relays: RelayClient | None
+) -> None:
+    """Have it on the ledger, by our own gas or a sponsor's; returns when the ledger shows it.
+
+    Raises LedgerError, TransportError, ConfigError when there is nobody to pay.
+    """
+    if ledger.operator is not None:
+        if isinstance(request, RotationRequest):
+            await ledger.rotate(request)
+        else:
+            await ledger.register(request)
+    elif relays is not None:
+        await relays.register(request)
+    else:
+        raise ConfigError("nobody pays the gas: name a key by --operator-key, or a run with relays by --join")
+    await _seen(request, ledger)
+
+
+async def _seen(request: RegistrationRequest | RotationRequest, ledger: LedgerClient) -> None:
+    """A sponsor's word is not enough: wait until the ledger shows it."""
+    node = request.node if isinstance(request, RegistrationRequest) else request.new_node
+    try:
+        async with asyncio.timeout(CHECK_SECONDS):
+            while (held := await ledger.registration(node)) is None or held.nonce < request.nonce:  # noqa: ASYNC110 - nobody tells us
+                await asyncio.sleep(0.2)
+    except TimeoutError as error:
+        raise TransportError("the sponsor said yes but the ledger does not show the registration") from error

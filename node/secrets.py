@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ledger.keystore import MIN_PASSWORD, load_secret
+from ledger.wallet import address_of
 from node.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,7 +21,12 @@ if TYPE_CHECKING:
 
 WALLET_PASSWORD = "INTELLECT_WALLET_PASSWORD"  # noqa: S105 - a variable's name
 OPERATOR_PASSWORD = "INTELLECT_OPERATOR_PASSWORD"  # noqa: S105 - a variable's name
-FLAGS = {WALLET_PASSWORD: "--wallet-password-file", OPERATOR_PASSWORD: "--operator-password-file"}
+NODE_KEY_PASSWORD = "INTELLECT_KEY_PASSWORD"  # noqa: S105 - a variable's name
+FLAGS = {
+    NODE_KEY_PASSWORD: "--password-file",
+    WALLET_PASSWORD: "--wallet-password-file",
+    OPERATOR_PASSWORD: "--operator-password-file",
+}
 MAX_PASSWORD = 1024
 
 
@@ -53,9 +59,20 @@ def known_password(path: Path, password_file: Path | None, variable: str) -> str
     if not sys.stdin.isatty():
         raise ConfigError(
             f"{path} is encrypted, and without a terminal nobody can be asked: name the file with its password "
-            f"({FLAGS[variable]} of a node, --password-file of a command), or set {variable}"
+            f"({FLAGS[variable]}), or set {variable}"
         )
     return getpass.getpass(f"password of {path}: ")
+
+
+def ask_secret_key() -> bytes:
+    """A secret key typed or piped in, hex. Raises WalletError for anything else."""
+    text = getpass.getpass("secret key (64 hex digits): ") if sys.stdin.isatty() else sys.stdin.readline(MAX_PASSWORD)
+    try:
+        key = bytes.fromhex(text.strip().removeprefix("0x"))
+    except ValueError:
+        key = b""
+    address_of(key)
+    return key
 
 
 def new_password(path: Path, password_file: Path | None, variable: str = WALLET_PASSWORD) -> str:

@@ -1,4 +1,7 @@
-"""A short visit to a run, for commands: no role, a key of its own, the DHT in client mode, everything read-only."""
+"""A short visit to a run, for commands: no role, a key of its own, the DHT in client mode.
+
+Nothing is written but transactions, where the settings name a key that pays for them.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ from node.joining import fetch_spec, find_join, join_ledger
 from node.log import quiet_libraries
 from node.relay_book import RelayBook
 from node.running import patiently
+from node.secrets import read_operator_key
 from roles.shardcast.client import RelayClient
 from roles.shardcast.link import make_http
 from roles.spec import RunSpec
@@ -63,7 +67,9 @@ async def visit_run(config: NodeConfig) -> AsyncIterator[Visit]:
         finder = RelayClient(key, run=join.run, trainers=(), relays=book, http=http)
         ours = config.model_copy(update={"data": home})
         spec = await fetch_spec(ours, run=join.run, book=book, client=finder)
-        ledger = await join_ledger(ours, spec, join.rpc, None)
+        operator = read_operator_key(config)
+        # Who pays keeps the transaction under way where the next command, or the node, finds it.
+        ledger = await join_ledger(config if operator else ours, spec, join.rpc, operator, patience=FINDING_SECONDS)
         stack.push_async_callback(ledger.close)
         yield Visit(spec, directory, ledger, finder)
 

@@ -1,13 +1,17 @@
-"""Flags and settings shared by the commands that only read a run."""
+"""Flags and settings shared by the commands that read a run or move money in it, and how they answer."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
+
+from node.cli import print_line
 
 if TYPE_CHECKING:
     from node.config import NodeConfig
@@ -22,6 +26,29 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--relay", action="append", help="base URL of a relay; may be repeated")
 
 
+def add_paying_flags(parser: argparse.ArgumentParser) -> None:
+    """Who sends a transaction, and where what is known of the run is kept."""
+    parser.add_argument("--spec", type=Path, help="file with the run's spec: then no peer need be up, only the ledger")
+    parser.add_argument("--data", type=Path, help="a node's data folder (default: ~/.intellect-node)")
+    parser.add_argument("--operator-key", type=Path, help="key file of the account that sends this and pays its gas")
+    parser.add_argument("--operator-password-file", type=Path, help="file with its password, where it is encrypted")
+
+
+def add_json_flag(parser: argparse.ArgumentParser) -> None:
+    """For programs that read the answer."""
+    parser.add_argument("--json", action="store_true", help="the answer as JSON")
+
+
+def answer(options: argparse.Namespace, fields: Mapping[str, object], *lines: str) -> int:
+    """Print a command's answer: JSON where it was asked for, else the lines. Always 0."""
+    if options.json:
+        print_line(json.dumps(fields, indent=2))
+    else:
+        for line in lines:
+            print_line(line)
+    return 0
+
+
 def quiet_config(options: argparse.Namespace) -> NodeConfig:
     """Settings for a visit, with events kept off the terminal but for warnings. Raises ConfigError."""
     from node.config import load_config
@@ -31,6 +58,8 @@ def quiet_config(options: argparse.Namespace) -> NodeConfig:
     for name in ("rpc", "peer", "relay"):
         value = getattr(options, name)
         flags[name] = tuple(value) if value else None
+    for name in ("spec", "data", "key", "operator_key", "operator_password_file", "wallet", "wallet_password_file"):
+        flags[name] = getattr(options, name, None)
     environment = {} if options.join else dict(os.environ)
     return load_config(file=options.config, environment=environment, flags=flags)
 

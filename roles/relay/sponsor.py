@@ -1,4 +1,4 @@
-"""Sponsored registrations: a relay pays the gas of newcomers who did a little work, within an hourly budget."""
+"""Sponsored registrations and rotations: a relay pays the gas of newcomers who did a little work, by an hourly budget."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable
 from typing import Annotated
 
-from pydantic import Field, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from dht.encoding import Digest, Message, Natural
 from dht.errors import NodeError
 from ledger.errors import LedgerError
-from ledger.records import RegistrationRequest
+from ledger.records import RegistrationRequest, RotationRequest
 from roles.messages import NodeName
 from roles.relay.refusal import Refusal
 from roles.shardcast.work import is_work_done
 
-Sponsor = Callable[[RegistrationRequest], Awaitable[object]]
-"""Sends the registration to the ledger and gives something JSON can say, e.g. the transaction's hash."""
+Sponsor = Callable[[RegistrationRequest | RotationRequest], Awaitable[object]]
+"""Sends the registration or rotation to the ledger and gives something JSON can say, e.g. the transaction's hash."""
 
 MAX_FORM = 8 * 1024
 HOUR = 3600.0
-PATIENCE = 60.0
+PATIENCE = 120.0
 REMEMBERED = 4096
 
 EthAddress = Annotated[str, Field(pattern=r"^0x[0-9a-fA-F]{40}$")]
@@ -46,6 +46,32 @@ class RegistrationForm(Message):
         return RegistrationRequest(**self.model_dump())
 
 
+class RotationForm(Message):
+    """The other JSON body of POST /register: a node key in the place of another."""
+
+    run: Digest
+    old_node: NodeName
+    new_node: NodeName
+    wallet: EthAddress | None = None
+    nonce: Natural
+    wallet_signature: Signature = ""
+    old_node_signature: Signature = ""
+    new_node_signature: Signature
+
+    def request(self) -> RotationRequest:
+        """As the ledger takes it."""
+        return RotationRequest(**self.model_dump())
+
+    @property
+    def node(self) -> str:
+        """Whose work is asked for: the key that is there already."""
+        return self.old_node
+
+
+Form = RegistrationForm | RotationForm
+_FORMS: TypeAdapter[Form] = TypeAdapter(Form)
+
+
 class SponsorDesk:
     """Takes forms. The same form again gets the same answer, and is paid for once."""
 
@@ -60,7 +86,7 @@ class SponsorDesk:
     ) -> None:
         self._sponsor, self._run, self._per_hour, self._bits, self._clock = sponsor, run, per_hour, work_bits, clock
         self._spent: deque[float] = deque()
-        self._answers: OrderedDict[RegistrationForm, object] = OrderedDict()
+        self._answers: OrderedDict[Form, object] = OrderedDict()
         self._turn = asyncio.Lock()
 
     async def take(self, body: bytes, work: str) -> object:
@@ -78,16 +104,16 @@ class SponsorDesk:
                     self._answers.popitem(last=False)
             return self._answers[form]
 
-    def _parse(self, body: bytes) -> RegistrationForm:
+    def _parse(self, body: bytes) -> Form:
         try:
-            form = RegistrationForm.model_validate_json(body)
+            form = _FORMS.validate_json(body)
         except (ValidationError, ValueError, RecursionError) as error:
             raise Refusal(400, "malformed", "the body is not a registration request") from error
         if form.run != self._run:
             raise Refusal(400, "other_run", "the registration is for another run")
         return form
 
-    async def _pay(self, sponsor: Sponsor, form: RegistrationForm) -> object:
+    async def _pay(self, sponsor: Sponsor, form: Form) -> object:
         now = self._clock()
         while self._spent and self._spent[0] <= now - HOUR:
             self._spent.popleft()

@@ -18,7 +18,7 @@ from dht.encoding import sha256
 from dht.envelope import Envelope
 from dht.errors import NodeError, PeerError, TransportError
 from dht.identity import NodeId, NodeKey
-from ledger.records import RegistrationRequest
+from ledger.records import RegistrationRequest, RotationRequest
 from roles.messages import CheckpointManifest
 from roles.shardcast.assembly import Assembly, load_checkpoint_manifest
 from roles.shardcast.copies import replicate
@@ -150,9 +150,13 @@ class RelayClient:
         """Publish a checkpoint, with a delta to it: see `Origin.publish`."""
         return await self.origin.publish(manifest, directory, delta=delta, whole=whole)
 
-    async def register(self, request: RegistrationRequest) -> object:
-        """Ask relays to pay for a registration; the sponsor's JSON answer. Raises TransportError when none will."""
-        counter = await asyncio.to_thread(compute_work, request.node, request.nonce)
+    async def register(self, request: RegistrationRequest | RotationRequest) -> object:
+        """Ask relays to pay for a registration, or the rotation of a key; the sponsor's JSON answer.
+
+        Raises TransportError when none will.
+        """
+        node = request.node if isinstance(request, RegistrationRequest) else request.old_node
+        counter = await asyncio.to_thread(compute_work, node, request.nonce)
         trouble = "no relay is known"
         for relay in self.link.order():
             try:
