@@ -102,3 +102,19 @@ ensure_anvil() {
     found=$(compgen -G "$folder/node_modules/@foundry-rs/anvil-*/bin/anvil*" | head -n 1) || return 0
     export INTELLECT_ANVIL=$found
 }
+
+# ensure_chromium: the browser of the page's tests, where we may install one; without it they are skipped, and say so.
+ensure_chromium() {
+    local name
+    [ -n "${CHROMIUM:-}" ] && return
+    for name in chromium chromium-browser google-chrome; do
+        command -v "$name" >/dev/null 2>&1 && return
+    done
+    if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
+        printf 'no Chromium here: the tests of the page are skipped (Debian: sudo apt-get install chromium)\n' >&2
+        return
+    fi
+    printf 'installing Chromium for the tests of the page\n' >&2
+    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium; } \
+        >"$venv/chromium.log" 2>&1 || printf 'Chromium could not be installed: the tests of the page are skipped\n' >&2
+}
