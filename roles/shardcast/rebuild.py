@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
@@ -94,40 +94,48 @@ async def rebuild(layout: Layout, open_sink: OpenSink, *, base: BaseFiles, delta
         stream = _Stream(decode_files(source, base, files=layout.manifest.files))
         try:
             for index in range(len(layout.manifest.shards)):
-                await stream.pour(open_sink(index), layout.size(index))
-            if await asyncio.to_thread(stream.next):  # the delta is judged to its last byte
-                raise Malformed("a delta makes more than the checkpoint")
+                async with open_sink(index) or nullcontext() as sink:
+                    await stream.run(partial(stream.pour, sink, layout.size(index)))
+            await stream.run(stream.end)
         finally:
             await asyncio.to_thread(stream.close)
 
 
 class _Stream:
-    """Blocks decoded in threads, handed on cut as the shards are."""
+    """Blocks decoded in threads, handed on cut as the shards are. Blocking, but for `run`."""
 
     def __init__(self, blocks: Generator[Data]) -> None:
-        self._blocks, self._held, self._lock = blocks, memoryview(b""), threading.Lock()
+        self._blocks, self._held, self._is_stopped = blocks, memoryview(b""), False
 
-    def next(self) -> Data:
-        """The next block, empty after the last. Blocking."""
-        with self._lock:
-            return next(self._blocks, b"")
+    async def run(self, work: Callable[[], None]) -> None:
+        """In a thread; when cancelled it ends with the block it is at, and is waited for."""
+        future = asyncio.get_running_loop().run_in_executor(None, work)
+        try:
+            await asyncio.shield(future)
+        except asyncio.CancelledError:
+            self._is_stopped = True
+            future.add_done_callback(lambda done: done.cancelled() or done.exception())
+            await asyncio.wait([future])
+            raise
+
+    def pour(self, sink: Sink | None, left: int) -> None:
+        """So many bytes into the sink, and commit it. Raises what the sink raises, Malformed."""
+        while left:
+            self._held = self._held or memoryview(next(self._blocks, b""))
+            if not self._held or self._is_stopped:
+                raise Malformed("a delta makes less than the checkpoint")
+            part, self._held = self._held[:left], self._held[left:]
+            left -= len(part)
+            if sink is not None:
+                sink.take(part)
+        if sink is not None:
+            sink.commit()
+
+    def end(self) -> None:
+        """The delta is judged to its last byte. Raises Malformed."""
+        if next(self._blocks, b""):
+            raise Malformed("a delta makes more than the checkpoint")
 
     def close(self) -> None:
-        """Stop decoding; a thread that a cancelled caller left behind is waited for. Blocking."""
-        with self._lock:
-            self._blocks.close()
-
-    async def pour(self, sink: Sink | None, left: int) -> None:
-        """So many bytes into the sink. Raises what the sink raises, Malformed."""
-        async with sink or nullcontext():
-            while left:
-                if not self._held:
-                    self._held = memoryview(await asyncio.to_thread(self.next))
-                if not self._held:
-                    raise Malformed("a delta makes less than the checkpoint")
-                part, self._held = self._held[:left], self._held[left:]
-                left -= len(part)
-                if sink is not None:
-                    await asyncio.to_thread(sink.take, part)
-            if sink is not None:
-                await asyncio.to_thread(sink.commit)
+        """Stop decoding."""
+        self._blocks.close()

@@ -12,10 +12,12 @@ ALPHABET = "0123456789+-=>;#. "
 EOS = len(ALPHABET) + 1
 
 
-def write_tiny_policy(folder: Path, *, seed: int = 0, hidden: int = 128, scale: float = 4.0) -> Path:
+def write_tiny_policy(
+    folder: Path, *, seed: int = 0, hidden: int = 128, scale: float = 4.0, dtype: torch.dtype = torch.float32
+) -> Path:
     """Vocabulary: <pad>, the alphabet, <eos>. `scale` sharpens the logits, as training would."""
     model = make_tiny_model(seed=seed, hidden=hidden, scale=scale)
-    model.save_pretrained(folder)
+    model.to(dtype).save_pretrained(folder)
     make_tokenizer().save_pretrained(folder)
     return folder
 
