@@ -327,5 +327,5 @@ async def test_metrics_url__the_daemon_tells_its_own(swarm: Swarm) -> None:
     node = await swarm.start()
     async with httpx.AsyncClient(trust_env=False) as http:
         told = await read_daemon_metrics(node.metrics_url, http)
-    assert "\nlibp2p_swarm_" in told
+    assert "\nlibp2p_rcmgr_connections{" in told
     assert "\nprocess_" not in told

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -220,3 +221,15 @@ async def test_read_daemon_metrics__none_while_it_does_not_answer() -> None:
     async with httpx.AsyncClient(transport=httpx.MockTransport(lambda request: httpx.Response(500))) as http:
         assert await read_daemon_metrics("http://p2pd/metrics", http) == ""
         assert await read_daemon_metrics(None, http) == ""
+
+
+def test_dashboard__every_metric_it_names_is_told() -> None:
+    text = (ROOT / "docs" / "grafana.json").read_text()
+    wanted = set(re.findall(r"\b((?:intellect_node|process|libp2p)_\w+)", text))
+    told = set(re.findall(r"^(\w+)", format_metrics(STATUS, told_network(steps=6).story), re.MULTILINE))
+    in_status = re.findall(r'"(\w+)": ', (ROOT / "node" / "app.py").read_text())
+    in_stats = re.findall(r'"(\w+)": ', (ROOT / "dht" / "directory.py").read_text())
+    told |= {f"intellect_node_{name}" for name in (*in_status, *(f"dht_{name}" for name in in_stats))}
+    told |= {"libp2p_rcmgr_connections"}  # the directory's tests ask a daemon for it
+    assert len(wanted) > 15
+    assert wanted <= told
