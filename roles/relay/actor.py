@@ -22,6 +22,7 @@ from dht.identity import NodeId, NodeKey
 from roles.messages import CheckpointRow, checkpoints_key, open_row
 from roles.relay.app import RelayRoutes
 from roles.relay.desk import Desk
+from roles.relay.fence import Fence, FencedLeader, TermRule, no_terms
 from roles.relay.limits import AddressRate, GrantBook, Members, Quota
 from roles.relay.metrics import Counters
 from roles.relay.rebuilding import Rebuilder
@@ -57,7 +58,7 @@ class Relay:
     """One relay. `app` is what `serve` serves; `run` pulls until cancelled.
 
     `relays` gives the other relays known now, `is_member` who may upload, `sponsor` pays registrations (None: does
-    not), `spec` is served as `/spec`, `read` reads checkpoint rows.
+    not), `spec` is served as `/spec`, `read` reads checkpoint rows, `term_rule` says whose checkpoints may be spread.
     """
 
     def __init__(
@@ -76,7 +77,9 @@ class Relay:
         settings: RelaySettings | None = None,
         clock: Callable[[], int] = unix_ms,
         free_space: Callable[[Path], int] | None = None,
+        term_rule: TermRule = no_terms,
     ) -> None:
+        self._fence = Fence(term_rule)
         self.settings = settings = settings or RelaySettings()
         self.node, self.run_id = key.node, run
         self.counters = Counters()
@@ -125,6 +128,7 @@ class Relay:
             quota=quota,
             rate=AddressRate(rate=settings.rate, burst=settings.burst, clock=time.monotonic),
             sponsor=desk,
+            fence=self._fence,
             counters=self.counters,
             noticed=self._notice,
             started=time.monotonic(),
@@ -161,6 +165,10 @@ class Relay:
             return
         if row.signer not in self._trainers or not isinstance(message, CheckpointRow):
             return
+        try:
+            self._fence.check(signer=row.signer, term=message.term, step=message.step, manifest=message.manifest)
+        except FencedLeader:
+            return
         hints = relays_in(row.hint)
         if message.manifest in self.shelf.catalogue:
             self._hints[message.manifest] = hints
@@ -171,7 +179,7 @@ class Relay:
         for relay in link.order(hints):
             try:
                 envelope = await link.receive_manifest(relay, digest)
-                await self.shelf.add(self.shelf.catalogue.check(envelope))
+                await self.shelf.add(self._fence.check_parcel(self.shelf.catalogue.check(envelope)))
             except StaleCheckpoint:
                 self._rested[digest] = float("inf")
                 return
@@ -189,7 +197,9 @@ class Relay:
         with suppress(NodeError, OSError):
             listed = [hint for hint in await link.read_deltas(relay) if hint.target == target]
             for hint in listed[:MOST_DELTAS]:
-                await self.shelf.add(self.shelf.catalogue.check(await link.receive_manifest(relay, hint.delta)))
+                await self.shelf.add(
+                    self._fence.check_parcel(self.shelf.catalogue.check(await link.receive_manifest(relay, hint.delta)))
+                )
 
     async def _pull(self, group: asyncio.TaskGroup) -> None:
         while True:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from roles.relay.fence import Fence
 from roles.relay.limits import AddressRate, GrantBook, Members, Quota
 from roles.relay.metrics import Counters
 from roles.relay.settings import RelaySettings
@@ -25,6 +26,7 @@ class Desk:
     quota: Quota
     rate: AddressRate
     sponsor: SponsorDesk
+    fence: Fence
     counters: Counters
     noticed: Callable[[], None]
     started: float

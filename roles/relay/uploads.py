@@ -15,6 +15,7 @@ from dht.identity import NodeId
 from roles.messages import UploadGrant
 from roles.relay.bodies import address_of, body_blocks, declared_length, digest_in_path, pour_body, read_body
 from roles.relay.desk import Desk
+from roles.relay.fence import FencedLeader
 from roles.relay.refusal import Refusal
 from roles.shardcast.blobs import BlobWriter
 from roles.shardcast.catalogue import KeptCheckpoint, Parcel
@@ -129,4 +130,8 @@ class Uploads:
         return JSONResponse({"stored": digest}, 201)
 
     def _judge(self, data: bytes) -> Parcel:
-        return self._shelf.catalogue.check(from_bytes(data, limit=MAX_MANIFEST_BYTES))
+        kept = self._shelf.catalogue.check(from_bytes(data, limit=MAX_MANIFEST_BYTES))
+        try:
+            return self._desk.fence.check_parcel(kept)
+        except FencedLeader as error:
+            raise Refusal(403, "old_term", str(error)) from error
