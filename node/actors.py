@@ -137,6 +137,7 @@ def build_relay(parts: Parts) -> Any:
         read=parts.directory.read,
         sponsor=sponsor_with(parts.ledger) if config.sponsor else None,
         spec=encode(parts.spec),
+        term_rule=parts.trusted.check_checkpoint,
         settings=RelaySettings(
             max_disk=config.max_disk,
             max_blob=parts.spec.checks.max_blob,
