@@ -27,6 +27,9 @@ from eth_utils.exceptions import ValidationError
 from rlp.exceptions import RLPException  # type: ignore[import-untyped]
 
 from ledger.errors import LedgerError
+from ledger.recursion import restore_recursion_limit
+
+restore_recursion_limit()
 
 # Importing py-evm raised the limit tenfold: deep enough for a parser written in C to crash instead of raising
 # RecursionError. Python's own default is plenty for a contract that calls no other.

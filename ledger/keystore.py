@@ -14,7 +14,10 @@ from typing import Any
 from eth_account import Account
 
 from ledger.errors import WalletError
+from ledger.recursion import restore_recursion_limit
 from ledger.wallet import address_of, checked_address
+
+restore_recursion_limit()
 
 MAX_KEY_FILE = 8192
 MIN_PASSWORD = 8

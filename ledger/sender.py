@@ -23,7 +23,10 @@ from ledger.errors import LedgerError, LedgerRejected, LedgerUnavailable, LowBal
 from ledger.fees import Fees, raised_fees, read_fees
 from ledger.journal import Pending, TransactionJournal
 from ledger.policy import DEFAULT_POLICY, ChainPolicy
+from ledger.recursion import restore_recursion_limit
 from ledger.rpc import PinnedCaller, RpcError
+
+restore_recursion_limit()
 
 log = structlog.get_logger(__name__)
 

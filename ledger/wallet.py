@@ -21,6 +21,9 @@ from nacl.signing import VerifyKey
 
 from ledger.errors import WalletError
 from ledger.records import Proposal, RegistrationRequest
+from ledger.recursion import restore_recursion_limit
+
+restore_recursion_limit()
 
 NO_ADDRESS = "0x" + "0" * 40
 PEER_ID_PREFIX = bytes.fromhex("002408011220")

@@ -93,7 +93,7 @@ class RelayBook:
         try:
             async with asyncio.timeout(HINT_SECONDS):
                 node = json.loads(await self._read(url.rstrip("/") + "/status")).get("node")
-        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ValueError, AttributeError):
+        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ValueError, AttributeError, RecursionError):
             return
         if isinstance(node, str) and len(node) <= 64:
             self._hinted[url] = RelayInfo(node, url)
