@@ -2,103 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 import structlog
-import torch
-from safetensors.torch import save_file
 
-from dht.envelope import Envelope
-from roles.shardcast.delta import encode_delta
+from roles.shardcast.assembly import Assembly
 from roles.shardcast.link import DeltaHint, RelayInfo
-from roles.shardcast.manifest import build_delta, build_manifest, manifest_digest, seal_manifest
+from roles.shardcast.manifest import check_manifest, manifest_digest
+from roles.shardcast.shards import read_shard
 from roles.shardcast.shortcut import find_chain
-from tests.unit.roles.shardcast.network import RUN, TRAINER, ZERO, Network, running_network, wait_until
+from tests.unit.roles.shardcast.line import Line, fetches, is_same, make_line, publish, pulling
+from tests.unit.roles.shardcast.network import RUN, TRAINER, running_network, wait_until
 
-SHARD = 65_536
-ELEMENTS = 200_000
 SOMEBODY = RelayInfo("somebody", "http://127.0.0.1:1")
-
-
-@dataclass
-class Line:
-    """Checkpoints one small step after another, each with its signed manifest and a delta from the one before."""
-
-    root: Path
-    folders: list[Path] = field(default_factory=list)
-    rows: list[Envelope] = field(default_factory=list)
-
-    def digest(self, step: int) -> str:
-        return manifest_digest(self.rows[step])
-
-    def delta(self, step: int, *, base: int | None = None, file: bytes | None = None) -> tuple[Envelope, Path]:
-        """The row and the folder of a delta to a step, from the one before unless said otherwise; `file` spoils it."""
-        base = step - 1 if base is None else base
-        folder = self.root / f"delta-{base}-{step}"
-        folder.mkdir(exist_ok=True)
-        encode_delta(self.folders[base], self.folders[step], folder / "delta")
-        if file is not None:
-            (folder / "delta").write_bytes(file)
-        row = build_delta(
-            folder / "delta",
-            run=RUN,
-            term=1,
-            step=step,
-            target=self.digest(step),
-            base=self.digest(base),
-            shard_size=1024,
-        )
-        return seal_manifest(TRAINER, row), folder
-
-
-def make_line(root: Path, *, steps: int) -> Line:
-    line, draw = Line(root), torch.Generator().manual_seed(3)
-    weights = torch.randn(ELEMENTS, generator=draw) * 0.05
-    parent = ZERO
-    for step in range(steps):
-        folder = root / f"checkpoint-{step}"
-        folder.mkdir(parents=True)
-        save_file({"half": weights.to(torch.bfloat16)}, folder / "model.safetensors", metadata={"format": "pt"})
-        (folder / "config.json").write_text("{}")
-        manifest = build_manifest(folder, run=RUN, term=1, step=step, parent=parent, shard_size=SHARD)
-        line.folders.append(folder)
-        line.rows.append(seal_manifest(TRAINER, manifest))
-        parent = line.digest(step)
-        weights = weights + 1e-6 * torch.randn(ELEMENTS, generator=draw)
-    return line
-
-
-@asynccontextmanager
-async def pulling(network: Network) -> AsyncIterator[None]:
-    async with asyncio.TaskGroup() as group:
-        tasks = network.start(group)
-        yield
-        for task in tasks:
-            task.cancel()
-
-
-async def publish(network: Network, line: Line, steps: Sequence[int], *, whole: bool = False) -> None:
-    """The first whole, the others by deltas, unless `whole`."""
-    origin = network.client(TRAINER).origin
-    for step in steps:
-        delta = None if step == steps[0] else line.delta(step)
-        await origin.publish(line.rows[step], line.folders[step], delta=delta, whole=whole)
-
-
-def is_same(fetched: Path, source: Path) -> bool:
-    return all((fetched / path.name).read_bytes() == path.read_bytes() for path in source.iterdir())
-
-
-def fetches(log: Sequence[Mapping[str, Any]]) -> list[tuple[bool, bool]]:
-    """Of each fetch, whether shards came, and whether deltas did."""
-    return [(bool(e["full"]), bool(e["delta"])) for e in log if e["event"] == "checkpoint.fetched"]
 
 
 @pytest.fixture
@@ -168,6 +86,31 @@ async def test_run__relay_that_is_sent_nothing_rebuilds_too(tmp_path: Path, line
         await wait_until(lambda: not any(r.shelf.missing(n) for r, n in zip(network.relays, newest, strict=True)))
         now = [relay.counters.bytes_pulled for relay in network.relays]
         assert all(after - before < 10_000 for after, before in zip(now, pulled, strict=True))
+
+
+async def test_fetch_checkpoint__goes_on_after_a_kill_wherever_it_was(tmp_path: Path, line: Line) -> None:
+    async with running_network(tmp_path) as network, pulling(network):
+        await publish(network, line, [0, 1, 2])
+        into = tmp_path / "into"
+        shutil.copytree(line.folders[0], into / line.digest(0))
+        half = Assembly(into, line.rows[2], check_manifest(line.rows[2], run=RUN, trainers={TRAINER.node}))
+        assert half.open()
+        for index in (0, 4):
+            async with half.writer(index) as sink:
+                for block in read_shard(line.folders[2], half.layout, index):
+                    sink.take(block)
+                sink.commit()
+        half.close()
+        row, folder = line.delta(1)
+        shutil.copytree(folder, half.scratch / manifest_digest(row))  # fetched, not applied
+        (half.scratch / f".partial-{line.digest(1)}" / "files").mkdir(parents=True)  # on the way, half rebuilt
+        (half.scratch / f".partial-{line.digest(1)}" / "journal").write_text("0\n1\n")
+        with structlog.testing.capture_logs() as log:
+            fetched = await network.client().fetch_checkpoint(line.digest(2), into)
+        assert is_same(fetched, line.folders[2])
+        assert fetches(log) == [(False, True)]
+        assert {path.name for path in into.iterdir()} == {line.digest(0), line.digest(2), ".deltas"}
+        assert not list((into / ".deltas").iterdir())
 
 
 async def test_take__corrupted_delta_is_refused_and_the_shards_are_fetched(tmp_path: Path, line: Line) -> None:
