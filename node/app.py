@@ -17,14 +17,15 @@ import structlog
 
 from dht.directory import HivemindDirectory
 from dht.envelope import Envelope
-from dht.errors import TransportError
+from dht.errors import NodeError, TransportError
 from dht.identity import NodeKey
 from dht.peers import check_transport
 from dht.records import Publisher, unix_ms
+from ledger.errors import LedgerError
 from node import __version__
 from node.actors import Actor, Parts, build_relay, build_trainer, build_validator, build_worker, check_relay
 from node.config import NodeConfig
-from node.defaults import HEARTBEAT_SECONDS, OBSERVER_SECONDS, OFFLINE_SECONDS
+from node.defaults import HEARTBEAT_SECONDS, OBSERVER_SECONDS, OFFLINE_SECONDS, TALLY_LOOK_SECONDS
 from node.errors import ConfigError
 from node.fitness import check_fitness, measure_machine
 from node.hardware import free_disk
@@ -36,6 +37,7 @@ from node.registration import Registrar, read_wallet
 from node.relay_book import RelayBook
 from node.secrets import read_operator_key
 from node.status.client import write_status_file
+from node.status.credits import Credits
 from node.status.knowledge import Knowledge
 from node.status.metrics import read_daemon_metrics
 from node.status.server import status_server
@@ -48,6 +50,7 @@ from roles.observer import Observer
 from roles.requirements import describe_hardware
 from roles.shardcast.client import RelayClient
 from roles.shardcast.link import make_http
+from roles.tally import MAX_BLOB
 from roles.trusted import TrustedState
 
 log = structlog.get_logger()
@@ -195,6 +198,7 @@ class Node:
                     parts.book.run(),
                     parts.relays.run(),
                     self._register(parts),
+                    self._watch_tallies(parts),
                 )
             ]
             try:
@@ -281,6 +285,15 @@ class Node:
             more_metrics=self._daemon_metrics,
             host=config.status_host,
         )
+
+    async def _watch_tallies(self, parts: Parts) -> None:
+        """Tell the story of final tallies, only while somebody looks: their blobs are as large as the run is busy."""
+        credits = Credits(self._story, parts.spec)
+        while True:
+            await asyncio.sleep(TALLY_LOOK_SECONDS)
+            if self._knowledge is not None and self._knowledge.is_watched:
+                with contextlib.suppress(NodeError, LedgerError, ConfigError):
+                    await credits.tell_all(parts.ledger, lambda digest: parts.relays.get(digest, limit=MAX_BLOB))
 
     async def _daemon_metrics(self) -> str:
         if self._parts is None:

@@ -56,6 +56,9 @@ STATUS_LOOK_SECONDS = 0.25
 STATUS_SILENCE_SECONDS = 15.0
 """After which a stream says that nothing is new: below the time-outs of proxies and browsers."""
 
+TALLY_LOOK_SECONDS = 5.0
+"""Between two questions about final tallies, while somebody looks at the page."""
+
 STATUS_WATCHERS = 32
 """Streams open at once; more are asked to come back later."""
 

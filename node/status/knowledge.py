@@ -16,7 +16,7 @@ from roles.rules import Reason
 from roles.spec import RunSpec
 from roles.trusted import AdmittedSubmission, Standing, TrustedState
 
-SECONDS = 1.0
+SECONDS, WATCHED_SECONDS = 1.0, 20.0
 NEWEST = 500
 
 
@@ -33,7 +33,7 @@ class Knowledge:
     def __init__(self, story: Story, trusted: TrustedState, relays: Callable[[], Sequence[Relay]]) -> None:
         self._story, self._trusted, self._relays = story, trusted, relays
         self._told: dict[tuple[str, str], str] = {}  # (submission, validator) -> outcome
-        self._at = 0.0
+        self._at = float("-inf")
         self._describe(trusted.spec)
 
     def _describe(self, spec: RunSpec) -> None:
@@ -46,6 +46,11 @@ class Knowledge:
         name = self._story.name_of(node)
         if not self._story.tables.get("node", name):
             self._story.set_node(name, role=role, state="elsewhere", id=node)
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether somebody has looked a moment ago."""
+        return time.monotonic() - self._at < WATCHED_SECONDS
 
     def refresh(self) -> None:
         """Tell what is new, unless that was done just now."""

@@ -35,7 +35,6 @@ from node.testnet.processes import Child, guests_in, processes_of, remove_traces
 from node.testnet.setup import Prepared, join_command, node_child, prepare_run, restart_command, start_chain
 from roles.shardcast.client import RelayClient
 from roles.shardcast.link import RelayInfo, make_http
-from roles.spec import RunSpec
 from roles.tally import MAX_BLOB
 
 TURN_SECONDS = 0.25
@@ -77,7 +76,6 @@ class Testnet:
         self._listening: set[str] = set()
         self._block = self._pictured = 0
         self._contributions: Contributions | None = None
-        self._spec: RunSpec | None = None
         self._begun = float(os.environ.get("INTELLECT_NODE_TESTNET_STARTED") or time.time())
         self._outcome = Outcome([], [])
 
@@ -90,7 +88,6 @@ class Testnet:
         self._view.say(f"testnet in {options.directory}")
         self._chain, rpc = await start_chain(self._plan, port)
         prepared = await prepare_run(self._plan, options, rpc)
-        self._spec = prepared.spec
         self._view.say(
             f"add a worker from another terminal:\n  {join_command(prepared, options.directory / 'my-worker')}"
         )
@@ -293,8 +290,7 @@ class Testnet:
         }
         claims = {node: item.claimed for node, item in registrations.items() if item.claimed}
         self._contributions = Contributions(root, final, pending, claims)
-        if self._spec is not None:
-            await self._page.credit(roots, get, self._spec)
+        await self._page.credit(roots, get)
 
     def _frame(self, prepared: Prepared) -> Frame:
         return Frame(

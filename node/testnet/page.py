@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import base64
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from dht.envelope import from_bytes
 from ledger.records import FinalRoot
 from node import __version__
 from node.status.client import write_status_file
+from node.status.credits import Credits, Get
 from node.status.server import status_server
 from node.status.story import Story
 from node.testnet.live import Frame
 from node.testnet.plan import TestnetOptions, TestnetPlan
-from roles.messages import ROW_RULES, Submission, open_row
 from roles.spec import RunSpec
-from roles.tally import TallyBody, open_final_tally
 
 Event = Mapping[str, Any]
-Get = Callable[[str], Awaitable[bytes]]
 
 
 class TestnetPage:
@@ -31,7 +27,7 @@ class TestnetPage:
     def __init__(self, plan: TestnetPlan, options: TestnetOptions) -> None:
         self.story = Story()
         self._directory, self._port = options.directory, options.page_port
-        self._epoch = -1
+        self._credits: Credits | None = None
         self._wallets: dict[str, list[str]] = {}
         self.story.describe(
             kind="testnet", role="testnet", version=__version__, quorum=plan.quorum, steps=options.steps
@@ -45,6 +41,7 @@ class TestnetPage:
     async def serve(self, spec: RunSpec) -> AsyncIterator[str]:
         """Serve it; gives its URL. `intellect-node status --data FOLDER` finds it too. Raises ConfigError."""
         self.story.describe(run=spec.run_id, title=spec.name)
+        self._credits = Credits(self.story, spec)
         async with status_server(self._port, self.status, story=self.story) as port:
             write_status_file(self._directory, port=port)
             yield f"http://127.0.0.1:{port}/"
@@ -69,22 +66,7 @@ class TestnetPage:
         }
         self.story.set_wallets(rows)
 
-    async def credit(self, roots: Sequence[FinalRoot], get: Get, spec: RunSpec) -> None:
+    async def credit(self, roots: Sequence[FinalRoot], get: Get) -> None:
         """Say which submissions stand in the final tallies that are new. Raises NodeError."""
-        for root in roots:
-            if root.epoch > self._epoch:
-                body = open_final_tally(await get(root.blob), root)
-                self._epoch = root.epoch
-                self.story.describe(epoch=root.epoch)
-                self.story.credit(root.epoch, credited_places(body, spec))
-
-
-def credited_places(body: TallyBody, spec: RunSpec) -> list[tuple[str, int, int]]:
-    """Node, step and index of each submission that a tally credits."""
-    limit, found = ROW_RULES["submission/1"].max_bytes, []
-    for item in body.items:
-        row = from_bytes(base64.b64decode(item.submission), limit=limit)
-        message = open_row(row, run=spec.run_id, buckets=spec.buckets)
-        if isinstance(message, Submission):
-            found.append((message.node, message.step, message.index))
-    return found
+        if self._credits is not None:
+            await self._credits.tell_places(roots, get)

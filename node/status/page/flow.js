@@ -38,11 +38,11 @@ export class Flow {
     const others = all.filter((name) => name !== row.source);
     const copies = Math.min(others.length, carries === "weights" && !inward ? others.length : row.fields.relays ?? 1, 8);
     const start = (turn + Math.floor(row.ts * 10)) % Math.max(1, others.length);
-    const outcome = row.fields.outcome;
+    const isRefusal = carries === "verdicts" && (row.fields.outcome ?? "accept") !== "accept";
     for (let copy = 0; copy < Math.max(0, copies) && this.messages.length < MOST; copy++) {
       const other = others[(start + copy) % others.length];
       const [from, to] = inward ? [other, row.source] : [row.source, other];
-      const tint = outcome && outcome !== "accept" ? "bad" : COLOURS[carries] ?? "wait";
+      const tint = isRefusal ? "bad" : COLOURS[carries] ?? "wait";
       this.messages.push({ from, to, tint, begin: begin + copy * 60 });
     }
   }

@@ -64,9 +64,9 @@ export class Graph {
     const dot = item.firstChild;
     mark(dot, "data-role", node.role);
     mark(dot, "data-state", node.state);
-    mark(dot, "data-trouble", TROUBLE.test(node.state ?? "") ? "yes" : null);
+    mark(dot, "data-trouble", node.faults ? "struck" : TROUBLE.test(node.state ?? "") ? "down" : null);
     say(dot.children[1], node.name);
-    say(dot.children[2], node.role === "ledger" ? node.said : node.state === "ready" ? "" : node.state);
+    say(dot.children[2], below(node));
     say(dot.children[3], `, ${node.role} ${node.state ?? "seen"}${node.said ? `: ${node.said}` : ""}`);
     mark(dot, "title", node.said);
   }
@@ -113,4 +113,11 @@ export class Graph {
 
 function placeOf(node) {
   return PLACES.some(([role]) => role === node.role) ? node.role : "worker";
+}
+
+/** The second line of a node: what is worth a look about it. */
+function below(node) {
+  if (node.role === "ledger") return node.said;
+  if (node.faults) return node.faults === 1 ? "1 strike" : `${node.faults} strikes`;
+  return node.state === "ready" ? "" : node.state;
 }

@@ -58,9 +58,11 @@ export class Submissions {
   }
 }
 
+const whole = (row) => row.final + (row.pending ?? 0);
+
 export function renderWallets(store) {
-  const rows = [...store.table("wallet").values()].sort((a, b) => b.final + b.pending - a.final - a.pending);
-  const most = Math.max(1, ...rows.map((row) => row.final + row.pending));
+  const rows = [...store.table("wallet").values()].sort((a, b) => whole(b) - whole(a));
+  const most = Math.max(1, ...rows.map(whole));
   const table = byId("wallets");
   byId("contributions").hidden = !rows.length && store.facts.kind === "node";
   table.hidden = !rows.length;
@@ -77,7 +79,7 @@ export function renderWallets(store) {
       say(wallet, /^0x\w{40}/.test(row.wallet) ? row.wallet.replace(/^(0x\w{6})\w+(\w{4})/, "$1…$2") : shorten(row.wallet, 14, 12));
       mark(wallet, "title", `${row.wallet}${row.nodes?.length ? `: ${row.nodes.join(", ")}` : ""}`);
       bar.firstChild.children[0].style.width = `${(100 * row.final) / most}%`;
-      bar.firstChild.children[1].style.width = `${(100 * row.pending) / most}%`;
+      bar.firstChild.children[1].style.width = `${(100 * (row.pending ?? 0)) / most}%`;
       say(final, number(row.final));
       say(pending, number(row.pending));
     },

@@ -71,9 +71,9 @@ export class Timeline {
       const x = place(row.opened);
       context.fillStyle = colour("line");
       context.fillRect(x, 0, 1, height - 6);
-      if (x < free) continue;
-      context.fillStyle = colour("muted");
       const text = `step ${row.step}`;
+      if (x < free || x + context.measureText(text).width + 4 > place(end)) continue;
+      context.fillStyle = colour("muted");
       context.fillText(text, x + 4, height - 5);
       free = x + context.measureText(text).width + 70;
     }

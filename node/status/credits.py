@@ -1,0 +1,61 @@
+"""Which submissions stand in a final tally, and what wallets hold there: told to a story from the ledger and tally blobs."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Awaitable, Callable, Sequence
+
+from dht.envelope import from_bytes
+from ledger.client import LedgerClient
+from ledger.records import FinalRoot
+from node.contributions import Contributions, leaves_of, read_final
+from node.status.story import Story
+from roles.messages import ROW_RULES, Submission, open_row
+from roles.spec import RunSpec
+from roles.tally import TallyBody, open_final_tally
+
+Get = Callable[[str], Awaitable[bytes]]
+"""Fetches the blob with this digest from the relays. Raises TransportError."""
+NEWEST = 4
+"""Tallies read back at the first look: a long run has thousands."""
+
+
+class Credits:
+    """Tells a story of each final tally once."""
+
+    def __init__(self, story: Story, spec: RunSpec) -> None:
+        self._story, self._spec = story, spec
+        self._epoch = -1
+
+    async def tell_places(self, roots: Sequence[FinalRoot], get: Get) -> None:
+        """Which submissions the tallies credit that are new. Raises NodeError."""
+        for root in roots[-NEWEST:]:
+            if root.epoch > self._epoch:
+                body = open_final_tally(await get(root.blob), root)
+                self._epoch = root.epoch
+                self._story.describe(epoch=root.epoch)
+                self._story.credit(root.epoch, credited_places(body, self._spec))
+
+    async def tell_all(self, ledger: LedgerClient, get: Get) -> None:
+        """The same, and what each wallet holds, when a tally is new. Raises NodeError, LedgerError, ConfigError."""
+        roots = await ledger.final_roots()
+        if not roots or roots[-1].epoch <= self._epoch:
+            return
+        root, body = await read_final(ledger, get)
+        final = {(leaf.node, leaf.wallet): leaf.units for leaf in leaves_of(body)} if body else {}
+        registrations = await ledger.registrations()
+        claims = {node: item.claimed for node, item in registrations.items() if item.claimed}
+        totals = Contributions(root, final, {}, claims).by_wallet()
+        self._story.set_wallets({wallet: {"final": units} for wallet, (units, _) in totals.items()})
+        await self.tell_places(roots, get)
+
+
+def credited_places(body: TallyBody, spec: RunSpec) -> list[tuple[str, int, int]]:
+    """Node, step and index of each submission that a tally credits."""
+    limit, found = ROW_RULES["submission/1"].max_bytes, []
+    for item in body.items:
+        row = from_bytes(base64.b64decode(item.submission), limit=limit)
+        message = open_row(row, run=spec.run_id, buckets=spec.buckets)
+        if isinstance(message, Submission):
+            found.append((message.node, message.step, message.index))
+    return found
