@@ -12,6 +12,7 @@ from node.cli import Parser
 EXAMPLES = """\
   intellect-node testnet --steps 40
   intellect-node testnet --workers 3 --validators 5 --relays 3 --seed 7
+  intellect-node testnet --trainers 2                              kill the first: the second takes over
   intellect-node testnet --dir ./net --plain                       lines for a log, everything kept in ./net
 """
 
@@ -26,6 +27,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--workers", type=int, default=2, help="how many")
     parser.add_argument("--validators", type=int, default=3, help="how many; the quorum is more than half")
     parser.add_argument("--relays", type=int, default=2, help="how many")
+    parser.add_argument("--trainers", type=int, default=1, help="how many; the first leads, the others stand by")
     parser.add_argument("--steps", type=int, default=30, help="updates of the policy")
     parser.add_argument("--model", type=Path, help="folder of the base model (default: the built-in one)")
     parser.add_argument("--spec", type=Path, help="draft of the run as TOML (default: the built-in one)")
@@ -50,6 +52,7 @@ def main(words: Sequence[str]) -> int:
         workers=options.workers,
         validators=options.validators,
         relays=options.relays,
+        trainers=options.trainers,
         steps=options.steps,
         seed=options.seed,
         model=_absolute(options.model) if options.model else None,

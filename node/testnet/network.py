@@ -77,6 +77,7 @@ class Testnet:
         self._block = self._pictured = 0
         self._contributions: Contributions | None = None
         self._begun = float(os.environ.get("INTELLECT_NODE_TESTNET_STARTED") or time.time())
+        self._trainers = [node.name for node in self._plan.trainers]
         self._outcome = Outcome([], [])
 
     # -- life ------------------------------------------------------------------------------------------------------
@@ -207,7 +208,7 @@ class Testnet:
             if self._is_trainer_lost():
                 self._outcome.faults.append("the trainer ended and was not started again: nothing more can be trained")
                 return
-            if self._children["trainer"].code == 0 or self._picture.has_ended:
+            if self._picture.has_ended or any(self._children[name].code == 0 for name in self._trainers):
                 ended_at = ended_at or time.monotonic()
                 if time.monotonic() - ended_at > TALLY_SECONDS:
                     self._outcome.faults.append("the validators did not finish the tally in time")
@@ -223,19 +224,22 @@ class Testnet:
             save_picture(frame, self._options.picture)
 
     def _is_trainer_lost(self) -> bool:
-        """Whether it is gone and the time to start it again by hand is over."""
-        trainer = self._children["trainer"]
-        if not trainer.has_crashed or self._picture.has_ended or self._has_restarted("trainer"):
+        """Whether all are gone and the time to start one again by hand is over."""
+        return not self._picture.has_ended and all(map(self._is_lost, self._trainers))
+
+    def _is_lost(self, name: str) -> bool:
+        child = self._children[name]
+        if not child.has_crashed or self._has_restarted(name):
             return False
-        if not trainer.was_killed and not self._picture.nodes["trainer"].is_ready:
+        if not child.was_killed and not self._picture.nodes[name].is_ready:
             return True  # it never came up: the same would happen again
-        return time.monotonic() - self._crashed["trainer"][0] > RESTART_SECONDS
+        return time.monotonic() - self._crashed[name][0] > RESTART_SECONDS
 
     def _has_restarted(self, name: str) -> bool:
         return name in self._crashed and self._picture.nodes[name].starts > self._crashed[name][1]
 
     def _has_ended(self) -> bool:
-        if self._children["trainer"].has_crashed and not self._picture.has_ended:
+        if all(self._children[name].has_crashed for name in self._trainers) and not self._picture.has_ended:
             return False
         watched = [node.name for node in self._plan.nodes if node.role != "relay"]
         return all(self._children[name].code is not None for name in watched)
@@ -255,7 +259,11 @@ class Testnet:
     def _about_crash(self, node: NodePlan, child: Child) -> str:
         tail = "".join(f"\n    {line}" for line in child.last_lines())
         last = f"; its output is {child.output}" if child.was_killed else f"; its last lines ({child.output}):{tail}"
-        wait = f" within {RESTART_SECONDS:.0f} s: the run waits for it" if node.role == "trainer" else ""
+        wait = ""
+        if node.role == "trainer" and len(self._trainers) == 1:
+            wait = f" within {RESTART_SECONDS:.0f} s: the run waits for it"
+        elif node.role == "trainer":
+            wait = " (another trainer takes over once the lease has run out)"
         return (
             f"{node.name} {child.end_in_words}{last}\n"
             f"start it again from another terminal{wait}:\n  {restart_command(node)}"

@@ -20,6 +20,8 @@ from node.errors import UsageError
 
 Role = Literal["trainer", "worker", "validator", "relay"]
 UNASSIGNED = (20_000, 32_768)
+MAX_TRAINERS = 8
+"""What the contract takes."""
 MAX_NODES = 60
 """A devnet funds 256 accounts, and one machine holds no more anyway."""
 
@@ -32,6 +34,7 @@ class TestnetOptions:
     workers: int = 2
     validators: int = 3
     relays: int = 2
+    trainers: int = 1
     steps: int = 30
     seed: int = 1
     model: Path | None = None
@@ -48,9 +51,11 @@ class TestnetOptions:
         for name in ("validators", "relays", "steps"):
             if getattr(self, name) < 1:
                 raise UsageError(f"--{name} {getattr(self, name)}: a testnet needs at least one")
+        if not 1 <= self.trainers <= MAX_TRAINERS:
+            raise UsageError(f"--trainers {self.trainers}: one that leads, and up to {MAX_TRAINERS - 1} that stand by")
         if not 0 <= self.page_port <= 65_535:
             raise UsageError(f"--page-port {self.page_port}: a port is a number from 1 to 65535, or 0 for a free one")
-        if self.workers + self.validators + self.relays > MAX_NODES:
+        if self.workers + self.validators + self.relays + self.trainers > MAX_NODES:
             raise UsageError(f"at most {MAX_NODES} nodes fit on one machine")
         if self.picture is not None and not self.picture.expanduser().absolute().parent.is_dir():
             raise UsageError(f"--picture {self.picture}: there is no such folder")
@@ -110,7 +115,7 @@ class TestnetPlan:
     directory: Path
     chain_seed: str
     owner_key: bytes
-    trainer: NodePlan
+    trainers: tuple[NodePlan, ...]  # the first leads, the others stand by
     relays: tuple[NodePlan, ...]
     validators: tuple[NodePlan, ...]
     workers: tuple[NodePlan, ...]
@@ -120,23 +125,28 @@ class TestnetPlan:
     __test__ = False
 
     @property
+    def trainer(self) -> NodePlan:
+        """The one that leads first."""
+        return self.trainers[0]
+
+    @property
     def nodes(self) -> tuple[NodePlan, ...]:
         """Every node, in the order to start them."""
-        return (*self.relays, self.trainer, *self.workers, *self.validators)
+        return (*self.relays, *self.trainers, *self.workers, *self.validators)
 
 
 def make_plan(options: TestnetOptions) -> TestnetPlan:
     """Keys from the seed, folders below the directory, free ports."""
     options.check()
     chain_seed = f"testnet-{options.seed}"
-    accounts = iter(devnet_accounts(2 + options.validators + options.relays, chain_seed))
+    accounts = iter(devnet_accounts(1 + options.trainers + options.validators + options.relays, chain_seed))
     owner = next(accounts)
-    ports = iter(free_ports(1 + 2 * options.relays + options.validators))
+    ports = iter(free_ports(options.trainers + 2 * options.relays + options.validators))
     home = options.directory
 
     def nodes(role: Role, count: int, *, is_operator: bool, has_wallet: bool = False) -> Iterator[NodePlan]:
         for number in range(1, count + 1):
-            name = role if role == "trainer" else f"{role}-{number}"
+            name = role if role == "trainer" and number == 1 else f"{role}-{number}"
             yield NodePlan(
                 name=name,
                 role=role,
@@ -148,11 +158,11 @@ def make_plan(options: TestnetOptions) -> TestnetPlan:
                 http_port=next(ports) if role == "relay" else 0,
             )
 
-    (trainer,) = nodes("trainer", 1, is_operator=True)
+    trainers = tuple(nodes("trainer", options.trainers, is_operator=True))
     validators = tuple(nodes("validator", options.validators, is_operator=True))
     relays = tuple(nodes("relay", options.relays, is_operator=True))
     workers = tuple(nodes("worker", options.workers, is_operator=False, has_wallet=True))
-    return TestnetPlan(home, chain_seed, owner, trainer, relays, validators, workers, options.quorum)
+    return TestnetPlan(home, chain_seed, owner, trainers, relays, validators, workers, options.quorum)
 
 
 def _secret(seed: int, name: str) -> bytes:

@@ -18,6 +18,8 @@ from node.testnet.plan import NodePlan, TestnetOptions, TestnetPlan, make_plan, 
 from node.testnet.processes import Child, node_command
 from roles.spec import RunSpec
 
+LEASE_SECONDS = 20
+"""Of a testnet with a stand-by, unless its draft says otherwise: whoever kills the leader wants to see what follows."""
 CHAIN_SECONDS = 60.0
 """What the chain may take to answer: py-evm's import alone is some seconds on a busy machine."""
 
@@ -61,7 +63,7 @@ async def prepare_run(plan: TestnetPlan, options: TestnetOptions, rpc: str) -> P
         model=model,
         place=place,
         validators=[node.as_operator() for node in plan.validators],
-        trainers=[plan.trainer.as_operator()],
+        trainers=[node.as_operator() for node in plan.trainers],
     )
     await _create(rpc, plan, spec)
     join = JoinString(spec.run_id, peers=tuple(relay.peer for relay in plan.relays), rpc=(rpc,))
@@ -81,7 +83,7 @@ def check_draft(options: TestnetOptions) -> None:
         model=options.model or default_model(),
         place=NOWHERE,
         validators=[node.as_operator() for node in plan.validators],
-        trainers=[plan.trainer.as_operator()],
+        trainers=[node.as_operator() for node in plan.trainers],
     )
 
 
@@ -89,6 +91,8 @@ def _adapted(options: TestnetOptions) -> dict[str, object]:
     draft = read_draft(options.draft)
     draft["quorum"] = options.quorum
     draft["training"] = {**draft_table(draft, "training"), "steps": options.steps}
+    if options.trainers > 1:
+        draft["terms"] = {"lease_seconds": LEASE_SECONDS, **draft_table(draft, "terms")}
     return draft
 
 

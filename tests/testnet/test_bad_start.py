@@ -32,7 +32,7 @@ def spec_of_nowhere(tmp_path: Path) -> RunSpec:
         model=default_model(),
         place=ChainPlace(31337, "0x" + "11" * 20, "ab" * 32, "cd" * 32),
         validators=[node.as_operator() for node in plan.validators],
-        trainers=[plan.trainer.as_operator()],
+        trainers=[node.as_operator() for node in plan.trainers],
     )
 
 

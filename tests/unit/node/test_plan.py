@@ -55,9 +55,9 @@ def test_build_spec__completes_the_built_in_draft(tmp_path: Path) -> None:
         model=default_model(),
         place=PLACE,
         validators=[node.as_operator() for node in plan.validators],
-        trainers=[plan.trainer.as_operator()],
+        trainers=[node.as_operator() for node in plan.trainers],
     )
-    assert spec.task.size > 0
+    assert spec.tasks[0].size > 0
     assert any(file.name.endswith(".safetensors") for file in spec.model.files)
 
 
@@ -78,5 +78,5 @@ def test_build_spec__wrong_draft_is_named(tmp_path: Path, change: dict[str, obje
             model=default_model(),
             place=PLACE,
             validators=[node.as_operator() for node in plan.validators],
-            trainers=[plan.trainer.as_operator()],
+            trainers=[node.as_operator() for node in plan.trainers],
         )
