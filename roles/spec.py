@@ -52,6 +52,7 @@ class TaskSpec(Message):
     parameters: dict[str, int | str] = Field(default_factory=dict)
     size: Annotated[int, Field(ge=1, lt=2**53)]
     digest: Digest
+    weight: Annotated[int, Field(ge=1, le=1000)] = 1  # share of the problems, beside the other tasks
 
 
 class SamplingSpec(Message):
@@ -206,7 +207,7 @@ class RunSpec(Message):
     kind: Literal["run/1"] = "run/1"
     name: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$")]
     model: ModelSpec
-    tasks: Annotated[tuple[TaskSpec, ...], Field(min_length=1, max_length=1)]
+    tasks: Annotated[tuple[TaskSpec, ...], Field(min_length=1, max_length=16)]
     sampling: SamplingSpec = SamplingSpec()
     training: TrainingSpec = TrainingSpec()
     checks: CheckSpec = CheckSpec()
@@ -240,11 +241,6 @@ class RunSpec(Message):
     def run_id(self) -> str:
         """SHA-256 of the canonical JSON."""
         return sha256(encode(self))
-
-    @property
-    def task(self) -> TaskSpec:
-        """The one task of the run."""
-        return self.tasks[0]
 
 
 def spec_from_bytes(data: bytes, run_id: str) -> RunSpec:

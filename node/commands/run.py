@@ -1,4 +1,4 @@
-"""`intellect-node run create|show`: make a training run out of a draft, or show one."""
+"""`intellect-node run create|show|fund|pause|reclaim|validators`: make a training run, show it, and rule it."""
 
 from __future__ import annotations
 
@@ -6,104 +6,95 @@ import argparse
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from node.cli import Parser, print_line
+from node.defaults import MAX_FEE_GWEI
 
 if TYPE_CHECKING:
-    from node.run_creation import ChainPlace
     from roles.spec import RunSpec
 
 EXAMPLES = """\
   intellect-node run create run.toml --rpc URL --key owner.key --peer /ip4/../tcp/../p2p/12D3..
   intellect-node run show --spec spec.json --rpc URL --peer /ip4/../tcp/../p2p/12D3..   prints the join string too
   intellect-node run show --join 'intellect://RUN?peer=..&rpc=..' --json
+  intellect-node run fund 2.5eth --spec spec.json --rpc URL --key any.key        anybody may add to the rewards
+  intellect-node run fund --spec spec.json --rpc URL                             what is there, promised and paid
+  intellect-node run pause on --spec spec.json --rpc URL --key owner.key         claims and withdrawals go on
+  intellect-node run validators show --spec spec.json --rpc URL
+  intellect-node run validators propose set.toml --spec spec.json --rpc URL --key owner.key
+  intellect-node run validators apply --spec spec.json --rpc URL --key any.key   once their time has come
+  intellect-node run reclaim 0x.. --spec spec.json --rpc URL --key owner.key     what nobody earned, after the end
+
+A killed `run create` is typed again and goes on. What set.toml holds: quorum = 2, and [[validators]] as in a draft.
 """
+ACTIONS = ("create", "show", "fund", "pause", "reclaim", "validators")
+SPEC = Path("spec.json")
 
 
 def main(words: Sequence[str]) -> int:
     """Run the command."""
     from node.commands.reading import quiet_events
 
-    parser = Parser("intellect-node run", "Create a training run on a ledger, or show one.", examples=EXAMPLES)
-    parser.add_argument("action", choices=("create", "show"))
-    parser.add_argument("draft", nargs="?", type=Path, help="create: the run as TOML (see node/testnet/run.toml)")
-    parser.add_argument(
-        "--spec", type=Path, default=Path("spec.json"), help="create: where to write; show: what to read"
-    )
-    parser.add_argument("--rpc", action="append", help="URL of the ledger")
+    parser = Parser("intellect-node run", "Create a training run on a ledger, show it, or rule it.", examples=EXAMPLES)
+    parser.add_argument("action", choices=ACTIONS)
+    parser.add_argument("what", nargs="?", help="create: the draft (TOML); fund: amount; pause: on or off; and so on")
+    parser.add_argument("file", nargs="?", type=Path, help="validators propose: TOML with quorum and [[validators]]")
+    parser.add_argument("--spec", type=Path, default=SPEC, help="create: where to write; else: what to read")
+    parser.add_argument("--rpc", action="append", help="URL of the ledger; may be repeated")
     parser.add_argument("--peer", action="append", help="DHT peers for the join string, like /ip4/../tcp/../p2p/12D3..")
-    parser.add_argument("--key", type=Path, help="create: key file of the account that pays and owns the run")
+    parser.add_argument("--relay", action="append", help="base URL of a relay; may be repeated")
+    parser.add_argument("--key", "--operator-key", dest="key", type=Path, help="key file of the account that pays")
+    parser.add_argument("--operator-password-file", type=Path, help="file with its password, where it is encrypted")
+    parser.add_argument("--data", type=Path, help="folder for what is known of the run (default: ~/.intellect-node)")
     parser.add_argument("--contract", help="create: the contract to use (default: deploy one)")
+    parser.add_argument(
+        "--max-fee-gwei", type=int, default=MAX_FEE_GWEI, help="create: the most gas may cost; 0: anything"
+    )
     parser.add_argument("--model", type=Path, help="create: folder of the base model (default: the built-in one)")
-    parser.add_argument("--join", help="show: a join string, instead of --spec")
-    parser.add_argument("--json", action="store_true", help="show: the whole spec as JSON")
+    parser.add_argument("--join", help="a join string, instead of --spec")
+    parser.add_argument("--json", action="store_true", help="the answer (show: the whole spec) as JSON")
     options = parser.parse_args(words)
     quiet_events()
     if options.action == "show":
-        if options.draft is not None:
-            parser.error(f"run show reads a spec, not a draft: intellect-node run show --spec {options.draft}")
+        if options.what is not None:
+            parser.error(f"run show reads a spec, not a draft: intellect-node run show --spec {options.what}")
         return asyncio.run(_show(options))
-    return asyncio.run(_create(options))
+    if options.action == "create":
+        return asyncio.run(_create(options))
+    from node.commands.run_rule import rule
+
+    return asyncio.run(rule(options))
 
 
 async def _create(options: argparse.Namespace) -> int:
-    from dht.encoding import encode
-    from ledger.client import create_run
-    from ledger.keystore import load_key
-    from node.errors import ConfigError, UsageError
-    from node.run_creation import NOWHERE, build_spec, default_model, read_draft, terms_of
+    from node.creating import Wish, create
+    from node.errors import UsageError
+    from node.run_creation import default_model, read_draft
+    from node.secrets import OPERATOR_PASSWORD, read_secret
 
-    if not (options.draft and options.key and options.rpc):
+    if not (options.what and options.key and options.rpc):
         raise UsageError(
             "run create needs a draft, --rpc and --key: intellect-node run create run.toml --rpc URL --key FILE"
         )
-    key, url = load_key(options.key.expanduser()), options.rpc[0]
-    draft = read_draft(options.draft)
-    model = (options.model or default_model()).expanduser()
-    build_spec(draft, model=model, place=NOWHERE)  # whatever is wrong is said before it costs gas
-    if options.spec.exists():
-        raise ConfigError(f"{options.spec} exists already; name another file by --spec, or move that one away")
-    place = await _place(url, key, options.contract, draft)
-    spec = build_spec(draft, model=model, place=place)
-    _write_spec(options.spec, encode(spec))
-    await create_run(
-        url,
-        key,
-        contract=spec.ledger.contract,
-        **terms_of(spec),
+    wish = Wish(
+        draft=read_draft(Path(options.what)),
+        model=(options.model or default_model()).expanduser(),
+        spec=options.spec.expanduser(),
+        urls=options.rpc,
+        key=read_secret(options.key.expanduser(), options.operator_password_file, OPERATOR_PASSWORD),
+        contract=options.contract,
+        max_fee_gwei=options.max_fee_gwei,
     )
+    spec = await create(wish)
+    if options.json:
+        import json
+
+        print_line(json.dumps({"run": spec.run_id, "spec": str(options.spec), "contract": spec.ledger.contract}))
+        return 0
     print_line(f"run {spec.run_id}\nspec {options.spec}\ncontract {spec.ledger.contract}")
     _print_join(spec.run_id, options)
     return 0
-
-
-def _write_spec(path: Path, data: bytes) -> None:
-    from node.errors import ConfigError
-
-    try:
-        with path.open("xb") as file:
-            file.write(data)
-    except OSError as error:
-        raise ConfigError(f"cannot write the spec to {path}: {error.strerror}; name another file by --spec") from error
-
-
-async def _place(url: str, key: bytes, contract: str | None, draft: dict[str, Any]) -> ChainPlace:
-    from ledger.client import LedgerClient, deploy
-    from node.errors import UsageError
-    from node.run_creation import ChainPlace
-
-    if contract is None:
-        deployed = await deploy(url, key)
-        return ChainPlace(deployed.chain_id, deployed.contract, deployed.code_hash, deployed.block_hash)
-    block = draft.get("ledger", {}).get("deployment_block_hash")
-    if block is None:
-        raise UsageError(
-            "with --contract the draft must state deployment_block_hash under [ledger]: the spec of another run of that "
-            "contract has it (intellect-node run show --json)"
-        )
-    async with await LedgerClient.connect([url], contract=contract) as ledger:
-        return ChainPlace(ledger.domain.chain_id, ledger.domain.contract, ledger.code_hash, str(block))
 
 
 def _print_join(run: str, options: argparse.Namespace) -> None:
@@ -154,7 +145,7 @@ def _summary(spec: RunSpec) -> dict[str, object]:
         "run": spec.run_id,
         "name": spec.name,
         "model": f"{spec.model.name} ({spec.model.dtype}, {len(spec.model.files)} files)",
-        "task": f"{spec.task.name}, {spec.task.size} problems",
+        "task": "; ".join(f"{task.name}, {task.size} problems" for task in spec.tasks),
         "sampling": f"{sampling.groups_per_submission} groups of {sampling.group_size}, at most {sampling.max_tokens} tokens",
         "training": f"{training.steps} steps, async level {training.async_level}",
         "contract": f"{spec.ledger.contract} on chain {spec.ledger.chain_id}",

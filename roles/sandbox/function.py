@@ -12,6 +12,7 @@ import sys
 import sysconfig
 import threading
 import time
+import weakref
 from typing import Any
 
 from dht.errors import NodeError
@@ -28,8 +29,8 @@ class CallFailed(NodeError):
     """The function raised, or what it answered is of no use."""
 
 
-class CallTimedOut(NodeError):
-    """The function ran past its time; how long it takes differs between machines."""
+class CallBroken(NodeError):
+    """The function ran past its time or its memory: on another machine it might have come to an end."""
 
 
 class ConfinedFunction:
@@ -42,15 +43,17 @@ class ConfinedFunction:
         self._lock = threading.Lock()
 
     def __call__(self, *arguments: Any, seconds: float | None = None) -> Any:
-        """The function's result. Raises CallFailed, CallTimedOut, or SandboxUnavailable where nothing can be confined."""
+        """The function's result. Raises CallFailed, CallBroken, or SandboxUnavailable where nothing can be confined."""
         call = json.dumps(arguments).encode()
         if len(call) > MAX_CALL:
             raise CallFailed(f"{self.place}: arguments of more than {MAX_CALL} bytes")
         with self._lock:
+            if self._process is not None and self._process.poll() is not None:
+                self._stop()
             process = self._process or self._start()
             try:
                 return self._ask(process, call + b"\n", seconds or self._seconds)
-            except CallTimedOut:
+            except CallBroken:
                 self._stop()
                 raise
 
@@ -74,6 +77,7 @@ class ConfinedFunction:
             cwd="/",
             start_new_session=True,
         )
+        weakref.finalize(self, _end, self._process)  # for those who forget to close
         try:
             self._ask(self._process, b"", START_SECONDS)
         except NodeError:
@@ -95,19 +99,24 @@ class ConfinedFunction:
         line = bytearray()
         while not line.endswith(b"\n"):
             if not select.select([process.stdout], [], [], max(0.0, deadline - time.monotonic()))[0]:
-                raise CallTimedOut(f"{self.place} took too long")
+                raise CallBroken(f"{self.place} took too long")
             piece = process.stdout.read1(65536)  # type: ignore[attr-defined]
             if not piece or len(line) + len(piece) > MAX_ANSWER:
                 self._stop()
-                raise CallFailed(f"{self.place}: {'its process ended' if not piece else 'an answer without end'}")
+                raise CallBroken(f"{self.place}: {'its process ended' if not piece else 'an answer without end'}")
             line += piece
         return _parse(bytes(line))
 
     def _stop(self) -> None:
         if self._process is not None:
-            self._process.kill()
-            with self._process:
-                self._process = None
+            _end(self._process)
+            self._process = None
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    with process:
+        pass  # closes the pipes and waits
 
 
 def _write(process: subprocess.Popen[bytes], call: bytes, deadline: float) -> None:
@@ -116,7 +125,7 @@ def _write(process: subprocess.Popen[bytes], call: bytes, deadline: float) -> No
     left = memoryview(call)
     while left:
         if not select.select([], [process.stdin], [], max(0.0, deadline - time.monotonic()))[1]:
-            raise CallTimedOut("the process does not take its arguments")
+            raise CallBroken("the process does not take its arguments")
         left = left[process.stdin.raw.write(left[: select.PIPE_BUF]) :]  # type: ignore[attr-defined]
 
 

@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
+from pathlib import Path
 
 from roles.tasks.task import TaskError
 
@@ -42,6 +43,7 @@ class Arithmetic:
     problems: tuple[str, ...]
     digest: str
     name: str = NAME
+    is_repeatable: bool = True
 
     @property
     def size(self) -> int:
@@ -70,7 +72,7 @@ class Arithmetic:
         return float(bool(separator) and ending == answer and "#" not in working)
 
 
-def load_arithmetic(parameters: Mapping[str, int | str]) -> Arithmetic:
+def load_arithmetic(parameters: Mapping[str, int | str], folder: Path | None = None) -> Arithmetic:
     """Build the task. Parameter `size`: how many problems of the list to use (1 to all, default all)."""
     problems = load_problems()
     size = parameters.get("size", len(problems))

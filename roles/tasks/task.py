@@ -10,6 +10,10 @@ class TaskError(ValueError):
     """The run names a task, or gives it a parameter, that this version does not have."""
 
 
+class Undecided(Exception):
+    """The scorer did not come to an end in its time, or broke: how an answer scores is not known."""
+
+
 class Task(Protocol):
     """A finite ordered list of problems and the rule that scores an answer."""
 
@@ -25,11 +29,17 @@ class Task(Protocol):
     def digest(self) -> str:
         """SHA-256, lower-case hex, over the problem list and the scorer's version."""
 
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether every machine gives an answer the same score. Where not (programs are run, and have a clock), a score
+        that differs is no proof of a lie: it is refused softly."""
+
     def prompt(self, index: int) -> str:
         """Return the text shown to the policy. Raises IndexError outside `range(size)`."""
 
     def score(self, index: int, completion: str) -> float:
-        """Judge a completion (the text after the prompt, without special tokens): 0.0 or 1.0.
+        """Judge a completion (the text after the prompt, without special tokens): from 0.0 to 1.0.
 
-        Deterministic, total and bounded in time on any text. Raises IndexError outside `range(size)` only.
+        Total and bounded in time on any text. Raises IndexError outside `range(size)`, and Undecided when the scorer ran
+        out of time on this text.
         """

@@ -13,8 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from roles.inference.sampling import token_logprobs
+from roles.rollouts.schema import RolloutRow
 from roles.rules import Reason, Reject, SoftReject
 from roles.spec import Threshold
+from roles.tasks.task import Undecided
 from roles.toploc.errors import MalformedProof
 from roles.toploc.sampling_check import (
     SamplingThresholds,
@@ -107,15 +109,26 @@ def check_seeds(case: Case) -> None:
 
 
 def check_rewards(case: Case) -> None:
-    """Every reward is what the scorer gives. Soft when scoring takes too long."""
-    engine, task, monotonic = case.means.engine, case.means.task, case.means.monotonic
+    """Every reward is what the scorer gives. Soft when scoring takes too long, or when the task says that machines differ."""
+    task, monotonic = case.means.task, case.means.monotonic
     deadline = monotonic() + SCORING_SECONDS
     for number, row in enumerate(case.file.rows):
-        reward = float(np.float32(task.score(row.problem_id, engine.decode(row.output))))
+        reward = _score(case, row)
         if monotonic() > deadline:
             raise SoftReject(Reason.SCORING_TIMEOUT)
-        if row.reward != reward:
-            raise Reject(Reason.WRONG_REWARD, f"row {number}: {row.reward} for {reward}")
+        if reward is not None and row.reward != reward:
+            refusal = Reject if task.is_repeatable else SoftReject
+            raise refusal(Reason.WRONG_REWARD, f"row {number}: {row.reward} for {reward}")
+
+
+def _score(case: Case, row: RolloutRow) -> float | None:
+    """None where nobody can tell and nothing is claimed."""
+    try:
+        return float(np.float32(case.means.task.score(row.problem_id, case.means.engine.decode(row.output))))
+    except Undecided as error:
+        if row.reward == 0.0:
+            return None
+        raise SoftReject(Reason.SCORING_TIMEOUT) from error
 
 
 def check_termination(case: Case) -> None:

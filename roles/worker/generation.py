@@ -5,6 +5,7 @@ Called in the compute thread only. Everything sampled follows from the ticket's 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from roles.inference.engine import Completion, Engine, Request, SamplingSettings
 from roles.messages import Submission
 from roles.rollouts.schema import RolloutFile, RolloutRow, write_rollouts
 from roles.spec import RunSpec
-from roles.tasks.task import Task
+from roles.tasks.task import Task, Undecided
 from roles.toploc.proof import build_proofs
 
 
@@ -95,7 +96,7 @@ class Generator:
         sampling = self._spec.sampling
         return assigned_groups(
             ticket.seed,
-            problems=self._spec.task.size,
+            problems=self._task.size,
             groups=sampling.groups_per_submission,
             group_size=sampling.group_size,
         )
@@ -112,7 +113,7 @@ class Generator:
                 problem_id=group.problem,
                 prompt=request.prompt,
                 output=completion.tokens,
-                reward=self._task.score(group.problem, self._engine.decode(completion.tokens)),
+                reward=self._score(group.problem, completion.tokens),
                 seed=request.seed,
                 temperature=self._settings.temperature,
                 finish=completion.finish,
@@ -121,6 +122,13 @@ class Generator:
             )
             for group, request, completion, proof in zip(owners, requests, completions, proofs, strict=True)
         )
+
+    def _score(self, problem: int, tokens: Sequence[int]) -> float:
+        """A score that nobody can find out in time earns nothing, and costs nobody else anything."""
+        try:
+            return self._task.score(problem, self._engine.decode(tokens))
+        except Undecided:
+            return 0.0
 
     def _pack(self, ticket: Ticket, policy: HeldPolicy, rows: tuple[RolloutRow, ...]) -> Made:
         file = RolloutFile(

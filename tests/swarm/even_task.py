@@ -13,6 +13,7 @@ class EvenTask:
     size: int = 64
     never: bool = False
     name: str = "even"
+    is_repeatable: bool = True
 
     @property
     def digest(self) -> str:

@@ -14,7 +14,7 @@ from node.config import NodeConfig
 from node.lifetime import die_with_parent
 from roles.inference.engine import Completion, Prefill, Request, SamplingSettings
 from roles.inference.transformers_engine import TransformersEngine
-from roles.tasks import load_task
+from roles.tasks import load_tasks
 from roles.worker import Worker
 
 LENGTH = 30
@@ -68,7 +68,7 @@ async def build_cheat(parts: Parts) -> Actor:
         voice=parts.voice,
         relays=parts.relays,
         engine=ForgingEngine(TransformersEngine()),
-        task=load_task(parts.spec.task.name, parts.spec.task.parameters),
+        task=load_tasks(parts.spec.tasks),
         node=parts.key.node,
         state=parts.state,
         compute=parts.compute,

@@ -23,7 +23,7 @@ def test_make__assigned_prompts_and_seeds(world: World) -> None:
     sampling = world.spec.sampling
     groups = assigned_groups(
         world.seed(WORKERS[0]),
-        problems=world.spec.task.size,
+        problems=world.task.size,
         groups=sampling.groups_per_submission,
         group_size=sampling.group_size,
     )

@@ -1,0 +1,94 @@
+"""Any data set of reasoning-gym, by name, seed and configuration. Problems are generated, and judged, in a confined process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from roles.sandbox.function import CallBroken, CallFailed, ConfinedFunction
+from roles.tasks.answers import answer_part
+from roles.tasks.problems import MAX_PROBLEMS, Problem, digest_of, problem_at
+from roles.tasks.task import TaskError, Undecided
+
+NAME = "reasoning-gym"
+SCORER_VERSION = "reasoning-gym/1"
+MAX_SUFFIX = 4096
+PAGE = 256
+"""Problems generated in one call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gym:
+    """Generated problems; see `Task` for what each member promises."""
+
+    problems: tuple[Problem, ...]
+    digest: str
+    place: tuple[str, int, int, str]
+    scorer: ConfinedFunction
+    name: str = NAME
+    is_repeatable: bool = True
+
+    @property
+    def size(self) -> int:
+        """How many problems there are."""
+        return len(self.problems)
+
+    def prompt(self, index: int) -> str:
+        """The question, and the run's suffix. Raises IndexError outside `range(size)`."""
+        return problem_at(self.problems, index).prompt
+
+    def score(self, index: int, completion: str) -> float:
+        """What the data set's own scorer gives, from 0.0 to 1.0. Raises Undecided when it ran out of time."""
+        problem_at(self.problems, index)
+        try:
+            return min(1.0, max(0.0, float(self.scorer("score", *self.place, index, answer_part(completion)))))
+        except CallBroken as error:
+            raise Undecided(str(error)) from error
+        except (CallFailed, TypeError, ValueError):
+            return 0.0
+
+
+def load_gym(parameters: Mapping[str, int | str], folder: Path | None) -> Gym:
+    """Build the task. Parameters: `dataset` (a name of reasoning-gym), `seed`, `size`, `config` (JSON of its settings),
+    `suffix` (text after each question). Raises TaskError."""
+    scorer = ConfinedFunction("roles.tasks.gym_scorer:act", seconds=30.0, memory=4 * 2**30)
+    place = _place(parameters)
+    suffix = str(parameters.get("suffix", ""))
+    if len(suffix) > MAX_SUFFIX:
+        raise TaskError(f"suffix may have {MAX_SUFFIX} characters")
+    try:
+        version = metadata.version("reasoning-gym")
+    except metadata.PackageNotFoundError as error:
+        raise TaskError(f"task {NAME} needs the package reasoning-gym: pip install 'intellect-node[tasks]'") from error
+    problems = _generate(scorer, place, suffix)
+    texts = (text for each in problems for text in (each.prompt, each.answer))
+    return Gym(problems, digest_of(SCORER_VERSION, version, *map(str, place), *texts), place, scorer)
+
+
+def _place(parameters: Mapping[str, int | str]) -> tuple[str, int, int, str]:
+    name, config = str(parameters.get("dataset", "")), str(parameters.get("config", "{}"))
+    seed, size = parameters.get("seed", 0), parameters.get("size", 1000)
+    if not name:
+        raise TaskError("parameter `dataset` names a data set of reasoning-gym, such as chain_sum")
+    if not isinstance(size, int) or not 1 <= size <= MAX_PROBLEMS or not isinstance(seed, int) or not 0 <= seed < 2**31:
+        raise TaskError(f"size must be from 1 to {MAX_PROBLEMS}, and seed from 0 to {2**31 - 1}")
+    try:
+        plain = json.loads(config)
+    except ValueError as error:
+        raise TaskError("config must be JSON, such as '{\"min_terms\": 2}'") from error
+    if not isinstance(plain, dict) or {"seed", "size"} & plain.keys():
+        raise TaskError("config must be a JSON object; seed and size are parameters of their own")
+    return name, seed, size, json.dumps(plain, sort_keys=True)
+
+
+def _generate(scorer: ConfinedFunction, place: tuple[str, int, int, str], suffix: str) -> tuple[Problem, ...]:
+    pairs: list[tuple[str, str]] = []
+    try:
+        while len(pairs) < place[2]:
+            pairs += scorer("page", *place, len(pairs), min(len(pairs) + PAGE, place[2]), seconds=120.0)
+    except (CallFailed, CallBroken) as error:
+        raise TaskError(f"reasoning-gym cannot make {place[0]!r}: {error}") from error
+    return tuple(Problem(question + suffix, answer) for question, answer in pairs)

@@ -1,0 +1,138 @@
+"""Problems from a file: JSON lines or Parquet, pinned by the SHA-256 of its bytes, read within bounds.
+
+A row has a `prompt` and an `answer` (text), or `tests` (an object) for programs; other fields are passed over.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from roles.tasks.task import TaskError
+
+MAX_FILE = 256 * 2**20
+MAX_PROBLEMS = 1_000_000
+MAX_TEXT = 64 * 1024
+"""Characters of a prompt or an answer; the tests of one program may have a mebibyte."""
+MAX_TESTS = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is asked, and what is right: a text, or for programs the tests as JSON."""
+
+    prompt: str
+    answer: str
+
+
+def load_problems(
+    parameters: Mapping[str, int | str], folder: Path | None, *, right: str = "answer"
+) -> tuple[Problem, ...]:
+    """The problems of the file named by parameter `data` (64 hex digits), which lies in `folder` under that name.
+
+    `limit` takes the first so many. Raises TaskError naming the line and what is wrong with it.
+    """
+    digest = str(parameters.get("data", ""))
+    problems = parse_problems(read_data(digest, folder), right=right)
+    limit = parameters.get("limit", len(problems))
+    if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= len(problems):
+        raise TaskError(f"limit must be a whole number from 1 to {len(problems)}, not {limit!r}")
+    return problems[:limit]
+
+
+def read_data(digest: str, folder: Path | None) -> bytes:
+    """The bytes of a data set. Raises TaskError when it is absent, too large, or not what its digest says."""
+    if len(digest) != 64 or not set(digest) <= set("0123456789abcdef"):
+        raise TaskError('parameter `data` must be the SHA-256 of a data set; a draft names it by `file = "PATH"`')
+    path = (folder or Path()) / digest
+    if folder is None or not path.is_file():
+        raise TaskError(f"the data set {digest[:16]}.. is not on this machine: its relays have it, or put it at {path}")
+    if path.stat().st_size > MAX_FILE:
+        raise TaskError(f"{path}: a data set may have {MAX_FILE >> 20} MiB")
+    data = path.read_bytes()
+    if hashlib.sha256(data).hexdigest() != digest:
+        raise TaskError(f"{path} is not the data set that its name says: delete it, it is fetched again")
+    return data
+
+
+def parse_problems(data: bytes, *, right: str = "answer") -> tuple[Problem, ...]:
+    """Problems in the order of the file; `right` is the field that holds what is right. Raises TaskError."""
+    rows = _parquet_rows(data) if data[:4] == b"PAR1" else _json_rows(data)
+    problems = tuple(_problem(row, number, right) for number, row in enumerate(rows, 1))
+    if not problems:
+        raise TaskError("the data set is empty")
+    return problems
+
+
+def _problem(row: Any, number: int, right: str) -> Problem:
+    if not isinstance(row, dict):
+        raise TaskError(f"row {number} of the data set is not an object with fields")
+    answer = row.get(right)
+    if right == "tests" and isinstance(answer, dict):
+        answer = json.dumps(answer)
+    return Problem(_text(row.get("prompt"), number, "prompt"), _text(answer, number, right))
+
+
+def _text(value: Any, number: int, field: str) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise TaskError(f"row {number} of the data set has no `{field}`: a text is meant, not {type(value).__name__}")
+    if len(value) > (MAX_TESTS if field == "tests" else MAX_TEXT):
+        raise TaskError(f"row {number} of the data set: its `{field}` has {len(value)} characters, too many")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise TaskError(f"row {number} of the data set: its `{field}` is not valid Unicode") from error
+    return value
+
+
+def _json_rows(data: bytes) -> Iterable[Any]:
+    try:
+        lines = data.decode("utf-8").split("\n")  # splitlines would also split at characters inside a text
+    except UnicodeDecodeError as error:
+        raise TaskError("the data set is neither Parquet nor UTF-8 text") from error
+    for number, line in enumerate(lines, 1):
+        if number > MAX_PROBLEMS:
+            raise TaskError(f"a data set may have {MAX_PROBLEMS} problems")
+        if line.strip():
+            try:
+                yield json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise TaskError(f"line {number} of the data set is not JSON") from error
+
+
+def _parquet_rows(data: bytes) -> Iterable[Any]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        file = pq.ParquetFile(io.BytesIO(data))
+        if file.metadata.num_rows > MAX_PROBLEMS:
+            raise TaskError(f"a data set may have {MAX_PROBLEMS} problems")
+        wanted = [name for name in ("prompt", "answer", "tests") if name in file.schema_arrow.names]
+        for batch in file.iter_batches(batch_size=1024, columns=wanted):
+            yield from batch.to_pylist()
+    except (pa.ArrowException, OSError, ValueError) as error:
+        if isinstance(error, TaskError):
+            raise
+        raise TaskError(f"the data set is not readable Parquet: {str(error)[:200]}") from error
+
+
+def problem_at(problems: Sequence[Problem], index: int) -> Problem:
+    """The problem of that number. Raises IndexError for one that there is not, below zero too."""
+    if not 0 <= index < len(problems):
+        raise IndexError(f"problem {index} of {len(problems)}")
+    return problems[index]
+
+
+def digest_of(*parts: str) -> str:
+    """SHA-256 over length-prefixed parts: what a task's digest is made of."""
+    hashed = hashlib.sha256()
+    for part in parts:
+        body = part.encode()
+        hashed.update(len(body).to_bytes(8) + body)
+    return hashed.hexdigest()
