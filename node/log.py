@@ -20,9 +20,12 @@ import structlog
 
 from node.defaults import EVENT_FILE_BYTES, LOG_FILE_BYTES
 from node.phrases import phrase_of
+from node.terminal import Terminal, format_progress
 
 SECRET_WORDS = ("secret", "password", "private", "mnemonic", "keystore")
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
+PROGRESS = "checkpoint.arriving"
+"""The event shown as a line that moves."""
 FIELDS_SHOWN = 8
 RECENT = 40
 
@@ -74,13 +77,15 @@ def configure_logging(
     logging.basicConfig(handlers=[library], level=logging.WARNING, force=True)
     logging.captureWarnings(True)
     logging.raiseExceptions = False  # a full disk must not print the tracebacks of lost messages
-    threshold = LEVELS[level]
+    threshold, screen = LEVELS[level], Terminal(terminal)
 
     def show(_: Any, method: str, event: Event) -> Event:
         plain = {"ts": round(time.time(), 3), "level": method, **bound, **_without_secrets(event)}
         events.write(plain)
-        if LEVELS.get(method, 20) >= threshold:
-            terminal.write(format_line(plain) + "\n")
+        if plain["event"] == PROGRESS and threshold <= LEVELS["info"]:
+            screen.progress(format_progress(plain))
+        elif LEVELS.get(method, 20) >= threshold:
+            screen.line(format_line(plain))
         raise structlog.DropEvent
 
     structlog.configure(

@@ -29,6 +29,7 @@ from roles.shardcast.keeper import Keeper
 from roles.shardcast.link import DeltaHint, RelayInfo, RelayLink, TransferLimits
 from roles.shardcast.manifest import check_manifest
 from roles.shardcast.origin import Origin
+from roles.shardcast.progress import Progress
 from roles.shardcast.shortcut import Fetched, Shortcuts
 from roles.shardcast.sinks import MemorySink
 from roles.shardcast.work import compute_work
@@ -229,7 +230,16 @@ class RelayClient:
         return path
 
     async def _gather(self, assembly: Assembly, relays: Sequence[NodeId], fetched: Fetched) -> None:
-        gatherer = ShardGatherer(self.link, assembly.layout, assembly.writer, digest=assembly.digest, hints=relays)
+        layout = assembly.layout
+        progress = Progress(layout.manifest.step, sum(map(layout.size, assembly.missing)))
+        gatherer = ShardGatherer(
+            self.link,
+            layout,
+            assembly.writer,
+            digest=assembly.digest,
+            hints=relays,
+            arrived=lambda index: progress.count(layout.size(index)),
+        )
         try:
             await gatherer.gather(tuple(assembly.missing))
         finally:

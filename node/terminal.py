@@ -1,0 +1,76 @@
+"""What people see of a running node: lines, and one line of progress that is written over where the stream is a terminal.
+
+Words of peers come through here: whatever could steer a terminal is taken out.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, TextIO
+
+BAR = 24
+PIPED_SECONDS = 30.0
+"""Between two lines of progress where they cannot be written over."""
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""Control characters but the tab, and those that turn the direction of writing."""
+_UNITS = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3))
+
+
+class Terminal:
+    """Lines and progress to one stream."""
+
+    def __init__(self, stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stream, self._clock = stream, clock
+        self._is_live = stream.isatty() and os.environ.get("TERM") != "dumb"
+        self._is_dirty = False
+        self._said: float | None = None
+
+    def line(self, text: str) -> None:
+        """A line, above which no half-written progress is left."""
+        self._clear()
+        self._stream.write(plain(text) + "\n")
+
+    def progress(self, text: str) -> None:
+        """Written over the last one; into a file or pipe one line now and then."""
+        if self._is_live:
+            width = shutil.get_terminal_size().columns - 1
+            self._stream.write(f"\r\x1b[K{plain(text)[:width]}")
+            self._stream.flush()
+            self._is_dirty = True
+        elif self._said is None or self._clock() - self._said >= PIPED_SECONDS:
+            self._said = self._clock()
+            self._stream.write(plain(text) + "\n")
+
+    def _clear(self) -> None:
+        if self._is_dirty:
+            self._stream.write("\r\x1b[K")
+            self._is_dirty = False
+
+
+def plain(text: str) -> str:
+    """The text without anything that steers a terminal."""
+    return _CONTROL.sub("?", text)
+
+
+def format_progress(event: Mapping[str, Any]) -> str:
+    """`checkpoint 7 [######......] 52% of 3.1 GB, 120 MB/s, 13 s left`."""
+    received, total = int(event["received"]), max(1, int(event["total"]))
+    share = min(1.0, received / total)
+    bar = "#" * round(BAR * share) + "." * (BAR - round(BAR * share))
+    left = f", {float(event['seconds_left']):.0f} s left" if event.get("rate") else ""
+    return (
+        f"checkpoint {event['step']} [{bar}] {100 * share:.0f}% of {format_bytes(total)}, "
+        f"{format_bytes(int(event['rate']))}/s{left}"
+    )
+
+
+def format_bytes(size: int) -> str:
+    """`3.1 GB`."""
+    for unit, bytes_ in _UNITS:
+        if size >= bytes_:
+            return f"{size / bytes_:.3g} {unit}"
+    return f"{size} B"
