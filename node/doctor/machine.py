@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import base64
-import ctypes
 import hashlib
 import importlib
 import os
 import platform
 import resource
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -21,6 +19,8 @@ from node.defaults import OPEN_FILES
 from node.doctor.finding import Finding, fault, ok, skipped, warning
 from node.hardware import count_cores, free_disk, list_gpus, measure_ram
 from roles.requirements import GB, describe_gpus
+from roles.sandbox.landlock import landlock_abi
+from roles.sandbox.program import why_unavailable
 
 PYTHONS = ((3, 11), (3, 13))
 P2PD_SECONDS = 10.0
@@ -31,8 +31,7 @@ LEAST_RAM = 2 * GB
 LEAST_RAM_OF_RELAY = GB // 2
 LOW_DISK = 2 * GB
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
-_LANDLOCK = 444
-_ASK_VERSION = 1
+SCORING_ROLES = ("worker", "validator")
 
 
 def check_python(version: tuple[int, int] = sys.version_info[:2]) -> Finding:
@@ -149,14 +148,15 @@ def check_gpu(config: NodeConfig) -> Finding:
     return ok("gpu", f"{torch.cuda.get_device_name(number)}, PyTorch {torch.__version__}")
 
 
-def check_sandbox() -> Finding:
-    """What could hold foreign code: told, because no task of this version runs any."""
-    bubblewrap = shutil.which("bwrap")
-    version = ctypes.CDLL(None, use_errno=True).syscall(_LANDLOCK, None, 0, _ASK_VERSION)
-    landlock = f"Landlock {version}" if version > 0 else "no Landlock"
-    return ok(
-        "sandbox", f"{'bubblewrap' if bubblewrap else 'no bubblewrap'}, {landlock}; no task of this version needs one"
-    )
+def check_sandbox(config: NodeConfig, reason: str | None = "") -> Finding:
+    """Whether foreign programs can be held here, as tasks that score programs need. `reason` "" tries it out."""
+    if config.role not in SCORING_ROLES:
+        return skipped("sandbox", f"a {config.role} scores nothing")
+    why = why_unavailable() if reason == "" else reason
+    if why is None:
+        return ok("sandbox", f"a trial program was held (Landlock {landlock_abi()}, seccomp)")
+    cause, _, remedy = why.partition(": ")
+    return warning("sandbox", f"{cause}; tasks that run programs cannot be scored", remedy or "use Linux 5.13 or newer")
 
 
 def check_proxies(environment: Mapping[str, str] = os.environ) -> Finding:
@@ -185,5 +185,5 @@ def examine_machine(config: NodeConfig) -> Iterator[Finding]:
     yield check_memory(config)
     yield check_disk(config)
     yield check_gpu(config) if config.role != "relay" else skipped("gpu", "a relay needs none")
-    yield check_sandbox()
+    yield check_sandbox(config)
     yield check_proxies()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from dht.envelope import Envelope
 from dht.errors import NodeError, PeerError
@@ -11,11 +11,15 @@ from dht.identity import NodeKey
 from node import __version__
 from node.config import NodeConfig
 from node.doctor.finding import Finding, fault, ok, skipped, warning
+from node.doctor.machine import SCORING_ROLES
 from roles.messages import MESSAGE_VERSION, NodeRecord, open_row
 from roles.requirements import Hardware, describe_hardware, describe_requirements, find_shortfalls
+from roles.sandbox.program import why_unavailable
 from roles.spec import RunSpec
 
 NAMED_ROLES = ("trainer", "validator")
+PROGRAMS = "code"
+"""The task that runs the programs it scores."""
 SOFTWARE = f"intellect-node/{__version__}"
 
 
@@ -34,6 +38,17 @@ def judge_hardware(spec: RunSpec, hardware: Hardware, *, role: str) -> list[Find
             skipped("requirements", "the line to the relays could not be measured: no checkpoint large enough yet")
         )
     return found
+
+
+def judge_tasks(spec: RunSpec, *, role: str, why_not: Callable[[], str | None] = why_unavailable) -> Finding:
+    """Whether this node can score the run's tasks: programs need a sandbox that holds."""
+    names = ", ".join(task.name for task in spec.tasks)
+    if role not in SCORING_ROLES or not any(task.name == PROGRAMS for task in spec.tasks):
+        return ok("tasks", names)
+    why = why_not()
+    if why is None:
+        return ok("tasks", f"{names}; programs are held here")
+    return fault("tasks", f"{names}: {why}", "use a kernel that confines programs, or take part as a relay")
 
 
 def judge_place(config: NodeConfig, spec: RunSpec) -> Finding:

@@ -37,11 +37,12 @@ from node.doctor.machine import (
     check_p2pd,
     check_proxies,
     check_python,
+    check_sandbox,
     examine_machine,
 )
 from node.doctor.network import LARGEST_SKEW, SKEW_SECONDS, judge_clock, judge_seed, plain_cause
 from node.doctor.ports import check_announced, check_port
-from node.doctor.run import SOFTWARE, judge_hardware, judge_place, judge_software
+from node.doctor.run import SOFTWARE, judge_hardware, judge_place, judge_software, judge_tasks
 from roles.messages import MESSAGE_VERSION, NodeRecord
 from roles.requirements import GB, Hardware
 from roles.spec import RequirementsSpec
@@ -150,6 +151,14 @@ def test_check_gpu__wanted_and_not_there(tmp_path: Path) -> None:
         check(check_gpu(settings(tmp_path, device="cuda:99")), State.FAULT, "there is no cuda:99")
     else:
         check(check_gpu(settings(tmp_path, device="cuda")), State.FAULT, "sees no GPU")
+
+
+def test_check_sandbox__held_or_not(tmp_path: Path) -> None:
+    check(check_sandbox(settings(tmp_path), None), State.OK, "was held")
+    lost = check_sandbox(settings(tmp_path), "programs cannot be confined here (no Landlock): Linux 5.13 is needed")
+    check(lost, State.WARNING, "no Landlock")
+    assert lost.fix == "Linux 5.13 is needed"
+    check(check_sandbox(settings(tmp_path, role="relay")), State.SKIPPED)
 
 
 def test_check_proxies__named_without_their_password__boot_06() -> None:
@@ -339,6 +348,16 @@ def test_judge_place__the_key_the_spec_names(tmp_path: Path) -> None:
 def test_judge_software(software: str, messages: int, state: State) -> None:
     record = NodeRecord(node=TRAINER.node, role="trainer", software=software, message_version=messages, boot="0" * 16)
     check(judge_software([record]), state)
+
+
+def test_judge_tasks__programs_need_what_holds_them() -> None:
+    spec = make_spec()
+    task = spec.tasks[0]
+    runs_programs = spec.model_copy(update={"tasks": (task.model_copy(update={"name": "code"}),)})
+    check(judge_tasks(spec, role="worker", why_not=lambda: "none"), State.OK, task.name)
+    check(judge_tasks(runs_programs, role="worker", why_not=lambda: None), State.OK, "held here")
+    check(judge_tasks(runs_programs, role="validator", why_not=lambda: "no Landlock"), State.FAULT, "no Landlock")
+    check(judge_tasks(runs_programs, role="relay", why_not=lambda: "no Landlock"), State.OK)
 
 
 def test_judge_software__nobody_seen() -> None:
