@@ -67,10 +67,10 @@ async def main() -> None:
         testnet = stack.enter_context(
             running("-m", "node", "testnet", "--plain", "--dir", str(net), "--steps", "60", "--page-port", str(port))
         )
-        while not (net / "status.json").exists() and testnet.poll() is None:  # noqa: ASYNC110 - nobody tells us
+        while not (net / "join").exists() and testnet.poll() is None:  # noqa: ASYNC110 - nobody tells us
             await asyncio.sleep(0.2)
         if not options.honest:
-            join, home = str(net / "join"), str(Path(folder) / "cheat")
+            join, home = str(net / "join"), str(net / "cheat")
             stack.enter_context(running("-m", "tests.testnet.cheating_worker", join, home, CHEAT_WALLET))
         base = stack.enter_context(running_chromium(program, Path(folder) / "chromium"))
         async with new_page(base) as page:

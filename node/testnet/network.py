@@ -84,11 +84,17 @@ class Testnet:
 
     async def run(self, stop: StopSignal) -> int:
         """Everything, until the end or a stop. Raises ConfigError when it cannot even begin."""
+        self._view.say(f"testnet in {self._options.directory}")
+        async with self._page.serve() as url:
+            self._view.say(f"watch it at {url}")
+            return await self._run(stop)
+
+    async def _run(self, stop: StopSignal) -> int:
         options = self._options
         (port,) = free_ports(1)
-        self._view.say(f"testnet in {options.directory}")
         self._chain, rpc = await start_chain(self._plan, port)
         prepared = await prepare_run(self._plan, options, rpc)
+        self._page.tell_run(prepared.spec)
         self._view.say(
             f"add a worker from another terminal:\n  {join_command(prepared, options.directory / 'my-worker')}"
         )
@@ -100,10 +106,8 @@ class Testnet:
                 client = RelayClient(
                     NodeKey.generate(), run=prepared.spec.run_id, trainers=(), relays=lambda: relays, http=http
                 )
-                async with self._page.serve(prepared.spec) as url:
-                    self._view.say(f"watch it at {url}")
-                    await self._start_nodes(stop)
-                    return await self._until_end(prepared, ledger, client, stop)
+                await self._start_nodes(stop)
+                return await self._until_end(prepared, ledger, client, stop)
 
     async def _start_nodes(self, stop: StopSignal) -> None:
         """Relays first, until their DHT listens: whoever dials too early waits out a back-off."""

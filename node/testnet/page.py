@@ -12,11 +12,13 @@ from node.status.client import write_status_file
 from node.status.credits import Credits, Get
 from node.status.server import status_server
 from node.status.story import Story
+from node.testnet.events import EventTail
 from node.testnet.live import Frame
 from node.testnet.plan import TestnetOptions, TestnetPlan
 from roles.spec import RunSpec
 
 Event = Mapping[str, Any]
+MAX_GUESTS = 32
 
 
 class TestnetPage:
@@ -29,6 +31,8 @@ class TestnetPage:
         self._directory, self._port = options.directory, options.page_port
         self._credits: Credits | None = None
         self._wallets: dict[str, list[str]] = {}
+        self._planned = {node.name for node in plan.nodes}
+        self._guests: dict[str, EventTail] = {}
         self.story.describe(
             kind="testnet", role="testnet", version=__version__, quorum=plan.quorum, steps=options.steps
         )
@@ -38,13 +42,16 @@ class TestnetPage:
                 self._wallets.setdefault(node.wallet.lower(), []).append(node.name)
 
     @asynccontextmanager
-    async def serve(self, spec: RunSpec) -> AsyncIterator[str]:
+    async def serve(self) -> AsyncIterator[str]:
         """Serve it; gives its URL. `intellect-node status --data FOLDER` finds it too. Raises ConfigError."""
-        self.story.describe(run=spec.run_id, title=spec.name)
-        self._credits = Credits(self.story, spec)
         async with status_server(self._port, self.status, story=self.story) as port:
             write_status_file(self._directory, port=port)
             yield f"http://127.0.0.1:{port}/"
+
+    def tell_run(self, spec: RunSpec) -> None:
+        """The run exists."""
+        self.story.describe(run=spec.run_id, title=spec.name)
+        self._credits = Credits(self.story, spec)
 
     def status(self) -> Mapping[str, Any]:
         """The testnet as a status: it has no numbers of its own."""
@@ -55,8 +62,17 @@ class TestnetPage:
         """Add one event of a node."""
         self.story.take(name, event)
 
+    def take_guests(self) -> None:
+        """Add what nodes say that somebody started by hand in the testnet's folder."""
+        for path in self._directory.glob("*/events.jsonl"):
+            name = path.parent.name
+            if name not in self._planned and (name in self._guests or len(self._guests) < MAX_GUESTS):
+                for event in self._guests.setdefault(name, EventTail(path)).read():
+                    self.story.take(name, event)
+
     def draw(self, frame: Frame) -> None:
         """Add what the testnet knows besides."""
+        self.take_guests()
         self.story.describe(block=frame.block, join_command=frame.join_command, step=max(frame.picture.step, 0))
         for name, state in frame.states.items():
             self.story.set_node(name, state=state)
