@@ -23,9 +23,10 @@ A = TypeVar("A")
 MAGIC = b"INDELTA1"
 SAME, LITERAL, CODED = 0, 1, 2
 BLOCK_HEAD = struct.Struct("<BI")
-WORTHWHILE_SHARE = 0.5
-"""A delta greater than this share of the whole is not worth the base it ties its reader to."""
-SLICES, SLICE = 16, 2**17
+WORTHWHILE_SHARE = 0.25
+"""A delta greater than this share of the whole costs its reader more time than it saves: weights nearly all of which
+changed are coded at a tenth of the pace."""
+SLICES, SLICE = 16, 2**15
 """So many slices of so many bytes tell whether a delta is worth making."""
 THREADS = min(4, os.cpu_count() or 1)
 AHEAD = THREADS + 1
