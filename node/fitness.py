@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -78,10 +79,11 @@ async def _measure_line(client: RelayClient, commits: Callable[[], Awaitable[Seq
 
 
 class Meter:
-    """Counts what arrives, and keeps none of it: a sink of shards."""
+    """Counts what arrives, and keeps none of it: a sink of shards, several at once, each in a thread of its own."""
 
     def __init__(self) -> None:
         self.received = 0
+        self._lock = threading.Lock()
 
     async def __aenter__(self) -> Self:
         return self
@@ -91,11 +93,12 @@ class Meter:
     ) -> None:
         return None
 
-    async def write(self, block: bytes, /) -> None:
+    def take(self, block: bytes | bytearray | memoryview, /) -> None:
         """So much more."""
-        self.received += len(block)
+        with self._lock:
+            self.received += len(block)
 
-    async def commit(self) -> None:
+    def commit(self) -> None:
         """The shard is whole."""
 
 

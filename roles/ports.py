@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -58,6 +58,16 @@ class Announcer(Protocol):
     def withdraw(self, record_key: str, subkey: str) -> None: ...
 
 
+class Offer(Protocol):
+    """A checkpoint that a relay says it has; nothing of it is verified."""
+
+    @property
+    def manifest(self) -> str: ...
+
+    @property
+    def step(self) -> int: ...
+
+
 class Relays(Protocol):
     """The relays, as their client sees them."""
 
@@ -73,6 +83,12 @@ class Relays(Protocol):
 
     async def fetch_checkpoint(self, digest: str, into: Path, *, relays: Sequence[str] = ()) -> Path:
         """A verified checkpoint directory, complete or not there at all. Raises TransportError."""
+
+    async def watch(self, told: Callable[[Offer], None], *, held: Callable[[], str]) -> None:
+        """Tell of each checkpoint that relays have, the moment one has it; runs until cancelled.
+
+        `held` gives the manifest digest this node has now, or nothing. What is told is some relay's word.
+        """
 
     def received(self, manifest: str) -> Mapping[str, int]:
         """Verified bytes of a checkpoint fetched here, by the relay they came from. Told once."""

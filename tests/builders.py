@@ -5,6 +5,7 @@ Every builder gives something the network would accept; a test spoils the one th
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,6 +25,7 @@ from roles.inference.sampling import SamplingSettings
 from roles.inference.transformers_engine import TransformersEngine
 from roles.messages import ROW_RULES, SHARE_ALL, Head, OpenStep, Submission, Verdict, place_of, subkey_for
 from roles.observer import BURIED_BLOCKS
+from roles.ports import Offer
 from roles.rollouts.schema import RolloutFile, RolloutLimits, RolloutRow, read_rollouts, write_rollouts
 from roles.rules import Reason
 from roles.spec import (
@@ -384,6 +386,14 @@ def make_registration(
     )
 
 
+@dataclass(frozen=True)
+class MemoryOffer:
+    """What a relay says it has."""
+
+    manifest: str
+    step: int
+
+
 class MemoryRelays:
     """Relays in memory: fits `roles.ports.Relays`. Set `is_down` to make every access fail."""
 
@@ -392,6 +402,7 @@ class MemoryRelays:
         self.checkpoints: dict[str, Path] = {}
         self.manifests: dict[str, Envelope] = {}
         self.served: dict[str, dict[str, int]] = {}  # by manifest: bytes of each relay, as the next fetch has them
+        self.offers: asyncio.Queue[MemoryOffer] = asyncio.Queue()  # told to whoever watches
         self.is_down = False
 
     async def put(self, data: bytes, *, copies: int = 2, last: Collection[str] = ()) -> tuple[str, ...]:
@@ -411,6 +422,10 @@ class MemoryRelays:
         if digest not in self.manifests:
             raise TransportError("no relay has the manifest")
         return self.manifests[digest]
+
+    async def watch(self, told: Callable[[Offer], None], *, held: Callable[[], str]) -> None:
+        while True:
+            told(await self.offers.get())
 
     def received(self, manifest: str) -> Mapping[str, int]:
         return self.served.pop(manifest, {})

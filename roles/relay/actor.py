@@ -35,6 +35,7 @@ from roles.shardcast.grants import relays_in
 from roles.shardcast.link import RelayInfo, RelayLink, TransferLimits, unix_ms
 from roles.shardcast.shelf import Shelf
 from roles.shardcast.sinks import Sink
+from roles.shardcast.subscription import Offered, Subscription
 
 log = structlog.get_logger("relay")
 
@@ -44,6 +45,9 @@ Read = Callable[[Sequence[str]], Awaitable[Mapping[str, Sequence[Envelope]]]]
 PUSH_QUIET = 0.5
 """Seconds without a pushed shard after which the trainer is taken to push elsewhere, and pulling begins."""
 PULLS_AT_ONCE = 2
+MOST_OFFERS = 32
+FIRST_POLL = 2.0
+"""Seconds between two looks at the rows while no checkpoint is known at all."""
 MOST_DELTAS = 4
 """To one checkpoint, taken from another relay."""
 READ_PATIENCE = 15.0
@@ -107,6 +111,7 @@ class Relay:
         await self.prepare()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._watch())
+            group.create_task(self._subscribe())
             group.create_task(self._pull(group))
 
     async def prepare(self) -> None:
@@ -156,7 +161,27 @@ class Relay:
                     await self._learn(row)
             except (NodeError, TimeoutError) as error:
                 log.warning("rows.unread", reason=str(error) or "no answer in time")
-            await asyncio.sleep(self.settings.poll)
+            await asyncio.sleep(
+                self.settings.poll if len(self.shelf.catalogue) else min(self.settings.poll, FIRST_POLL)
+            )
+
+    async def _subscribe(self) -> None:
+        """Hear of checkpoints from other relays the moment they have them."""
+        if self._link is None:
+            return
+        offers: asyncio.Queue[Offered] = asyncio.Queue(MOST_OFFERS)
+
+        def told(offer: Offered) -> None:
+            if offer.manifest not in self.shelf.catalogue and not offers.full():
+                offers.put_nowait(offer)
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(Subscription(self._link, told).run())
+            while True:
+                offer = await offers.get()
+                for relay in self._link.known():
+                    if relay.node == offer.relay and self._has_rested(offer.manifest):
+                        await self._take_up(self._link, relay, offer.manifest)
 
     async def _learn(self, row: Envelope) -> None:
         try:
@@ -177,20 +202,29 @@ class Relay:
 
     async def _fetch_manifest(self, link: RelayLink, digest: str, hints: tuple[NodeId, ...]) -> None:
         for relay in link.order(hints):
-            try:
-                envelope = await link.receive_manifest(relay, digest)
-                await self.shelf.add(self._fence.check_parcel(self.shelf.catalogue.check(envelope)))
-            except StaleCheckpoint:
-                self._rested[digest] = float("inf")
+            if await self._take_up(link, relay, digest):
+                self._hints.setdefault(digest, hints)
                 return
-            except (NodeError, OSError) as error:
-                log.info("manifest.missed", relay=relay.node, reason=str(error))
-                continue
-            self._hints[digest] = hints
-            await self._fetch_deltas(link, relay, digest)
-            self._news.set()
-            return
+
+    async def _take_up(self, link: RelayLink, relay: RelayInfo, digest: str) -> bool:
+        """Fetch a manifest from one relay; whether nobody else need be asked."""
+        if digest in self.shelf.catalogue:
+            return True
         self._rested[digest] = time.monotonic() + RETRY_PULL
+        try:
+            envelope = await link.receive_manifest(relay, digest)
+            await self.shelf.add(self._fence.check_parcel(self.shelf.catalogue.check(envelope)))
+        except StaleCheckpoint:
+            self._rested[digest] = float("inf")
+            return True
+        except (NodeError, OSError) as error:
+            log.info("manifest.missed", relay=relay.node, reason=str(error))
+            return False
+        self._rested.pop(digest, None)
+        self._hints[digest] = (relay.node,)
+        await self._fetch_deltas(link, relay, digest)
+        self._news.set()
+        return True
 
     async def _fetch_deltas(self, link: RelayLink, relay: RelayInfo, target: str) -> None:
         """The signed rows of deltas to a checkpoint, as the relay that told of it lists them."""
@@ -210,7 +244,7 @@ class Relay:
                     self._pulling.add(kept.digest)
                     group.create_task(self._pull_one(kept))
             try:
-                async with asyncio.timeout(self.settings.poll):
+                async with asyncio.timeout(min(self.settings.poll, RETRY_PULL)):
                     await self._news.wait()
             except TimeoutError:
                 continue

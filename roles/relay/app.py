@@ -17,11 +17,13 @@ from roles.relay.bodies import address_of, digest_in_path, drain, read_body
 from roles.relay.desk import Desk
 from roles.relay.metrics import MAX_CODES, Counters, prometheus_text
 from roles.relay.ranges import parse_range
+from roles.relay.readers import Readers
 from roles.relay.refusal import Refusal
 from roles.relay.server import ZERO_COPY
 from roles.relay.sponsor import MAX_FORM
 from roles.relay.uploads import Uploads
 from roles.shardcast.blobs import BlobReader
+from roles.shardcast.catalogue import KeptDelta
 from roles.shardcast.errors import StaleCheckpoint, StoreFull, WrongBytes
 
 log = structlog.get_logger("relay")
@@ -39,6 +41,7 @@ class RelayRoutes:
         self._desk = desk
         self._settings, self._shelf, self._counters = desk.settings, desk.shelf, desk.counters
         self._uploads = Uploads(desk)
+        self._readers = Readers()
 
     def app(self) -> ASGIApp:
         """The whole application. It never raises: every fault is an answer."""
@@ -90,8 +93,11 @@ class RelayRoutes:
         self._counters.bytes_served += size
 
     async def get_manifest(self, request: Request) -> Response:
-        """The envelope of a manifest, or of a delta's row, as it was signed."""
-        kept = self._shelf.catalogue.parcel(digest_in_path(request))
+        """The envelope of a manifest, or of a delta's row, as it was signed. With X-Wait, one that is not here yet is
+        waited for."""
+        name, until = digest_in_path(request), time.monotonic() + _waiting_time(request)
+        while (kept := self._shelf.catalogue.parcel(name)) is None and (left := until - time.monotonic()) > 0:
+            await self._shelf.catalogue.wait_for_change(left)
         if kept is None:
             raise Refusal(404, "not_held", "this relay does not hold that manifest")
         return Response(kept.data, media_type="application/octet-stream")
@@ -113,16 +119,24 @@ class RelayRoutes:
         return JSONResponse({"held": f"{held:x}"})
 
     async def list_manifests(self, request: Request) -> Response:
-        """Checkpoints kept, newest first, with the count of shards that are here."""
-        return JSONResponse({"manifests": self._checkpoints()})
+        """Checkpoints kept, newest first, with the count of shards that are here, and a token that names this state.
+
+        With X-Wait, and that token as X-Known, the answer waits until there is news. X-Held names the checkpoint that
+        the asker has: it is counted, and the deltas that lead on from exactly that one are listed.
+        """
+        catalogue, until = self._shelf.catalogue, time.monotonic() + _waiting_time(request)
+        held = request.headers.get("x-held", "")
+        with self._readers.counted(held):
+            while request.headers.get("x-known") == catalogue.token and (left := until - time.monotonic()) > 0:
+                await catalogue.wait_for_change(left)
+        body: dict[str, object] = {"token": catalogue.token, "manifests": self._checkpoints()}
+        if held:
+            body["deltas"] = [_listed(delta) for delta in catalogue.deltas() if delta.delta.base == held]
+        return JSONResponse(body)
 
     async def list_deltas(self, request: Request) -> Response:
         """Deltas kept, newest first: which checkpoint each needs and which it leads to. Their rows are signed, this is not."""
-        kept = [
-            {"delta": one.digest, "base": one.delta.base, "target": one.delta.target, "size": one.delta.size}
-            for one in self._shelf.catalogue.deltas()
-        ]
-        return JSONResponse({"deltas": kept})
+        return JSONResponse({"deltas": [_listed(delta) for delta in self._shelf.catalogue.deltas()]})
 
     async def register(self, request: Request) -> Response:
         """Sponsor a registration."""
@@ -155,6 +169,7 @@ class RelayRoutes:
                 "disk_max": store.max_disk,
                 "blobs": len(store),
                 "checkpoints": self._checkpoints(),
+                "subscribers": self._readers.by_version(self._shelf.catalogue),
                 "bytes_served": counters.bytes_served,
                 "bytes_received": counters.bytes_received,
                 "bytes_pulled": counters.bytes_pulled,
@@ -203,6 +218,10 @@ class RelayRoutes:
             return refusal.response(close=not is_read)
 
         return guarded
+
+
+def _listed(kept: KeptDelta) -> dict[str, object]:
+    return {"delta": kept.digest, "base": kept.delta.base, "target": kept.delta.target, "size": kept.delta.size}
 
 
 class _BlobResponse(StreamingResponse):

@@ -27,7 +27,7 @@ class RelaySettings:
     burst: float = 2000.0
     sponsored_per_hour: int = 60
     work_bits: int = WORK_BITS
-    poll: float = 2.0  # between two looks at the checkpoint rows
+    poll: float = 15.0  # between two looks at the checkpoint rows, which other relays usually are ahead of
     pull_stall: float = 10.0
     uploads_at_once: int = 64  # of members together; the trainer's shards are not counted
     uploads_of_one: int = 4

@@ -8,11 +8,13 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
 
+from dht.encoding import digest as digest_of
 from dht.envelope import Envelope, from_bytes, to_bytes
 from dht.errors import PeerError
 from dht.identity import NodeId
@@ -71,6 +73,7 @@ class Catalogue:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._checkpoints: dict[str, KeptCheckpoint] = {}
         self._deltas: dict[str, KeptDelta] = {}
+        self._changed = asyncio.Event()
         self._listed: dict[str, tuple[int, int]] = {}  # shard -> its size, and how many checkpoints list it
         for path in sorted(self._folder.iterdir()):
             if not path.name.startswith("."):
@@ -117,6 +120,17 @@ class Catalogue:
             raise StaleCheckpoint(f"step {step} of term {term} is older than the {self._kept} kept")
         return kept
 
+    @property
+    def token(self) -> str:
+        """Names what is kept: another one once anything comes or goes."""
+        return digest_of("catalogue/1", *sorted([*self._checkpoints, *self._deltas]))[:16]
+
+    async def wait_for_change(self, seconds: float) -> None:
+        """Until something comes, at the latest after so long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+
     async def add(self, kept: Parcel) -> list[str]:
         """Keep what was checked, on disk first. Gives the shards nothing lists any more. Raises OSError."""
         if kept.digest in self:
@@ -124,6 +138,8 @@ class Catalogue:
         await asyncio.to_thread(write_durably, self._folder / kept.digest, kept.data)
         if kept.digest not in self:  # the same one may have come twice at once
             self._enter(kept)
+        self._changed.set()
+        self._changed = asyncio.Event()
         orphans: list[str] = []
         for old in self._of(kept.signer, kept)[self._kept :]:
             orphans += self.drop(old.digest)

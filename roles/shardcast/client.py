@@ -32,6 +32,7 @@ from roles.shardcast.origin import Origin
 from roles.shardcast.progress import Progress
 from roles.shardcast.shortcut import Fetched, Shortcuts
 from roles.shardcast.sinks import MemorySink
+from roles.shardcast.subscription import Offered, Subscription
 from roles.shardcast.work import compute_work
 
 log = structlog.get_logger("shardcast")
@@ -43,6 +44,8 @@ PAUSE = 0.3
 TIMES = 2
 """A small blob may take so many times the longest transfer from one relay."""
 LOCK_PAUSE = 0.2
+WAIT_AT = 3
+"""Relays asked to hold the question for a manifest that none has."""
 PATIENCE = 3.0
 """Seconds a copy of a small blob may take before the next relay is tried beside it."""
 
@@ -142,7 +145,7 @@ class RelayClient:
             final = into / digest
             if await self._is_there(final, digest):
                 return final
-            envelope, manifest = await self._fetch_manifest(digest, relays)
+            envelope, manifest = await self._await_manifest(digest, relays)
             return await self._assemble(Assembly(into, envelope, manifest), relays)
 
     async def put_checkpoint(
@@ -192,6 +195,36 @@ class RelayClient:
             except (PeerError, TransportError) as error:
                 trouble = str(error)
         raise TransportError(f"no relay has manifest {digest[:12]}: {trouble}")
+
+    async def _await_manifest(self, digest: str, relays: Sequence[NodeId]) -> tuple[Envelope, CheckpointManifest]:
+        """The same; where no relay has it yet, some are asked to answer once they do. Raises TransportError."""
+        try:
+            return await self._fetch_manifest(digest, relays)
+        except TransportError:
+            async with asyncio.TaskGroup() as group:
+                held_open = [
+                    group.create_task(self._wait_at(relay, digest)) for relay in self.link.order(relays, most=WAIT_AT)
+                ]
+                found: Envelope | None = None
+                for answer in asyncio.as_completed(held_open):
+                    if (found := await answer) is not None:
+                        break
+                for task in held_open:
+                    task.cancel()
+            if found is None:
+                raise
+        return found, await asyncio.to_thread(check_manifest, found, run=self.link.run, trainers=self._trainers)
+
+    async def _wait_at(self, relay: RelayInfo, digest: str) -> Envelope | None:
+        try:
+            return await self.link.receive_manifest(relay, digest, wait=self.link.limits.news)
+        except (PeerError, TransportError):
+            return None
+
+    async def watch(self, told: Callable[[Offered], None], *, held: Callable[[], str] = lambda: "") -> None:
+        """Tell of each checkpoint that relays have, the moment one has it; runs until cancelled. `held` gives the
+        manifest digest this node has now. What is told is a relay's word: `fetch_checkpoint` judges the manifest."""
+        await Subscription(self.link, told, held=held).run()
 
     async def _is_there(self, final: Path, digest: str) -> bool:
         if not await asyncio.to_thread(final.exists):

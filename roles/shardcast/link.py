@@ -35,6 +35,8 @@ log = structlog.get_logger("shardcast")
 
 MOST_TRIED = 16
 MAX_URL = 256
+MAX_OFFERS = 64
+MAX_TOKEN = 64
 MAX_REPLY = 64 * 1024
 """Bytes of a JSON reply."""
 
@@ -65,6 +67,24 @@ class DeltaHint:
 
 
 @dataclass(frozen=True, slots=True)
+class Offer:
+    """A checkpoint as a relay lists it, unsigned."""
+
+    manifest: str
+    term: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What a relay has now, newest first. `token` names this state of it; `deltas` are those from what the asker holds."""
+
+    token: str
+    offers: tuple[Offer, ...]
+    deltas: tuple[DeltaHint, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TransferLimits:
     """Bounds of a transfer. Seconds, bytes, bytes per second."""
 
@@ -74,6 +94,7 @@ class TransferLimits:
     slowest: float = 64 * 1024
     concurrency: int = 6  # shards at once
     stall: float = 60.0  # without a single shard arriving
+    news: float = 8.0  # a relay is asked to hold the request for a manifest it does not have yet
     bulk: int = 2**20  # a blob that may have so many bytes goes by a lane of its own, in a thread
 
     def total(self, size: int) -> float:
@@ -227,6 +248,22 @@ class RelayLink:
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise TransportError(f"relay {relay.node} does not say which shards it holds") from error
 
+    async def read_news(self, relay: RelayInfo, *, known: str = "", held: str = "", wait: float = 0.0) -> News:
+        """Which checkpoints the relay says it has: at once, or, when the token `known` names its state still, once that
+        has changed, after `wait` seconds at the latest. It is told what we hold. Raises TransportError."""
+        headers = {"X-Wait": f"{wait:g}"} | ({"X-Known": known} if known else {}) | ({"X-Held": held} if held else {})
+        with self._scored(relay):
+            async with (
+                asyncio.timeout(self.limits.total(MAX_REPLY) + wait),
+                self._request("GET", relay, "/manifests", headers=headers) as reply,
+            ):
+                await _check_reply(reply)
+                data = await _read_all(reply, MAX_REPLY)
+        try:
+            return _news(relay, httpx.Response(200, content=data).json())
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise TransportError(f"relay {relay.node} does not say which checkpoints it has") from error
+
     async def read_deltas(self, relay: RelayInfo) -> list[DeltaHint]:
         """Deltas the relay says it keeps. Raises TransportError."""
         with self._scored(relay):
@@ -274,11 +311,15 @@ class RelayLink:
         with self._scored(relay):
             await self._put(relay, f"/manifests/{digest}", data, headers, self.limits.total(len(data)))
 
-    async def receive_manifest(self, relay: RelayInfo, digest: str) -> Envelope:
-        """Fetch a manifest by digest, signature checked. Raises TransportError, or PeerError for any other bytes."""
-        total = self.limits.total(MAX_MANIFEST_BYTES)
+    async def receive_manifest(self, relay: RelayInfo, digest: str, *, wait: float = 0.0) -> Envelope:
+        """Fetch a manifest by digest, signature checked; `wait` asks the relay to hold the request so many seconds until
+        it has it. Raises TransportError, or PeerError for any other bytes."""
+        total, headers = self.limits.total(MAX_MANIFEST_BYTES) + wait, {"X-Wait": f"{wait:g}"} if wait else {}
         with self._scored(relay):
-            async with asyncio.timeout(total), self._request("GET", relay, f"/manifests/{digest}") as reply:
+            async with (
+                asyncio.timeout(total),
+                self._request("GET", relay, f"/manifests/{digest}", headers=headers) as reply,
+            ):
                 await _check_reply(reply)
                 data = await _read_all(reply, MAX_MANIFEST_BYTES)
         try:
@@ -366,6 +407,20 @@ class RelayLink:
             self.choice.failed(relay.node)
             text = str(error) or type(error).__name__
             raise TransportError(f"relay {relay.node} at {relay.url}: {text}") from error
+
+
+def _news(relay: RelayInfo, said: Any) -> News:
+    token, listed, deltas = said["token"], said["manifests"], said.get("deltas", [])
+    if type(token) is not str or len(token) > MAX_TOKEN or not token.isascii():
+        raise ValueError("not a token")
+    offers = tuple(Offer(_digest(entry["manifest"]), int(entry["term"]), int(entry["step"])) for entry in listed)
+    return News(token, offers[:MAX_OFFERS], tuple(_delta_hint(relay, **entry) for entry in deltas))
+
+
+def _digest(name: object) -> str:
+    if not isinstance(name, str) or len(name) != 64:
+        raise ValueError("not a digest")
+    return name
 
 
 def _delta_hint(relay: RelayInfo, *, delta: str, base: str, target: str, size: int) -> DeltaHint:

@@ -34,7 +34,7 @@ BLOCK = 1000
 
 async def give(digest: str, size: int, meter: Meter) -> None:
     """A relay that is at once."""
-    await meter.write(b"x" * size)
+    meter.take(b"x" * size)
 
 
 async def test_measure_download__megabits_of_what_came() -> None:
@@ -47,7 +47,7 @@ async def test_measure_download__a_slow_line_is_told_by_part_of_a_shard() -> Non
     """Its shard does not come to its end in time, and is counted all the same."""
 
     async def trickle(digest: str, size: int, meter: Meter) -> None:
-        await meter.write(b"x" * BLOCK)
+        meter.take(b"x" * BLOCK)
         await asyncio.Event().wait()
 
     measured = await measure_download(trickle, [("a", 2 * LEAST_BYTES)], seconds=0.05)

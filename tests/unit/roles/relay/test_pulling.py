@@ -23,6 +23,7 @@ from tests.unit.roles.shardcast.network import (
     Network,
     make_checkpoint,
     make_envelope,
+    offering,
     running_network,
     spoiled,
     wait_until,
@@ -153,15 +154,38 @@ async def test_run__keeps_and_serves_its_own_when_sources_fail_wgt_11(tmp_path: 
 
 
 async def test_run__row_of_a_stranger_is_not_followed(tmp_path: Path) -> None:
-    folder = make_checkpoint(tmp_path / "c")
-    digest = manifest_digest(make_envelope(folder))
+    digest = manifest_digest(make_envelope(make_checkpoint(tmp_path / "c")))
     rows = Rows(make_row(digest, key=WORKER))
     async with running_network(tmp_path, relays=1) as network:
-        await network.client(TRAINER).put_checkpoint(make_envelope(folder), folder)
         await network.add_relay(read=rows)
         async with pulling(network):
             await wait_until(lambda: rows.reads > 3)
-        assert digest not in network.relays[1].shelf.catalogue
+        assert network.relays[0].counters.requests[404] == 0  # nobody asked for it
+
+
+async def test_run__hears_of_a_checkpoint_from_another_relay_without_any_row(tmp_path: Path) -> None:
+    folder = make_checkpoint(tmp_path / "c")
+    envelope = make_envelope(folder)
+    async with running_network(tmp_path, relays=1) as network:
+        second = await network.add_relay()
+        async with pulling(network):
+            trainer = network.client(TRAINER, relays=lambda: (network.infos[0],))
+            await trainer.put_checkpoint(envelope, folder)
+            kept = network.relays[0].shelf.catalogue.find(manifest_digest(envelope))
+            assert kept is not None
+            await wait_until(lambda: kept.digest in second.shelf.catalogue and not second.shelf.missing(kept))
+
+
+async def test_run__relay_that_offers_what_it_does_not_have_costs_one_question(tmp_path: Path) -> None:
+    made_up = "d" * 64
+
+    async with running_network(tmp_path, relays=0) as network:
+        liar = await network.add_relay(partial(offering, manifest=made_up))
+        honest = await network.add_relay()
+        async with pulling(network):
+            await wait_until(lambda: liar.counters.requests[404] > 0)
+        assert len(honest.shelf.catalogue) == 0
+        assert liar.counters.requests[404] == 1
 
 
 async def test_run__resumes_after_a_restart_with_the_missing_shards_only(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import os
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import httpx
@@ -25,7 +25,9 @@ from roles.shardcast.manifest import build_manifest, seal_manifest
 RUN = "ab" * 32
 TRAINER = NodeKey(b"t" * 32)
 WORKER = NodeKey(b"w" * 32)
-QUICK = TransferLimits(connect=1.0, idle=1.0, base=2.0, stall=2.0, bulk=1)  # every blob by a lane, as large shards go
+QUICK = TransferLimits(
+    connect=1.0, idle=1.0, base=2.0, stall=2.0, news=0.2, bulk=1
+)  # every blob by a lane, as large shards go
 ZERO = "0" * 64
 
 
@@ -80,7 +82,11 @@ class Network:
         return [group.create_task(relay.run()) for relay in self.relays]
 
     def client(
-        self, key: NodeKey = WORKER, *, relays: Callable[[], tuple[RelayInfo, ...]] | None = None
+        self,
+        key: NodeKey = WORKER,
+        *,
+        relays: Callable[[], tuple[RelayInfo, ...]] | None = None,
+        news: float = QUICK.news,
     ) -> RelayClient:
         """A client of all relays, or of those given."""
         return RelayClient(
@@ -89,7 +95,7 @@ class Network:
             trainers=[TRAINER.node],
             relays=relays or (lambda: tuple(self.infos)),
             http=self.http,
-            limits=QUICK,
+            limits=replace(QUICK, news=news),
         )
 
 
@@ -172,3 +178,18 @@ def swallowing(app: ASGIApp) -> ASGIApp:
             await app(scope, receive, send)
 
     return swallowed
+
+
+def offering(app: ASGIApp, *, manifest: str, answered: Callable[[], None] = lambda: None) -> ASGIApp:
+    """The same relay, but it tells everybody, at once and again and again, of a checkpoint that it does not have."""
+
+    async def offered(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == "/manifests":
+            listed = [{"manifest": manifest, "term": 1, "step": 9, "shards": 1, "held": 1}]
+            body = {"token": os.urandom(8).hex(), "manifests": listed}
+            await JSONResponse(body)(scope, receive, send)
+            answered()
+        else:
+            await app(scope, receive, send)
+
+    return offered

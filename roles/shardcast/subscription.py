@@ -1,0 +1,98 @@
+"""News of checkpoints: a question held open at a few relays, answered the moment one of them has another manifest.
+
+What a relay tells is a hint. Whoever acts on it fetches the signed manifest and judges that. A relay that answers at
+once and has nothing to say is asked more and more rarely.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from dht.errors import PeerError, TransportError
+from roles.shardcast.link import Offer, RelayInfo, RelayLink
+
+ASKED = 2
+"""Relays asked at once."""
+HELD_OPEN = 8.0
+"""Seconds a question is held open: shorter than the silence after which a connection counts as dead."""
+TURN = 60.0
+"""Seconds until other relays are drawn: one that keeps news to itself is not believed for ever."""
+FIRST_PAUSE, LONGEST_PAUSE, NOBODY_PAUSE = 0.05, 5.0, 1.0
+MOST_TOLD = 256
+"""Offers remembered as told, so that each is told once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """A checkpoint a relay says it has, not verified. `relay` is its id."""
+
+    manifest: str
+    term: int
+    step: int
+    relay: str
+
+
+class Subscription:
+    """Tells of each checkpoint once, whichever relay speaks of it first. `held` gives the manifest digest this node has
+    now, empty when none: relays count what their readers have, and list the deltas from exactly that."""
+
+    def __init__(
+        self,
+        link: RelayLink,
+        told: Callable[[Offered], None],
+        *,
+        held: Callable[[], str] = lambda: "",
+        asked: int = ASKED,
+        turn: float = TURN,
+    ) -> None:
+        self._link, self._told, self._held, self._asked, self._turn = link, told, held, asked, turn
+        self._known: dict[str, None] = {}
+        self._busy: set[str] = set()
+
+    async def run(self) -> None:
+        """Ask, for ever."""
+        async with asyncio.TaskGroup() as group:
+            for _ in range(self._asked):
+                group.create_task(self._sit())
+
+    async def _sit(self) -> None:
+        """Ask one relay after the other, never one that is asked already."""
+        pause = FIRST_PAUSE
+        while True:
+            relay = next((one for one in self._link.order() if one.node not in self._busy), None)
+            if relay is None:
+                await asyncio.sleep(NOBODY_PAUSE)
+                continue
+            self._busy.add(relay.node)
+            try:
+                pause = FIRST_PAUSE if await self._ask(relay) else min(2 * pause, LONGEST_PAUSE)
+            finally:
+                self._busy.discard(relay.node)
+            await asyncio.sleep(pause)
+
+    async def _ask(self, relay: RelayInfo) -> bool:
+        """Keep a question open at the relay for a turn; whether it answered any."""
+        token, pause, until = "", FIRST_PAUSE, time.monotonic() + self._turn
+        while time.monotonic() < until:
+            asked = time.monotonic()
+            try:
+                news = await self._link.read_news(relay, known=token, held=self._held(), wait=HELD_OPEN)
+            except (PeerError, TransportError):
+                return token != ""
+            is_news = self._tell(relay, news.offers)
+            was_held = time.monotonic() - asked > HELD_OPEN / 2
+            token, pause = news.token, FIRST_PAUSE if is_news or was_held else min(2 * pause, LONGEST_PAUSE)
+            await asyncio.sleep(pause)
+        return True
+
+    def _tell(self, relay: RelayInfo, offers: Iterable[Offer]) -> bool:
+        fresh = [offer for offer in offers if offer.manifest not in self._known]
+        for offer in fresh:
+            self._known[offer.manifest] = None
+            while len(self._known) > MOST_TOLD:
+                del self._known[next(iter(self._known))]
+            self._told(Offered(offer.manifest, offer.term, offer.step, relay.node))
+        return bool(fresh)
