@@ -6,6 +6,7 @@ import contextlib
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from node.testnet.plan import free_ports
 from tests.browser.chromium import Page, find_chromium, new_page, running_chromium
 
 ROOT = Path(__file__).resolve().parents[1]
-PICTURES = {"light": ("light", 1280, 1210, 1.0), "dark": ("dark", 1280, 1210, 1.0), "narrow": ("light", 390, 1080, 1.5)}
+PICTURES = {"light": ("light", 1280, 1330, 1.0), "dark": ("dark", 1280, 1330, 1.0), "narrow": ("light", 390, 1080, 1.5)}
 """Theme, width, height and pixels for each CSS pixel."""
 MOST_BYTES = 300_000
 PATIENCE = 420.0
@@ -34,9 +35,16 @@ def running(*command: str) -> Iterator[subprocess.Popen[bytes]]:
         process.wait()
 
 
-async def take(page: Page, url: str, out: Path, *, steps: int) -> None:
+async def until_there(path: Path, process: subprocess.Popen[bytes]) -> None:
+    """Wait for a file of a process that lives."""
+    while not path.exists():  # noqa: ASYNC240 - a stat, now and then
+        if process.poll() is not None:
+            raise SystemExit("the testnet did not start")
+        await asyncio.sleep(0.02)
+
+
+async def take(page: Page, out: Path, *, steps: int) -> None:
     """Wait until the network has trained for a while, then one picture after the other."""
-    await page.open(url)
     await page.until(f"Number(document.querySelector('#lead-step').textContent) >= {steps}", PATIENCE)
     for name, (theme, width, height, scale) in PICTURES.items():
         await page.resize(width, height, scale=scale)
@@ -53,29 +61,38 @@ async def take(page: Page, url: str, out: Path, *, steps: int) -> None:
         raise SystemExit(f"the browser complained: {page.complaints}")
 
 
-async def main() -> None:
-    """Start a testnet and a browser, take the pictures, end both."""
+async def show(base: str, folder: Path, options: argparse.Namespace) -> None:
+    """Start a testnet, tell how soon its page is painted, take the pictures, end it."""
+    (port,) = free_ports(1)
+    net = folder / "net"
+    testnet = ("-m", "node", "testnet", "--plain", "--dir", str(net), "--steps", "60", "--page-port", str(port))
+    async with new_page(base) as page:
+        began = time.monotonic()
+        with running(*testnet) as process, contextlib.ExitStack() as stack:
+            await until_there(net / "status.json", process)
+            await page.open(f"http://127.0.0.1:{port}/")
+            await page.until("performance.getEntriesByName('first-contentful-paint').length")
+            print(f"first paint {time.monotonic() - began:.1f} s after the start")
+            await until_there(net / "join", process)
+            if not options.honest:
+                cheat = ("-m", "tests.testnet.cheating_worker", str(net / "join"), str(net / "cheat"), CHEAT_WALLET)
+                stack.enter_context(running(*cheat))
+            await page.until("document.querySelector('#submissions .tag[data-kind=accepted]')", PATIENCE)
+            print(f"first accepted rollout on the page {time.monotonic() - began:.1f} s after the start")
+            await take(page, options.out, steps=options.steps)
+
+
+def main() -> None:
+    """Read the options, start a browser, take the pictures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "docs", help="folder of the pictures")
     parser.add_argument("--steps", type=int, default=10, help="trained before the first picture")
     parser.add_argument("--honest", action="store_true", help="without the worker that cheats")
     options = parser.parse_args()
     program = find_chromium() or sys.exit("no Chromium here: apt-get install chromium, or name one by CHROMIUM")
-    (port,) = free_ports(1)
-    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
-        net = Path(folder) / "net"
-        testnet = stack.enter_context(
-            running("-m", "node", "testnet", "--plain", "--dir", str(net), "--steps", "60", "--page-port", str(port))
-        )
-        while not (net / "join").exists() and testnet.poll() is None:  # noqa: ASYNC110 - nobody tells us
-            await asyncio.sleep(0.2)
-        if not options.honest:
-            join, home = str(net / "join"), str(net / "cheat")
-            stack.enter_context(running("-m", "tests.testnet.cheating_worker", join, home, CHEAT_WALLET))
-        base = stack.enter_context(running_chromium(program, Path(folder) / "chromium"))
-        async with new_page(base) as page:
-            await take(page, f"http://127.0.0.1:{port}/", options.out, steps=options.steps)
+    with tempfile.TemporaryDirectory() as name, running_chromium(program, Path(name) / "chromium") as base:
+        asyncio.run(show(base, Path(name), options))
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    main()

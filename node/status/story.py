@@ -173,6 +173,8 @@ class Story:
                 fields["state"] = "left"
             case "node.registered":
                 fields |= {"wallet": event.get("wallet"), "linked": event.get("linked")}
+            case "node.ejected":
+                self.set_node(self.name_of(str(event.get("node"))), state="struck out")
             case "weights.loaded" | "checkpoint.committed":
                 fields["policy_step"] = event.get("policy_step", event.get("step"))
         self.set_node(source, **fields)

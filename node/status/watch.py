@@ -53,12 +53,12 @@ def summary_lines(status: Status) -> list[str]:
     facts = status.get("facts", {})
     totals = facts.get("totals", {})
     shown = {
-        "node": status.get("node") or "testnet",
+        "node": status.get("node"),
         "role": status.get("role"),
         "state": facts.get("phase", "running") if facts.get("ended") is None else "the run has ended",
         "run": status.get("run") or facts.get("run"),
         "step": _step(status),
-        "checkpoint": status.get("committed_step"),
+        "checkpoint": "none yet" if status.get("committed_step") == -1 else status.get("committed_step"),
         "ledger": status.get("ledger_down") or (f"block {facts['block']}" if facts.get("block") else None),
         "DHT": status.get("directory_down") or _peers(status),
         "relays": status.get("relays"),

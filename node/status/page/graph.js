@@ -17,7 +17,7 @@ const SHAPES = {
   validator: () => makeSvg("path", { class: "shape", d: "M16 3.5 28.5 16 16 28.5 3.5 16z" }),
   ledger: () => makeSvg("path", { class: "shape", d: "M6 7h20v5H6zM6 13.5h20v5H6zM6 20h20v5H6z" }),
 };
-const TROUBLE = /^(killed|crashed|restarting)/;
+const TROUBLE = /^(killed|crashed|restarting|struck)/;
 
 export class Graph {
   constructor(root, open) {
@@ -64,7 +64,7 @@ export class Graph {
     const dot = item.firstChild;
     mark(dot, "data-role", node.role);
     mark(dot, "data-state", node.state);
-    mark(dot, "data-trouble", node.faults ? "struck" : TROUBLE.test(node.state ?? "") ? "down" : null);
+    mark(dot, "data-trouble", TROUBLE.test(node.state ?? "") ? "down" : node.faults ? "struck" : null);
     say(dot.children[1], node.name);
     say(dot.children[2], below(node));
     say(dot.children[3], `, ${node.role} ${node.state ?? "seen"}${node.said ? `: ${node.said}` : ""}`);
@@ -118,6 +118,7 @@ function placeOf(node) {
 /** The second line of a node: what is worth a look about it. */
 function below(node) {
   if (node.role === "ledger") return node.said;
-  if (node.faults) return node.faults === 1 ? "1 strike" : `${node.faults} strikes`;
+  if (node.state === "struck out") return node.state;
+  if (node.faults) return node.faults === 1 ? "1 fault" : `${node.faults} faults`;
   return node.state === "ready" ? "" : node.state;
 }

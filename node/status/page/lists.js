@@ -92,7 +92,7 @@ export function renderNodes(store, open) {
   const rows = [...store.table("node").values()].sort((a, b) => ROLES.indexOf(a.role) - ROLES.indexOf(b.role) || a.name.localeCompare(b.name, "en", { numeric: true }));
   const table = byId("nodes");
   if (!table.tHead) {
-    const head = ["node", "state", "accepted", "refused", "strikes", "verdicts", "said last"].map((text, place) => make("th", { scope: "col", class: place > 1 && place < 6 ? "num" : null }, text));
+    const head = ["node", "state", "accepted", "refused", "faults", "verdicts", "said last"].map((text, place) => make("th", { scope: "col", class: place > 1 && place < 6 ? "num" : null }, text));
     table.append(make("thead", {}, make("tr", {}, ...head)), make("tbody"));
   }
   say(byId("nodes-note"), rows.length ? `${rows.filter((row) => row.state === "ready").length} of ${rows.length} ready` : "");
@@ -104,15 +104,15 @@ export function renderNodes(store, open) {
       return make("tr", {}, make("th", { scope: "row" }, button), make("td", {}, make("span", { class: "tag" })), make("td", { class: "num" }), make("td", { class: "num" }), make("td", { class: "num" }), make("td", { class: "num" }), make("td", { class: "said" }));
     },
     update: (item, row) => {
-      const [name, state, accepted, refused, strikes, judged, said] = item.children;
+      const [name, state, accepted, refused, faults, judged, said] = item.children;
       say(name.firstChild, row.name);
       say(state.firstChild, row.state ?? "seen");
-      mark(state.firstChild, "data-kind", /^(killed|crashed)/.test(row.state ?? "") ? "trouble" : row.state);
+      mark(state.firstChild, "data-kind", /^(killed|crashed|struck)/.test(row.state ?? "") ? "trouble" : row.state);
       const isWorker = row.role === "worker";
       const decided = (row.accepted ?? 0) + (row.refused ?? 0);
       say(accepted, isWorker ? `${number(row.accepted ?? 0)} (${share(row.accepted ?? 0, decided)})` : "");
       say(refused, isWorker ? number(row.refused ?? 0) : "");
-      say(strikes, isWorker ? number(row.faults ?? 0) : "");
+      say(faults, isWorker ? number(row.faults ?? 0) : "");
       say(judged, row.role === "validator" ? number(row.judged ?? 0) : "");
       say(said, row.said ?? "");
       mark(said, "title", row.said);

@@ -57,7 +57,7 @@ export class StoryView {
         ["checkpoint", row.policy_step], ["software", row.version],
         ["accepted", isWorker ? `${number(row.accepted ?? 0)} of ${number(decided)} decided (${share(row.accepted ?? 0, decided)})` : null],
         ["tokens credited", isWorker ? number(row.tokens ?? 0) : null],
-        ["strikes", isWorker ? number(row.faults ?? 0) : null],
+        ["faults", isWorker ? number(row.faults ?? 0) : null],
         ["verdicts signed", row.role === "validator" ? number(row.judged ?? 0) : null],
         ["warnings", row.warnings],
       ]),

@@ -138,6 +138,12 @@ def test_take__worker_known_by_its_submissions_only() -> None:
     assert node(story, "12D3Ko..KnVG")["tokens"] == 4
 
 
+def test_take__ejected_node_is_struck_out() -> None:
+    network = told_network(steps=0)
+    network.say("validator-1", "node.ejected", node="12D3KooWworker-2", number=0)
+    assert node(network.story, "worker-2")["state"] == "struck out"
+
+
 # -- whatever comes ---------------------------------------------------------------------------------------------------
 
 
