@@ -12,11 +12,12 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from dht.encoding import Digest, Message, Natural, decode, encode
+from dht.envelope import Envelope
 from dht.errors import Malformed, NodeError
 from roles.messages import NodeName, Submission, Verdict
 from roles.tally.body import TallyItem
 from roles.tally.context import Bench
-from roles.tally.items import open_item
+from roles.tally.items import open_item, row_from_text
 
 MAX_EVIDENCE = 2**23
 MAX_UNPACKED = 2**25
@@ -53,6 +54,14 @@ def open_evidence(data: bytes) -> Evidence:
         return decode(Evidence, plain)
     except (zlib.error, Malformed) as error:
         raise EvidenceRefused(f"the evidence cannot be read: {str(error)[:200]}") from error
+
+
+def submission_rows(data: bytes) -> list[Envelope]:
+    """The submissions held against the node, as it signed them. Raises EvidenceRefused."""
+    try:
+        return [row_from_text(item.submission, "submission/1") for item in open_evidence(data).faults]
+    except Malformed as error:
+        raise EvidenceRefused(f"a submission cannot be read: {error}") from error
 
 
 def check_evidence(

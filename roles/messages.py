@@ -220,6 +220,7 @@ class StrikeRow(Message):
     run: Digest
     act: Literal["strike", "lift"]
     node: NodeName
+    wallet: Annotated[str, Field(pattern=r"^(0x[0-9a-fA-F]{40})?$")] = ""  # whose stake is at risk
     number: Natural
     reason: Annotated[int, Field(ge=0, le=999)]  # `roles.rules.Reason` of the first fault
     evidence: Digest

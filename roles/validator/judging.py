@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +15,11 @@ from dht.errors import Malformed, NodeError
 from roles import rules
 from roles.compute import ComputeThread
 from roles.inference.engine import Engine
-from roles.messages import Submission, Verdict
+from roles.messages import Submission, Verdict, open_row
 from roles.observer import Observer
 from roles.ports import Clock, Relays
 from roles.receipts import Receipts
-from roles.rules import Ignore, Reason, Refusal
+from roles.rules import Ignore, Reason, Refusal, Reject
 from roles.spec import RunSpec
 from roles.tasks import Task
 from roles.trusted import AdmittedSubmission, TrustedState
@@ -95,6 +96,7 @@ class Judging:
         self._shelf = PolicyShelf(relays=relays, folder=folder, engine=engine, compute=compute, receipts=receipts)
         self._blobs = Fetches(relays)
         self._fetches: set[asyncio.Task[None]] = set()
+        self._pinned: Counter[str] = Counter()  # policies that evidence is audited with
         self._gate_faults = GateFaults(spec, trusted.run)
         observer.listen(self._gate_faults.note)
 
@@ -283,6 +285,40 @@ class Judging:
         self._shelf.load(admitted.submission.policy)
         return self._verifier.judge(admitted.submission, seed=admitted.seed, data=data, audit=audit)
 
+    async def look_again(self, row: Envelope) -> bool | None:
+        """Whether the submission in a row of evidence is at fault, audited once more from the start; None when that cannot
+        be said now: its blob, its policy or its assignment is not to be had."""
+        submission = open_row(row, run=self._trusted.run, buckets=self._spec.buckets)
+        if not isinstance(submission, Submission):
+            return None
+        seed = self._trusted.seed_of(submission.node, submission.step, submission.index)
+        try:
+            rules.check_counts(submission, self._spec)
+            committed = self._trusted.committed(submission.policy_step)
+            rules.check_policy(submission, committed=committed, async_level=self._spec.training.async_level)
+        except Reject:
+            return True
+        except Ignore:
+            return None
+        return (
+            None if seed is None else await self._audit_again(AdmittedSubmission(submission, row.digest, seed, (), row))
+        )
+
+    async def _audit_again(self, admitted: AdmittedSubmission) -> bool | None:
+        policy = admitted.submission.policy
+        self._pinned[policy] += 1
+        try:
+            if not self._shelf.has(policy):
+                await self._fetch_policy(admitted.submission.policy_step)
+            if not self._shelf.has(policy):
+                return None
+            data = await self._blobs.get(admitted, limit=self._spec.checks.max_blob)
+            return (await self._compute.run(self._verify, admitted, data, True)).outcome == "fault"
+        except (NodeError, TimeoutError):
+            return None
+        finally:
+            self._pinned[policy] -= 1
+
     def _note_failure(self, item: Item, finding: Finding | None) -> Finding | None:
         """Try again later; after a few tries the finding stands meanwhile."""
         item.failures += 1
@@ -295,7 +331,10 @@ class Judging:
         """The newest committed checkpoints, and those that unjudged items name."""
         commits = self._trusted.view.commits if self._trusted.view else {}
         newest = {commits[step].manifest for step in sorted(commits)[-(self._spec.training.async_level + 2) :]}
-        return newest | {item.admitted.submission.policy for item in self.items.values() if self._is_open(item)}
+        pinned = {manifest for manifest, count in self._pinned.items() if count}
+        return (
+            newest | pinned | {item.admitted.submission.policy for item in self.items.values() if self._is_open(item)}
+        )
 
     def _fetch_policies(self, group: asyncio.TaskGroup) -> None:
         wanted = self._policies_wanted()

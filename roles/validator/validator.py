@@ -9,6 +9,7 @@ from pathlib import Path
 from dht.identity import NodeKey
 from roles.announce import Voice
 from roles.compute import ComputeThread
+from roles.evidence import MAX_EVIDENCE
 from roles.inference.engine import Engine
 from roles.observer import Observer
 from roles.ports import Clock, Ledger, Relays
@@ -24,11 +25,14 @@ from roles.validator.kept_blobs import KeptBlobs
 from roles.validator.published import PublishedSizes
 from roles.validator.records import JudgedRows
 from roles.validator.signing import Signing
+from roles.validator.striking import Striking
 from roles.validator.tallying import Tallying
 from roles.verification import CHECKS, Check
 
 EXTRA_STEPS = 8
 """Older steps whose rows are still read, because others' verdicts on them are missing."""
+STRIKE_SECONDS = 2.0
+"""Between two looks at strikes."""
 END_QUIET_MS, END_SETTLE_MS, END_PATIENCE_MS = 3_000, 20_000, 600_000
 """After the final commit: for stragglers, for the verdicts of others, for a quorum to tally."""
 
@@ -90,6 +94,17 @@ class Validator:
             records=self._records,
             clock=clock,
         )
+        self.striking = Striking(
+            spec=spec,
+            trusted=trusted,
+            observer=observer,
+            voice=voice,
+            ledger=ledger,
+            blobs=KeptBlobs(relays, state / "evidence", limit=MAX_EVIDENCE),
+            faults=self._faults,
+            reaudit=self.judging.look_again,
+            clock=clock,
+        )
         self._ended_at: int | None = None
         self._forgotten = 0
 
@@ -101,6 +116,7 @@ class Validator:
                 await self._resume(group)
                 receipts = group.create_task(self._receipts.run())
                 group.create_task(self._tally_until(over))
+                group.create_task(self._strike_until(over))
                 await self._judge_until(over, group)
                 receipts.cancel()
         finally:
@@ -128,6 +144,15 @@ class Validator:
             self._forget_final()
             try:
                 async with asyncio.timeout(0.5):
+                    await over.wait()
+            except TimeoutError:
+                continue
+
+    async def _strike_until(self, over: asyncio.Event) -> None:
+        while not over.is_set():
+            await self.striking.turn()
+            try:
+                async with asyncio.timeout(STRIKE_SECONDS):
                     await over.wait()
             except TimeoutError:
                 continue

@@ -7,3 +7,7 @@ from dht.errors import NodeError
 
 class DiskFailed(NodeError):
     """The worker's folder cannot be written or read."""
+
+
+class Ejected(NodeError):
+    """The validators have struck the node out of the run."""

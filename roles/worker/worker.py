@@ -27,7 +27,7 @@ from roles.spec import RunSpec
 from roles.tasks.task import Task
 from roles.trusted import TrustedState
 from roles.worker.courier import Courier
-from roles.worker.errors import DiskFailed
+from roles.worker.errors import DiskFailed, Ejected
 from roles.worker.generation import Generator, HeldPolicy, Ticket
 from roles.worker.lifecycle import Lifecycle, WorkerState
 from roles.worker.outbox import Outbox
@@ -95,14 +95,16 @@ class Worker:
         return self._generator.loaded.step if self._generator.loaded else 0
 
     async def run(self) -> None:
-        """Work until the run has ended. Raises DiskFailed; all else is waited out."""
+        """Work until the run has ended. Raises DiskFailed or Ejected; all else is waited out."""
         fault: BaseException | None = None
         try:
             await self._run()
-        except* OSError as failures:
+        except* (OSError, Ejected) as failures:
             fault = failures
         while isinstance(fault, BaseExceptionGroup):
             fault = fault.exceptions[0]
+        if isinstance(fault, Ejected):
+            raise fault
         if fault is not None:
             raise DiskFailed(f"the worker's folder cannot be used: {fault}") from fault
 
@@ -163,6 +165,7 @@ class Worker:
 
     async def _work(self) -> None:
         while (head := self._trusted.head) is not None and not self._is_over(head):
+            self._check_standing()
             ticket = self._next_ticket(head)
             if isinstance(ticket, str):
                 await self._wait(ticket)
@@ -173,6 +176,15 @@ class Worker:
         """The leader says so, or the ledger: a leader may die between its last commit and saying it."""
         newest = self._trusted.newest_commit()
         return head.state == "ended" or (newest is not None and newest.final)
+
+    def _check_standing(self) -> None:
+        """Raises Ejected: from now on nothing of ours would be looked at."""
+        if self._trusted.is_ejected(self._node):
+            raise Ejected(
+                f"the validators have struck this node ({self._node}) out of the run for work at fault: what it hands in is "
+                "refused. What is held against it stands on the ledger (intellect-node strike list); its wallet can dispute "
+                "it, and once the strike is lifted this node may be started again"
+            )
 
     async def _wait(self, why: str) -> None:
         if why != self._waiting_for:

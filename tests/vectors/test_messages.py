@@ -136,6 +136,7 @@ MESSAGES: dict[str, Message] = {
         run=RUN,
         act="strike",
         node=OTHER.node,
+        wallet="0x" + "aB" * 20,
         number=0,
         reason=602,
         evidence=digits("d"),

@@ -1,0 +1,325 @@
+"""A validator's part in strikes: a node that a quorum finds at fault again and again is ejected, by quorum and with proof.
+
+One validator puts the signed fault verdicts into a blob (`roles.evidence`) and attests the strike; the others check the
+blob and attest the same; whoever has a quorum of attestations sends it. When the node's wallet disputes the strike, each
+validator audits the evidence once more, and attests that it is to be lifted where it finds that it does not hold.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from dht.encoding import digest, sha256
+from dht.envelope import Envelope
+from dht.errors import Malformed, NodeError, TransportError
+from ledger.errors import LedgerError
+from ledger.records import Attestation, HeldStrike, Strike
+from roles.announce import Voice
+from roles.evidence import EvidenceRefused, check_evidence, pack_evidence, submission_rows
+from roles.messages import StrikeRow, open_row, strikes_key
+from roles.observer import Observer
+from roles.ports import Clock, Ledger
+from roles.shardcast.grants import relays_in
+from roles.spec import RunSpec
+from roles.tally import pack_item
+from roles.tally.context import Bench
+from roles.trusted import TrustedState
+from roles.validator.faults import FaultBook, ProvenFault
+from roles.validator.kept_blobs import KeptBlobs
+
+log = structlog.get_logger()
+
+MOST_FAULTS = 32
+"""Faults in one blob of evidence."""
+STAGGER_MS = 5_000
+"""How long each validator leaves a strike to the one before it, in an order that differs from strike to strike."""
+RESEND_MS = 30_000
+AUDIT_AGAIN_MS, FETCH_AGAIN_MS = 15_000, 10_000
+MOST_CASES = 16
+"""Open cases of one validator that are looked at."""
+Reaudit = Callable[[Envelope], Awaitable[bool | None]]
+"""Whether the submission in a row is at fault, looked at once more; None when that cannot be said now."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """What validators sign alike."""
+
+    act: str
+    strike: Strike
+
+
+class Striking:
+    """The strikes of one run as one validator sees them. `turn` does whatever can be done now, and never raises."""
+
+    def __init__(
+        self,
+        *,
+        spec: RunSpec,
+        trusted: TrustedState,
+        observer: Observer,
+        voice: Voice,
+        ledger: Ledger,
+        blobs: KeptBlobs,
+        faults: FaultBook,
+        reaudit: Reaudit,
+        clock: Clock,
+    ) -> None:
+        self._spec, self._trusted, self._observer, self._voice = spec, trusted, observer, voice
+        self._ledger, self._blobs, self._faults = ledger, blobs, faults
+        self._reaudit, self._clock = reaudit, clock
+        self._strikes: Sequence[HeldStrike] = ()
+        self._attested: defaultdict[_Case, dict[str, Attestation]] = defaultdict(dict)  # by operator
+        self._refused: set[_Case] = set()
+        self._kept: set[str] = set()
+        self._seen_at: dict[object, int] = {}
+        self.audited: dict[tuple[str, int], bool] = {}  # whether a disputed strike's evidence holds
+
+    async def turn(self) -> None:
+        """One look: note faults, read what others attest, strike, lift."""
+        try:
+            await self._turn()
+        except (LedgerError, NodeError, TimeoutError, OSError) as error:
+            log.info("strikes.delayed", why=str(error) or type(error).__name__)
+
+    async def _turn(self) -> None:
+        self._faults.observe()
+        self._strikes = await self._ledger.strikes()
+        rows = await self._observer.read_rows([strikes_key(self._trusted.run)])
+        for row in rows:
+            await self._admit(row)
+        for case in list(self._attested):
+            if case.act == "strike" and self._own_operator() not in self._attested[case]:
+                await self._second(case)
+        for node, faults in self._due().items():
+            await self._propose(node, faults)
+        for held in self._strikes:
+            if held.outcome == "open" and held.counter_evidence is not None:
+                await self._answer_dispute(held)
+        for case, attestations in list(self._attested.items()):
+            await self._send(case, attestations)
+        await self._tidy()
+
+    async def _tidy(self) -> None:
+        """Evidence of what is over is not kept."""
+        wanted = {case.strike.evidence for case in self._attested}
+        wanted |= {held.strike.evidence for held in self._strikes if held.outcome == "open"}
+        if wanted != self._kept:
+            self._kept = wanted
+            await self._blobs.keep_only(wanted)
+
+    # -- who is due ----------------------------------------------------------------------------------------------
+
+    def _number(self, node: str) -> int:
+        return sum(held.strike.node == node for held in self._strikes)
+
+    def _dealt_with(self, node: str) -> int:
+        """Faults of steps up to this one were held against the node before, or could have been."""
+        before = [held.block for held in self._strikes if held.strike.node == node]
+        view = self._trusted.view
+        if not before or view is None:
+            return -1
+        committed = [step for step, commit in view.commits.items() if commit.block <= before[-1]]
+        return max(committed, default=0) + self._spec.training.async_level + 1
+
+    def _due(self) -> dict[str, list[ProvenFault]]:
+        """Nodes with enough faults, and these."""
+        found: dict[str, list[ProvenFault]] = {}
+        for node, faults in self._faults.by_node().items():
+            counted = [fault for fault in faults if fault.submission.step > self._dealt_with(node)]
+            if len(counted) >= self._spec.checks.strikes_to_eject and not self._trusted.is_ejected(node):
+                found[node] = counted[:MOST_FAULTS]
+        return found
+
+    def _wallet(self, node: str) -> str | None:
+        held = self._trusted.view.registrations.get(node) if self._trusted.view else None
+        return held.wallet if held else None
+
+    def _bench(self) -> Bench:
+        validators = [item.node for item in self._trusted.judges]
+        return Bench(self._trusted.run, self._spec.buckets, validators, self._trusted.quorum)
+
+    # -- attesting -----------------------------------------------------------------------------------------------
+
+    async def _propose(self, node: str, faults: Sequence[ProvenFault]) -> None:
+        """Make the case against a node, unless another validator has made it or is before us."""
+        number = self._number(node)
+        if any(
+            case.act == "strike" and (case.strike.node, case.strike.number) == (node, number) for case in self._attested
+        ):
+            return
+        if self._waited(("propose", node, number)) < self._rank(node, number) * STAGGER_MS:
+            return
+        items = [pack_item(fault.proof) for fault in faults]
+        blob = pack_evidence(run=self._trusted.run, node=node, number=number, faults=items)
+        holders = await self._blobs.put(blob)
+        strike = Strike(self._trusted.run, node, self._wallet(node), number, faults[0].reason, sha256(blob))
+        log.warning("strike.proposed", node=node, number=number, faults=len(items), evidence=strike.evidence)
+        await self._attest(_Case("strike", strike), len(blob), holders)
+
+    async def _second(self, case: _Case) -> None:
+        """Attest what another validator proposed, if the evidence holds."""
+        strike = case.strike
+        if case in self._refused or self._is_over(case) or not self._is_time(("fetch", case), FETCH_AGAIN_MS):
+            return
+        try:
+            blob = await self._blobs.get(strike.evidence)
+            found = check_evidence(
+                blob,
+                node=strike.node,
+                number=strike.number,
+                bench=self._bench(),
+                needed=self._spec.checks.strikes_to_eject,
+                after_step=self._dealt_with(strike.node),
+            )
+            if strike.reason not in {verdict.reason for _, verdicts in found for verdict in verdicts.values()}:
+                raise EvidenceRefused("the reason given is none of its faults'")
+        except EvidenceRefused as error:
+            self._refused.add(case)
+            log.warning("strike.refused", node=strike.node, number=strike.number, why=str(error))
+            return
+        except (TransportError, TimeoutError) as error:  # its author alone may have it: others' cases go on
+            log.info("evidence.unavailable", node=strike.node, why=str(error) or "no answer in time")
+            return
+        if strike.wallet == self._wallet(strike.node):
+            await self._attest(case, len(blob), ())
+
+    async def _attest(self, case: _Case, size: int, holders: Sequence[str]) -> None:
+        strike = case.strike
+        if case.act == "strike":
+            attestation = await self._ledger.attest_strike(strike)
+        else:
+            attestation = await self._ledger.attest_lift(strike.node, strike.number)
+        self._attested[case][attestation.operator] = attestation
+        row = StrikeRow(
+            run=strike.run,
+            act="strike" if case.act == "strike" else "lift",
+            node=strike.node,
+            wallet=strike.wallet or "",
+            number=strike.number,
+            reason=strike.reason,
+            evidence=strike.evidence,
+            size=size,
+            operator=attestation.operator,
+            signature=attestation.signature,
+        )
+        await self._voice.announce(row, relays=holders)
+        log.info(
+            f"strike.{'attested' if case.act == 'strike' else 'lift_attested'}", node=strike.node, number=strike.number
+        )
+
+    async def _admit(self, envelope: Envelope) -> None:
+        """Take over another validator's attestation, if it is one."""
+        try:
+            row = open_row(envelope, run=self._trusted.run, buckets=self._spec.buckets)
+        except Malformed:
+            return
+        operators = {item.node: item.operator.lower() for item in self._trusted.judges}
+        if not isinstance(row, StrikeRow) or operators.get(envelope.signer) != row.operator.lower():
+            return
+        strike = Strike(row.run, row.node, row.wallet or None, row.number, row.reason, row.evidence)
+        case, attestation = _Case(row.act, strike), Attestation(row.operator, row.signature)
+        if row.operator in self._attested.get(case, ()) or self._is_over(case) or row.number > self._number(row.node):
+            return
+        theirs = sum(row.operator in held for held in self._attested.values())
+        if theirs >= MOST_CASES or self._trusted.view is None or row.node not in self._trusted.view.registrations:
+            return
+        if await self._holds(case, attestation):
+            self._attested[case][row.operator] = attestation
+            await self._remember_place(case, relays_in(envelope.hint))
+
+    async def _holds(self, case: _Case, attestation: Attestation) -> bool:
+        if case.act == "strike":
+            return await self._ledger.check_strike_attestation(case.strike, attestation)
+        return await self._ledger.check_lift_attestation(case.strike.node, case.strike.number, attestation)
+
+    async def _remember_place(self, case: _Case, relays: Sequence[str]) -> None:
+        """Fetch the evidence while its author says where it is."""
+        try:
+            await self._blobs.get(case.strike.evidence, relays)
+        except (NodeError, TimeoutError) as error:
+            log.info("evidence.unavailable", node=case.strike.node, why=str(error) or "no answer in time")
+
+    def _own_operator(self) -> str:
+        return next((item.operator for item in self._trusted.judges if item.node == self._voice.node), "")
+
+    # -- disputes ------------------------------------------------------------------------------------------------
+
+    async def _answer_dispute(self, held: HeldStrike) -> None:
+        """Look at the evidence of a disputed strike once more, and say so if it does not hold."""
+        strike = held.strike
+        case = _Case("lift", strike)
+        if self._own_operator() in self._attested.get(case, ()):
+            return
+        if (strike.node, strike.number) not in self.audited:
+            holds = await self._look_again(strike)
+            if holds is None:
+                return
+            self.audited[(strike.node, strike.number)] = holds
+            log.info("strike.audited", node=strike.node, number=strike.number, holds=holds)
+        if not self.audited[(strike.node, strike.number)]:
+            await self._attest(case, 0, ())
+
+    async def _look_again(self, strike: Strike) -> bool | None:
+        """Whether so many faults are left that the strike is right; None while that cannot be said."""
+        if not self._is_time(("audit", strike), AUDIT_AGAIN_MS):
+            return None
+        needed = self._spec.checks.strikes_to_eject
+        blob = await self._blobs.get(strike.evidence)
+        answers = [await self._reaudit(row) for row in submission_rows(blob)]
+        if answers.count(True) >= needed:
+            return True
+        return False if answers.count(True) + answers.count(None) < needed else None
+
+    # -- sending -------------------------------------------------------------------------------------------------
+
+    def _is_over(self, case: _Case) -> bool:
+        """Whether the ledger has what is attested, or can take it no more."""
+        strike = case.strike
+        if case.act == "strike":
+            return strike.number < self._number(strike.node)
+        return not any(held.outcome == "open" and held.strike == strike for held in self._strikes)
+
+    async def _send(self, case: _Case, attestations: Mapping[str, Attestation]) -> None:
+        strike = case.strike
+        if self._is_over(case):
+            self._attested.pop(case, None)
+            return
+        operators = {item.operator for item in self._trusted.judges}
+        valid = [item for name, item in attestations.items() if name in operators]
+        waited = self._waited(("send", case))
+        if len(valid) < self._trusted.quorum or waited < self._rank(strike.node, strike.number) * STAGGER_MS:
+            return
+        if not self._is_time(("sent", case), RESEND_MS):
+            return
+        if case.act == "strike":
+            await self._ledger.strike(strike, valid[: self._trusted.quorum])
+            log.warning("node.ejected", node=strike.node, number=strike.number, evidence=strike.evidence)
+        else:
+            await self._ledger.lift(strike.node, strike.number, valid[: self._trusted.quorum])
+            log.warning("strike.lifted", node=strike.node, number=strike.number)
+
+    def _rank(self, node: str, number: int) -> int:
+        """This validator's place in the order for a strike."""
+        names = [item.node for item in self._trusted.judges]
+        order = sorted(names, key=lambda name: digest("strike-turn/1", node, number, name))
+        return order.index(self._voice.node) if self._voice.node in order else len(order)
+
+    def _is_time(self, what: tuple[object, ...], every: int) -> bool:
+        """Whether this was not done in the last `every` milliseconds; it is from now on."""
+        now, last = self._clock(), self._seen_at.get(what)
+        if last is not None and 0 <= now - last < every:
+            return False
+        self._seen_at[what] = now
+        return True
+
+    def _waited(self, what: tuple[object, ...]) -> int:
+        """Milliseconds since this was first asked."""
+        now = self._clock()
+        since = min(now, self._seen_at.get(what, now))
+        self._seen_at[what] = since
+        return now - since
