@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 import structlog
@@ -19,7 +20,7 @@ from roles.shardcast.manifest import check_manifest, manifest_digest, total_byte
 from roles.trainer.deltas import Deltas
 from roles.trainer.errors import CommitRefused, StateForked
 from roles.trainer.heads import HeadBoard
-from roles.trainer.journal import Journal
+from roles.trainer.journal import KEPT_CHECKPOINTS, Journal
 from roles.trusted import TrustedState
 
 log = structlog.get_logger()
@@ -28,6 +29,9 @@ PUT_TIMEOUT = 3600.0
 RETRY_SECONDS = 1.0
 LEDGER_TIMEOUT = 120.0
 FOUND_SECONDS = 0.25
+LOOK_SECONDS = 1.0
+UNDONE_BLOCKS = 2
+"""Blocks above that of a commit after which a view without it has lost it: the chain was re-organised."""
 SEEN_MS = 30_000
 """How long a commit that was sent, or refused, is looked for: the view of the ledger may lag behind what it took."""
 
@@ -66,6 +70,8 @@ class Publication:
         self._deltas = deltas
         self._queue: asyncio.Queue[tuple[int, bool]] = asyncio.Queue()
         self._uncommitted: CheckpointRow | None = None
+        self._blocks: dict[int, int] = {}  # our newest commits, and the blocks they were seen in
+        self._newest = (-1, False)
 
     def publish(self, step: int, *, final: bool) -> None:
         """A checkpoint and its manifest are on disk; send them."""
@@ -77,14 +83,46 @@ class Publication:
             self._voice.withdraw(self._uncommitted)
 
     async def run(self) -> None:
-        """Send one after another."""
+        """Send one after another; what a re-organised chain took back is sent again."""
         while True:
-            step, final = await self._queue.get()
+            step, final = await self._next()
             await self._send(step, final)
+            self._newest = (step, final)
             oldest_used = step - 2 * (self._trusted.spec.training.async_level + 1)
             await asyncio.to_thread(self._journal.prune, committed=step, used_from=oldest_used)
             if self._deltas is not None:
                 await asyncio.to_thread(self._deltas.prune)
+
+    async def _next(self) -> tuple[int, bool]:
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_SECONDS):
+                    return await self._queue.get()
+            await self._mend(self._newest[0] + 1)
+
+    async def _mend(self, before: int) -> bool:
+        """Commit again what the chain has lost of the steps before one (relays have it all); whether there was any."""
+        lost = self._first_lost()
+        if lost is None or lost >= before:
+            return False
+        log.warning("checkpoint.undone", step=lost)
+        for step in range(lost, before):
+            final = (step, True) == self._newest
+            self._blocks.pop(step, None)
+            self._blocks[step] = (await self._commit(step, self._digest_of(step), final)).block
+        return True
+
+    def _first_lost(self) -> int | None:
+        """The first of our commits that the chain does not hold any more, by a view that is newer than it."""
+        view = self._trusted.view
+        if view is None:
+            return None
+        gone = [
+            step
+            for step, block in self._blocks.items()
+            if step not in view.commits and view.head.number > block + UNDONE_BLOCKS
+        ]
+        return min(gone, default=None)
 
     async def _send(self, step: int, final: bool) -> None:
         row = self._journal.manifest(step)
@@ -107,6 +145,8 @@ class Publication:
         await self._voice.announce(self._uncommitted, relays=relays)
         commit = await self._commit(step, digest, final)
         self._uncommitted = None
+        self._blocks = {known: block for known, block in self._blocks.items() if known > step - KEPT_CHECKPOINTS}
+        self._blocks[step] = commit.block
         self._committed(step)
         log.info(
             "checkpoint.committed",
@@ -137,6 +177,8 @@ class Publication:
         outcome, said = Sending(), ""
         while True:
             try:
+                if await self._mend(step):
+                    outcome = Sending()  # it was refused for what was missing before it
                 async with asyncio.timeout(LEDGER_TIMEOUT):
                     found = await self._found(step, digest)
                     if found is not None:

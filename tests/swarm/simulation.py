@@ -8,6 +8,7 @@ any moment and started again on it, or on an empty one.
 from __future__ import annotations
 
 import asyncio
+import copy
 import shutil
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -29,7 +30,8 @@ from dht.records import Publisher
 from dht.rows import Outcome
 from ledger.errors import LedgerUnavailable
 from ledger.memory import MemoryChain, MemoryLedger
-from ledger.records import Commit, Operator
+from ledger.model import RegistryModel
+from ledger.records import Block, Commit, Operator
 from ledger.wallet import address_of, new_key, sign_registration
 from roles.announce import Voice
 from roles.compute import ComputeThread
@@ -61,6 +63,7 @@ from roles.trainer.journal import Journal
 from roles.trainer.stepping import STATE_EVERY
 from roles.trusted import TrustedState
 from roles.validator import Validator
+from roles.verification import CHECKS, Check
 from roles.worker import Worker
 from tests.swarm.auto_validator import AutoValidator
 from tests.swarm.even_task import EvenTask
@@ -76,6 +79,10 @@ FAST_TRAINING = TrainingSpec(
 )
 FAST_SAMPLING = SamplingSpec(max_tokens=8, max_prompt_tokens=16, group_size=6, groups_per_submission=2)
 FAST_CHECKS = CheckSpec(topk=16, chunk=8)
+
+
+Moment = tuple[list[Block], RegistryModel]
+"""Blocks of the chain, and what they add up to."""
 
 
 class Actor(Protocol):
@@ -178,6 +185,7 @@ class SimNode:
     has_no_ledger: bool = False  # its end-points do not answer; everybody else's do
     faults: Faults = field(default_factory=Faults)
     engine: Callable[[Engine], Engine] = lambda engine: engine
+    checks: Sequence[Check] = CHECKS  # of a validator
     task: asyncio.Task[None] | None = None
     actor: Actor | None = None
     trusted: TrustedState | None = None
@@ -264,6 +272,16 @@ class SimulatedSwarm:
                         await swarm.kill(node)
                     beside.cancel()
             await swarm._http.aclose()
+
+    def moment(self) -> Moment:
+        """The chain as it is now, to go back to."""
+        return list(self.chain.blocks), copy.deepcopy(self.chain.model)
+
+    def reorganise(self, past: Moment) -> None:
+        """Take back every block since that moment, with all that was sent in them; others take their place."""
+        lost = self.chain.head.number - past[0][-1].number
+        self.chain.blocks, self.chain.model = past
+        self.chain.mine(lost + 1, seconds=2)
 
     def commits(self) -> Sequence[Commit]:
         """Checkpoints committed so far."""
@@ -454,6 +472,7 @@ class SimulatedSwarm:
             state=node.folder / "state",
             clock=self.network.clock,
             compute=compute,
+            checks=node.checks,
         )
 
     def _trainer(

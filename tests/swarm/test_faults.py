@@ -94,6 +94,20 @@ async def test_ledger__down_for_a_while(tmp_path: Path) -> None:
         assert [commit.step for commit in swarm.commits()] == [0, 1, 2, 3]
 
 
+async def test_ledger__reorganised_commits_are_made_again(tmp_path: Path) -> None:
+    """The chain loses two checkpoints; they are committed again, as they were, before the next."""
+    async with SimulatedSwarm.open(tmp_path, auto=True) as swarm:
+        await swarm.events.wait("checkpoint.committed", step=0)
+        past = swarm.moment()
+        await swarm.events.wait("checkpoint.committed", step=2)
+        lost = [commit.manifest for commit in swarm.commits()][1:]
+        swarm.reorganise(past)
+        await swarm.events.wait("checkpoint.undone", step=1)
+        await swarm.events.wait("run.ended")
+        assert [commit.step for commit in swarm.commits()] == [0, 1, 2, 3, 4]
+        assert [commit.manifest for commit in swarm.commits()][1 : 1 + len(lost)] == lost
+
+
 async def test_ledger__some_nodes_see_blocks_late(tmp_path: Path) -> None:
     async with SimulatedSwarm.open(tmp_path, training=SHORT, prepare=_late_views) as swarm:
         await swarm.events.wait("run.ended")
