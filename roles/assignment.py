@@ -7,6 +7,7 @@ language (docs/protocol.md).
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dht.encoding import digest, pack
@@ -17,11 +18,13 @@ TWO_63 = 2**63
 
 @dataclass(frozen=True, slots=True)
 class GroupAssignment:
-    """One prompt of a submission and a sampling seed (63 bits) for each of its completions."""
+    """One prompt of a submission, a sampling seed (63 bits) for each of its completions, and, where the run sets them, how
+    many tokens they should have."""
 
     group: int
     problem: int
     seeds: tuple[int, ...]
+    target: int | None = None
 
 
 def compute_beacon(manifest: str, block_hash: str) -> str:
@@ -52,13 +55,16 @@ def is_admitted(seed: str, share: int) -> bool:
     return draw(seed, "admit", 0) < share
 
 
-def assigned_groups(seed: str, *, problems: int, groups: int, group_size: int) -> tuple[GroupAssignment, ...]:
-    """Prompts (with replacement, below `problems`) and sampling seeds of one index."""
+def assigned_groups(
+    seed: str, *, problems: int, groups: int, group_size: int, targets: Sequence[int] = ()
+) -> tuple[GroupAssignment, ...]:
+    """Prompts (with replacement, below `problems`), sampling seeds and length targets of one index."""
     return tuple(
         GroupAssignment(
             group=group,
             problem=draw(seed, "prompt", group, problems),
             seeds=tuple(draw(seed, "sample", group * group_size + i, TWO_63) for i in range(group_size)),
+            target=targets[draw(seed, "length", group, len(targets))] if targets else None,
         )
         for group in range(groups)
     )

@@ -55,6 +55,18 @@ class TaskSpec(Message):
     weight: Annotated[int, Field(ge=1, le=1000)] = 1  # share of the problems, beside the other tasks
 
 
+class LengthSpec(Message):
+    """How long an answer should be: a target for each prompt, drawn from the assignment's seed, told in the prompt, and
+    counted in the reward (INTELLECT-2, section 3.1.2)."""
+
+    targets: Annotated[tuple[Annotated[int, Field(ge=1, le=1_000_000)], ...], Field(min_length=1, max_length=64)]
+    alpha: Decimal = "0.0003"
+    mode: Literal["exact", "max", "clip"] = "exact"
+    suffix: Annotated[str, Field(max_length=1024, pattern=r"\{target\}")] = (
+        "\n\nThink for {target} tokens before giving a response."
+    )
+
+
 class SamplingSpec(Message):
     """How completions are drawn."""
 
@@ -208,6 +220,7 @@ class RunSpec(Message):
     name: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$")]
     model: ModelSpec
     tasks: Annotated[tuple[TaskSpec, ...], Field(min_length=1, max_length=16)]
+    length: LengthSpec | None = None
     sampling: SamplingSpec = SamplingSpec()
     training: TrainingSpec = TrainingSpec()
     checks: CheckSpec = CheckSpec()

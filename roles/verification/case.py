@@ -18,6 +18,7 @@ from roles.rollouts.schema import RolloutFile, RolloutLimits
 from roles.rules import Reason, Reject
 from roles.spec import RunSpec
 from roles.tasks import Task
+from roles.tasks.asking import Asking
 from roles.toploc.proof import proof_bytes
 from roles.toploc.sampling_check import Margins, margins
 from roles.toploc.verify import ProofStatistics
@@ -34,6 +35,7 @@ class Expected:
     group: int
     problem: int
     seed: int
+    target: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,11 @@ class Means:
     duplicates: DuplicateIndex
     read: Reader
     monotonic: Callable[[], float] = time.monotonic
+
+    @property
+    def asking(self) -> Asking:
+        """The task under the run's length rule."""
+        return Asking(self.task, self.spec.length)
 
     def settings(self) -> SamplingSettings:
         """The spec's sampling, as the engine takes it."""
@@ -108,8 +115,9 @@ class Case:
             problems=self.means.task.size,
             groups=sampling.groups_per_submission,
             group_size=sampling.group_size,
+            targets=self.means.asking.targets,
         )
-        return tuple(Expected(item.group, item.problem, seed) for item in groups for seed in item.seeds)
+        return tuple(Expected(item.group, item.problem, seed, item.target) for item in groups for seed in item.seeds)
 
     @cached_property
     def prefill(self) -> list[Prefill]:

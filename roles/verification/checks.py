@@ -56,7 +56,7 @@ def check_schema(case: Case) -> None:
 
 
 def check_bounds(case: Case) -> None:
-    """As many rows as signed, the run's temperature, no target this task does not set, log-probabilities not positive."""
+    """As many rows as signed, the run's temperature, log-probabilities not positive."""
     rows = case.file.rows
     if len(rows) != case.submission.completions:
         raise Reject(Reason.BOUNDS, f"{len(rows)} completions")
@@ -64,8 +64,6 @@ def check_bounds(case: Case) -> None:
     for number, row in enumerate(rows):
         if row.temperature != temperature:
             raise Reject(Reason.BOUNDS, f"temperature of row {number}")
-        if row.target_length is not None:
-            raise Reject(Reason.BOUNDS, f"target length of row {number}")
         if row.output_logprobs and max(row.output_logprobs) > LOGPROB_SLACK:
             raise Reject(Reason.BOUNDS, f"log-probability of row {number}")
 
@@ -85,19 +83,20 @@ def check_identity(case: Case) -> None:
 
 
 def check_problems(case: Case) -> None:
-    """Every row answers the assigned problem."""
+    """Every row answers the assigned problem, under the assigned length target."""
     for number, (row, expected) in enumerate(zip(case.file.rows, case.expected, strict=False)):
-        if (row.group, row.problem_id) != (expected.group, expected.problem):
+        if (row.group, row.problem_id, row.target_length) != (expected.group, expected.problem, expected.target):
             raise Reject(Reason.WRONG_PROBLEM, f"row {number}")
 
 
 def check_prompts(case: Case) -> None:
     """Every prompt is the assigned problem's text, in tokens; nothing is computed on a prompt of the file's choosing."""
-    prompts: dict[int, tuple[int, ...]] = {}
+    prompts: dict[tuple[int, int | None], tuple[int, ...]] = {}
     for number, row in enumerate(case.file.rows):
-        if row.problem_id not in prompts:
-            prompts[row.problem_id] = case.means.engine.encode(case.means.task.prompt(row.problem_id))
-        if row.prompt != prompts[row.problem_id]:
+        asked = (row.problem_id, row.target_length)
+        if asked not in prompts:
+            prompts[asked] = case.means.engine.encode(case.means.asking.prompt(*asked))
+        if row.prompt != prompts[asked]:
             raise Reject(Reason.WRONG_PROMPT, f"row {number}")
 
 
@@ -124,7 +123,9 @@ def check_rewards(case: Case) -> None:
 def _score(case: Case, row: RolloutRow) -> float | None:
     """None where nobody can tell and nothing is claimed."""
     try:
-        return float(np.float32(case.means.task.score(row.problem_id, case.means.engine.decode(row.output))))
+        text = case.means.engine.decode(row.output)
+        reward = case.means.asking.reward(row.problem_id, row.target_length, text, length=len(row.output))
+        return float(np.float32(reward))
     except Undecided as error:
         if row.reward == 0.0:
             return None

@@ -16,6 +16,7 @@ from roles.inference.engine import Completion, Engine, Request, SamplingSettings
 from roles.messages import Submission
 from roles.rollouts.schema import RolloutFile, RolloutRow, write_rollouts
 from roles.spec import RunSpec
+from roles.tasks.asking import Asking
 from roles.tasks.task import Task, Undecided
 from roles.toploc.proof import build_proofs
 
@@ -70,7 +71,7 @@ class Generator:
 
     def __init__(self, spec: RunSpec, *, node: str, engine: Engine, task: Task) -> None:
         self._spec, self._run, self._node = spec, spec.run_id, node
-        self._engine, self._task = engine, task
+        self._engine, self._asking = engine, Asking(task, spec.length)
         self._settings = sampling_settings(spec)
         self.loaded: HeldPolicy | None = None
 
@@ -85,7 +86,7 @@ class Generator:
         if policy is None:
             raise ValueError("load a checkpoint first")
         groups = self._assigned(ticket)
-        prompts = [self._engine.encode(self._task.prompt(group.problem)) for group in groups]
+        prompts = [self._engine.encode(self._asking.prompt(group.problem, group.target)) for group in groups]
         requests = [
             Request(prompt, seed) for prompt, group in zip(prompts, groups, strict=True) for seed in group.seeds
         ]
@@ -96,9 +97,10 @@ class Generator:
         sampling = self._spec.sampling
         return assigned_groups(
             ticket.seed,
-            problems=self._task.size,
+            problems=self._asking.task.size,
             groups=sampling.groups_per_submission,
             group_size=sampling.group_size,
+            targets=self._asking.targets,
         )
 
     def _rows(
@@ -113,7 +115,8 @@ class Generator:
                 problem_id=group.problem,
                 prompt=request.prompt,
                 output=completion.tokens,
-                reward=self._score(group.problem, completion.tokens),
+                reward=self._reward(group, completion.tokens),
+                target_length=group.target,
                 seed=request.seed,
                 temperature=self._settings.temperature,
                 finish=completion.finish,
@@ -123,10 +126,10 @@ class Generator:
             for group, request, completion, proof in zip(owners, requests, completions, proofs, strict=True)
         )
 
-    def _score(self, problem: int, tokens: Sequence[int]) -> float:
+    def _reward(self, group: GroupAssignment, tokens: Sequence[int]) -> float:
         """A score that nobody can find out in time earns nothing, and costs nobody else anything."""
         try:
-            return self._task.score(problem, self._engine.decode(tokens))
+            return self._asking.reward(group.problem, group.target, self._engine.decode(tokens), length=len(tokens))
         except Undecided:
             return 0.0
 

@@ -1,0 +1,75 @@
+"""What a group is asked, and what its completions are worth: the task, and the length that the run asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from roles.tasks.task import Task
+
+CLIP_MIDDLE = 0.5
+"""Worth of a right answer that has exactly its length, when the length is clipped."""
+
+
+class LengthRule(Protocol):
+    """Targets and what missing them costs, as a run spec has it."""
+
+    @property
+    def targets(self) -> Sequence[int]: ...
+
+    @property
+    def alpha(self) -> str: ...
+
+    @property
+    def mode(self) -> str: ...
+
+    @property
+    def suffix(self) -> str: ...
+
+
+def exact(score: float, *, target: int, length: int, alpha: float) -> float:
+    """`score - alpha |target - length|`: what INTELLECT-2 trained with."""
+    return score - alpha * abs(target - length)
+
+
+def at_most(score: float, *, target: int, length: int, alpha: float) -> float:
+    """`score clip(alpha (target - length) + 0.5, 0, 1)`: longer than told is worth less, shorter more (L1-Max)."""
+    return score * min(1.0, max(0.0, alpha * (target - length) + CLIP_MIDDLE))
+
+
+def cut_off(score: float, *, target: int, length: int, alpha: float) -> float:
+    """`score`, and nothing past the target."""
+    return score if length <= target else 0.0
+
+
+MODES: Mapping[str, Callable[..., float]] = {"exact": exact, "max": at_most, "clip": cut_off}
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """A task under a run's length rule, or without one."""
+
+    task: Task
+    length: LengthRule | None = None
+
+    @property
+    def targets(self) -> Sequence[int]:
+        """Lengths to draw from; none where the run does not set any."""
+        return self.length.targets if self.length else ()
+
+    def prompt(self, problem: int, target: int | None) -> str:
+        """What the policy is shown. Raises IndexError for a problem that there is not."""
+        text = self.task.prompt(problem)
+        return (
+            text
+            if self.length is None or target is None
+            else text + self.length.suffix.replace("{target}", str(target))
+        )
+
+    def reward(self, problem: int, target: int | None, text: str, *, length: int) -> float:
+        """What a completion of `length` tokens is worth. Raises what the task's scorer raises."""
+        score = self.task.score(problem, text)
+        if self.length is None or target is None:
+            return score
+        return MODES[self.length.mode](score, target=target, length=length, alpha=float(self.length.alpha))
