@@ -7,6 +7,7 @@ import configparser
 import contextlib
 import fnmatch
 import importlib.util
+import itertools
 import os
 import re
 import shlex
@@ -28,6 +29,7 @@ _FENCED = re.compile(r"^( *)```[a-z]*\n(.*?)^\1```", re.M | re.S)
 _INLINE = re.compile(r"`([^`\n]+(?:\n[^`\n]+)?)`")
 _PLACEHOLDERS = {"N": "1", "FOLDER": "folder", "WORD": "word"}
 ACTIONS = ("new", "show", "create", "link", "bash", "zsh", "fish")
+SHELL = (">", "|", "&&", "&")
 UNITS = sorted((ROOT / "deploy").glob("*.service"))
 
 
@@ -38,7 +40,7 @@ def commands_in(text: str) -> Iterator[list[str]]:
     spans = [" ".join(found[1].split()) for found in _INLINE.finditer(_FENCED.sub("", text))]
     for line in (*lines, *spans):
         with contextlib.suppress(ValueError):  # prose with an apostrophe
-            words = shlex.split(line, comments=True)
+            words = list(itertools.takewhile(lambda word: word not in SHELL, shlex.split(line, comments=True)))
             while words and re.match(r"^[A-Z_]+=", words[0]):
                 words = words[1:]
             if words and Path(words[0]).name == PROGRAM:
