@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dht.envelope import from_bytes
 from ledger.client import LedgerClient
 from ledger.records import FinalRoot
-from node.contributions import Contributions, leaves_of, read_final
+from node.contributions import Contributions, read_final, worker_units
 from node.status.story import Story
 from roles.messages import ROW_RULES, Submission, open_row
 from roles.spec import RunSpec
@@ -42,7 +42,7 @@ class Credits:
         if not roots or roots[-1].epoch <= self._epoch:
             return
         root, body = await read_final(ledger, get)
-        final = {(leaf.node, leaf.wallet): leaf.units for leaf in leaves_of(body)} if body else {}
+        final = worker_units(body) if body else {}
         registrations = await ledger.registrations()
         claims = {node: item.claimed for node, item in registrations.items() if item.claimed}
         totals = Contributions(root, final, {}, claims).by_wallet()
