@@ -213,7 +213,9 @@ class Relay:
         self._rested[digest] = time.monotonic() + RETRY_PULL
         try:
             envelope = await link.receive_manifest(relay, digest)
-            await self.shelf.add(self._fence.check_parcel(self.shelf.catalogue.check(envelope)))
+            kept = self._fence.check_parcel(self.shelf.catalogue.check(envelope))
+            await self._fetch_deltas(link, relay, digest)  # first: pulling begins once the manifest is there
+            await self.shelf.add(kept)
         except StaleCheckpoint:
             self._rested[digest] = float("inf")
             return True
@@ -222,7 +224,6 @@ class Relay:
             return False
         self._rested.pop(digest, None)
         self._hints[digest] = (relay.node,)
-        await self._fetch_deltas(link, relay, digest)
         self._news.set()
         return True
 

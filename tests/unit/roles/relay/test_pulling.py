@@ -16,6 +16,7 @@ from roles.messages import CheckpointRow, checkpoints_key, place_of, subkey_for
 from roles.shardcast.grants import hint_of
 from roles.shardcast.link import RelayInfo
 from roles.shardcast.manifest import manifest_digest
+from tests.unit.roles.shardcast.line import make_line
 from tests.unit.roles.shardcast.network import (
     RUN,
     TRAINER,
@@ -95,6 +96,23 @@ async def test_run__relay_that_only_got_the_manifest_pulls_the_shards(tmp_path: 
     async with running_network(tmp_path, relays=3) as network, pulling(network):
         await network.client(TRAINER).put_checkpoint(make_envelope(folder), folder)
         await wait_until(lambda: [held(network, relay, digest) for relay in range(3)] == [5, 5, 5])
+
+
+async def test_run__row_of_a_checkpoint_whose_base_it_holds_is_pulled_as_a_delta(tmp_path: Path) -> None:
+    line, rows = make_line(tmp_path / "line", steps=2), Rows()
+    async with running_network(tmp_path, relays=1) as network:
+        holder = network.infos[0]
+        trainer = network.client(TRAINER, relays=lambda: (holder,))  # the other one is never offered anything
+        await network.add_relay(read=rows)
+        async with pulling(network):
+            await trainer.put_checkpoint(line.rows[0], line.folders[0])
+            rows.rows.append(make_row(line.digest(0), step=0, relays=[holder.node]))
+            await wait_until(lambda: held(network, 1, line.digest(0)) == 7)
+            pulled = network.relays[1].counters.bytes_pulled
+            await trainer.put_checkpoint(line.rows[1], line.folders[1], delta=line.delta(1), whole=False)
+            rows.rows.append(make_row(line.digest(1), relays=[holder.node]))
+            await wait_until(lambda: held(network, 1, line.digest(1)) == 7)
+        assert network.relays[1].counters.bytes_pulled - pulled == (line.root / "delta-0-1/delta").stat().st_size
 
 
 async def test_run__serves_shards_while_it_pulls_wgt_02(tmp_path: Path) -> None:
