@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from node.status.tables import Row, Tables
+from roles.rules import SENTENCES, Reason
 
 Event = Mapping[str, Any]
 TABLE = "submission"
@@ -98,4 +99,12 @@ class Submissions:
         if before == "accepted" or before == outcome:
             return
         fields |= {"outcome": outcome, "reason": reason, "decided": at}
+        if why := sentence_of(reason):
+            fields["why"] = why
         self._tell({**held, **fields}, before, outcome)
+
+
+def sentence_of(reason: str) -> str:
+    """What a reason means; empty for one that this version does not know."""
+    known = Reason.__members__.get(reason.upper())
+    return SENTENCES.get(known, "") if known is not None else ""

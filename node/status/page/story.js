@@ -92,7 +92,7 @@ export class StoryView {
 
 function verdict(row, quorum) {
   if (row.outcome === "accepted") return entry("Accepted", `${clock(row.decided)}${quorum ? `; a quorum of ${quorum} agrees` : ""}`, "good");
-  if (row.outcome === "refused") return entry(`Refused: ${words(row.reason)}`, `${clock(row.decided)}${quorum ? `; a quorum of ${quorum} refuses` : ""}`, "bad");
+  if (row.outcome === "refused") return entry(`Refused: ${words(row.reason)}`, `${row.why ? `${row.why}; ` : ""}${clock(row.decided)}${quorum ? `; a quorum of ${quorum} refuses` : ""}`, "bad");
   if (row.outcome === "dropped" || row.outcome === "unjudged") return entry(row.outcome === "dropped" ? "Given up" : "No verdict came in time", words(row.reason), "bad");
   return entry("Waiting for verdicts", quorum ? `${(row.votes ?? []).length} of the ${quorum} that decide` : "", "open");
 }

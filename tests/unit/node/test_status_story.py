@@ -13,7 +13,9 @@ import pytest
 from node.status.metrics import format_metrics, read_daemon_metrics
 from node.status.stages import STAGES, span_of
 from node.status.story import Story
+from node.status.submissions import sentence_of
 from node.status.tables import Tables
+from roles.rules import Reason
 from tests.browser.told import Network, told_network
 
 ROOT = Path(__file__).parents[3]
@@ -85,6 +87,11 @@ def test_take__quorum_refuses_with_the_reason__ux_01() -> None:
     assert (row["outcome"], row["reason"]) == ("refused", "sampling")
     assert (node(network.story, "worker-1")["refused"], node(network.story, "worker-1")["faults"]) == (1, 1)
     assert network.story.tables.get("reason", "sampling") == {"count": 1}
+
+
+def test_sentence_of__every_reason_has_one() -> None:
+    assert all(sentence_of(reason.name.lower()) for reason in Reason)
+    assert sentence_of("of a later version") == ""
 
 
 def test_take__one_verdict_decides_nothing() -> None:
