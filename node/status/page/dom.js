@@ -82,7 +82,15 @@ export function number(value) {
 export const clock = (ts) => (ts ? new Date(ts * 1000).toLocaleTimeString("en-GB") : "");
 export const shorten = (text, left = 8, right = 4) =>
   text && text.length > left + right + 2 ? `${text.slice(0, left)}…${text.slice(-right)}` : text || "";
-export const share = (part, whole_) => (whole_ ? `${Math.round((100 * part) / whole_)}%` : "–");
+
+/** A part of a whole in percent; what is not all is never called all, nor what is some nothing. */
+export function share(part, all) {
+  if (!all) return "–";
+  const percent = Math.round((100 * part) / all);
+  if (percent === 0 && part) return "<1%";
+  return percent === 100 && part < all ? ">99%" : `${percent}%`;
+}
+
 export const words = (reason) => String(reason || "").replaceAll("_", " ");
 
 export function bytes(count) {
