@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any
 
@@ -19,7 +19,7 @@ from dht.directory import HivemindDirectory
 from dht.envelope import Envelope
 from dht.errors import NodeError, TransportError
 from dht.identity import NodeKey
-from dht.peers import check_transport
+from dht.peers import PeerInfo, check_transport
 from dht.records import Publisher, unix_ms
 from ledger.errors import LedgerError
 from node import __version__
@@ -57,6 +57,7 @@ log = structlog.get_logger()
 
 LIMITS = {kind: ROW_RULES[kind].max_bytes for kind in DHT_KINDS}
 LIFETIMES = {kind: ROW_RULES[kind].lifetime for kind in DHT_KINDS}
+PEERS_LISTED = 64
 Build = Callable[[Parts], Awaitable[Actor]]
 
 
@@ -328,7 +329,29 @@ class Node:
         }
         if parts is not None:
             known |= _status_of_run(parts)
-        return known | {"events": dict(self._events.counts), "recent": list(self._events.recent)}
+        return known | {
+            "known_peers": _list_peers(directory.peers()) if directory else [],
+            "events": dict(self._events.counts),
+            "recent": list(self._events.recent),
+        }
+
+
+def _list_peers(peers: Sequence[PeerInfo]) -> list[dict[str, Any]]:
+    """Peers for people and `doctor` (BOOT-11): those connected first, then those that answered last. Plain values."""
+    ordered = sorted(peers, key=lambda peer: (not peer.is_connected, -(peer.last_seen or 0.0), peer.node))
+    return [
+        {
+            "node": peer.node,
+            "addresses": list(peer.addresses[:4]),
+            "connected": peer.is_connected,
+            "round_trip": peer.round_trip,
+            "skew": peer.skew,
+            "reaches_us": peer.reaches_us,
+            "failures": peer.failures,
+            "last_error": peer.last_error[:120],
+        }
+        for peer in ordered[:PEERS_LISTED]
+    ]
 
 
 def _status_of_run(parts: Parts) -> dict[str, Any]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from dht.errors import Malformed
 from dht.p2p import StartError, reserved_ports
@@ -26,7 +27,7 @@ def examine_ports(config: NodeConfig) -> Iterator[Finding]:
         yield check_port("HTTP port", config.host, config.http_port, flag="--http-port", config=config)
     yield check_port("status port", "127.0.0.1", config.status_port, flag="--status-port", config=config)
     if config.role != "worker":
-        yield check_announced(config)
+        yield check_reached(config, _known_peers(config)) or check_announced(config)
 
 
 def check_port(check: str, host: str, port: int, *, flag: str, config: NodeConfig) -> Finding:
@@ -70,6 +71,29 @@ def check_announced(config: NodeConfig) -> Finding:
             "reachable", "the port changes at every start", "name one and open it in the firewall: --port 4001"
         )
     return ok("reachable", f"{', '.join(config.announce) or 'the addresses of the network cards'} are announced")
+
+
+def check_reached(config: NodeConfig, peers: Sequence[Mapping[str, Any]]) -> Finding | None:
+    """Whether peers of the running node could dial it back (BOOT-08, BOOT-17); None when none has tried."""
+    tried = [peer for peer in peers if peer.get("reaches_us") is not None]
+    if not tried:
+        return None
+    reached = sum(bool(peer["reaches_us"]) for peer in tried)
+    said = f"{reached} of {len(tried)} peers could dial this node back"
+    if reached:
+        return ok("reachable", said)
+    port = config.port or "the DHT's port"
+    return warning(
+        "reachable", said, f"open TCP {port} in the firewall and router, and announce the outside address: --announce"
+    )
+
+
+def _known_peers(config: NodeConfig) -> Sequence[Mapping[str, Any]]:
+    """What the node of this data folder, if it runs, knows of its peers."""
+    try:
+        return [peer for peer in read_status(config.home).get("known_peers", ()) if isinstance(peer, dict)]
+    except ConfigError:
+        return ()
 
 
 def _is_private(host: str) -> bool:

@@ -41,7 +41,7 @@ from node.doctor.machine import (
     examine_machine,
 )
 from node.doctor.network import LARGEST_SKEW, SKEW_SECONDS, judge_clock, judge_seed, plain_cause
-from node.doctor.ports import check_announced, check_port
+from node.doctor.ports import check_announced, check_port, check_reached
 from node.doctor.run import SOFTWARE, judge_hardware, judge_place, judge_software, judge_tasks
 from roles.messages import MESSAGE_VERSION, NodeRecord
 from roles.requirements import GB, Hardware
@@ -245,6 +245,23 @@ def test_check_port__free_and_taken__boot_12(tmp_path: Path) -> None:
 )
 def test_check_announced__boot_08(changes: dict[str, Any], state: State, tmp_path: Path) -> None:
     check(check_announced(settings(tmp_path, role="relay", **changes)), state)
+
+
+@pytest.mark.parametrize(
+    ("answers", "state"),
+    [
+        ([True, False], State.OK),
+        ([False, False], State.WARNING),
+        ([None, False], State.WARNING),
+        ([None], None),
+        ([], None),
+    ],
+)
+def test_check_reached__peers_that_tried_to_dial_back__boot_08_boot_17(
+    answers: list[bool | None], state: State | None, tmp_path: Path
+) -> None:
+    found = check_reached(settings(tmp_path, role="relay"), [{"reaches_us": answer} for answer in answers])
+    assert (found and found.state) == state
 
 
 # -- network ----------------------------------------------------------------------------------------------------------
