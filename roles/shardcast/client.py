@@ -291,8 +291,7 @@ class RelayClient:
                 await self._shortcuts.take(hint, assembly, base=base, relays=relays, fetched=fetched)
         except (NodeError, OSError) as error:
             log.info("delta.unused", manifest=assembly.digest, reason=str(error))
-        finally:
-            await asyncio.to_thread(shutil.rmtree, assembly.scratch, ignore_errors=True)
+        await asyncio.to_thread(shutil.rmtree, assembly.scratch, ignore_errors=True)  # who is stopped goes on there
 
     async def _step_over(
         self, hint: DeltaHint, scratch: Path, *, base: Path, relays: Sequence[NodeId], fetched: Fetched

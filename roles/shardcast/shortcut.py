@@ -32,6 +32,8 @@ log = structlog.get_logger("shardcast")
 ASKED = 3
 """Relays asked for deltas."""
 LOOK_SECONDS = 2.0
+PATIENCE = 10.0
+"""Seconds for a delta on top of its bytes at the slowest pace: it may be listed before it is sent."""
 LONGEST_CHAIN = 4
 """Deltas applied one after the other: relays keep five checkpoints, so there are no more."""
 
@@ -149,8 +151,11 @@ class Shortcuts:
             raise TransportError("another process of this machine fetches that delta")
         gatherer = ShardGatherer(self._link, parcel.layout, parcel.writer, digest=parcel.digest, hints=relays)
         try:
-            await gatherer.gather(tuple(parcel.missing))
+            async with asyncio.timeout(PATIENCE + row.size / self._link.limits.slowest):
+                await gatherer.gather(tuple(parcel.missing))
             return await asyncio.to_thread(parcel.finish)
+        except TimeoutError as error:
+            raise TransportError("relays do not give the delta in time") from error
         finally:
             fetched.delta += sum(gatherer.served.values())
             fetched.by_relay += gatherer.served
