@@ -33,11 +33,21 @@ GROUPS = {
     "take part": {
         "status": "what the node on this machine does",
         "contributions": "what a wallet or node has earned",
+        "claim": "have it paid",
+        "stake": "put coins behind a node",
+        "unbond": "begin to take them back",
+        "withdraw": "have them paid back",
+        "strike": "list, answer or close a strike",
     },
     "look at runs": {
         "runs": "list the runs of a ledger",
         "nodes": "who takes part in a run, and how well each has done",
-        "run": "create a training run, or show one",
+        "run": "create a training run, show it, fund it, rule it",
+        "audit": "re-check a run from its public records alone",
+    },
+    "models and tasks": {
+        "eval": "how often a checkpoint passes a task, and whether another does better",
+        "filter": "the problems of a data set that a model can learn from",
     },
     "the program": {
         "config": "show every setting and where its value comes from",

@@ -62,11 +62,20 @@ def read_data(digest: str, folder: Path | None) -> bytes:
 
 def parse_problems(data: bytes, *, right: str = "answer") -> tuple[Problem, ...]:
     """Problems in the order of the file; `right` is the field that holds what is right. Raises TaskError."""
-    rows = _parquet_rows(data) if data[:4] == b"PAR1" else _json_rows(data)
-    problems = tuple(_problem(row, number, right) for number, row in enumerate(rows, 1))
+    problems = tuple(_problem(row, number, right) for number, row in enumerate(read_rows(data), 1))
     if not problems:
         raise TaskError("the data set is empty")
     return problems
+
+
+def read_rows(data: bytes) -> Iterable[Any]:
+    """The rows of a data set as they are. Raises TaskError for bytes that are none."""
+    return _parquet_rows(data) if data[:4] == b"PAR1" else _json_rows(data)
+
+
+def row_line(row: Any) -> str:
+    """A row as a line of JSON."""
+    return json.dumps(row, ensure_ascii=False, default=str)
 
 
 def _problem(row: Any, number: int, right: str) -> Problem:

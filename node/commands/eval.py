@@ -1,0 +1,119 @@
+"""`intellect-node eval`: how often a checkpoint passes a task, with confidence intervals; and whether another does better."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from node.parsing import Parser, print_line
+
+if TYPE_CHECKING:
+    import argparse
+
+    from node.evaluation.figures import Table
+
+EXAMPLES = """\
+  intellect-node eval CHECKPOINT --task arithmetic --problems 200
+  intellect-node eval CHECKPOINT --task maths --file problems.jsonl --samples 8 --k 1,8
+  intellect-node eval BASE --against TRAINED --task reasoning-gym --set dataset=chain_sum --set size=500
+
+The same command gives the same figures. With --keep FILE a killed one goes on where it was.
+"""
+
+
+def main(words: Sequence[str]) -> int:
+    """Run the command."""
+    parser = Parser(
+        "intellect-node eval", "Sample a checkpoint on a task and say how often it passes.", examples=EXAMPLES
+    )
+    parser.add_argument("checkpoint", type=Path, help="folder with config.json, tokenizer and *.safetensors")
+    parser.add_argument("--against", type=Path, help="another checkpoint: is it better, problem by problem?")
+    parser.add_argument("--k", default="1", help="for pass@k, such as 1,4,8 (at most --samples)")
+    parser.add_argument("--json", action="store_true", help="the figures as JSON")
+    from node.evaluation.setting import add_sampling_flags
+
+    add_sampling_flags(parser, samples=4)
+    options = parser.parse_args(words)
+    ks = _ks(options.k, options.samples)
+    first = _sample(options, options.checkpoint, name="")
+    tables = {"checkpoint": first}
+    if options.against is not None:
+        tables["against"] = _sample(options, options.against, name=".against")
+    report = _report(tables, ks)
+    print_line(json.dumps(report, indent=2) if options.json else _say(report, options))
+    return 0
+
+
+def _sample(options: argparse.Namespace, checkpoint: Path, *, name: str) -> Table:
+    import tempfile
+
+    from node.evaluation.sampling import Scores, run_plan
+    from node.evaluation.setting import load_asked_engine, load_asked_task, plan_of
+    from node.terminal import Terminal
+
+    task = load_asked_task(options)
+    plan = plan_of(options, checkpoint, task)
+    engine, screen = load_asked_engine(options, checkpoint), Terminal(sys.stderr)
+    with tempfile.TemporaryDirectory() as folder:
+        path = options.keep.with_name(options.keep.name + name) if options.keep else Path(folder, "scores.jsonl")
+        scores = Scores(path, plan)
+        run_plan(
+            plan,
+            engine=engine,
+            task=task,
+            scores=scores,
+            batch=options.batch,
+            said=lambda done: screen.progress(f"{checkpoint.name}: {done} of {plan.problems} problems"),
+        )
+        screen.line(f"{checkpoint.name}: {plan.problems} problems sampled")
+    return {problem: scores.table[problem] for problem in range(plan.problems)}
+
+
+def _ks(text: str, samples: int) -> list[int]:
+    from node.errors import UsageError
+
+    try:
+        ks = sorted({int(part) for part in text.split(",")})
+    except ValueError as error:
+        raise UsageError(f"--k {text}: whole numbers with commas are meant, such as 1,4,8") from error
+    if not ks or ks[0] < 1 or ks[-1] > samples:
+        raise UsageError(f"--k {text}: from 1 to the number of samples, {samples} (--samples)")
+    return ks
+
+
+def _report(tables: dict[str, Table], ks: list[int]) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from node.evaluation.figures import compare, estimate_pass_at_k, estimate_score, pass_at_k, passes
+
+    report: dict[str, Any] = {}
+    for name, table in tables.items():
+        rates = {f"pass@{k}": asdict(estimate_pass_at_k(table, k)) for k in ks}
+        report[name] = {"problems": len(table), "score": asdict(estimate_score(table)), **rates}
+    if "against" in tables:
+        ours, theirs = tables["checkpoint"], tables["against"]
+        report["difference"] = {
+            f"pass@{k}": asdict(compare(ours, theirs, lambda scores, k=k: pass_at_k(len(scores), passes(scores), k)))  # type: ignore[misc]
+            for k in ks
+        }
+    return report
+
+
+def _say(report: dict[str, Any], options: argparse.Namespace) -> str:
+    from node.evaluation.figures import Estimate
+
+    lines = []
+    for name, path in (("checkpoint", options.checkpoint), ("against", options.against)):
+        if name in report:
+            rates = ", ".join(
+                f"{rate} {Estimate(**figure)}" for rate, figure in report[name].items() if rate.startswith("pass@")
+            )
+            lines.append(f"{path}: {rates}; {report[name]['problems']} problems, {options.samples} samples each")
+    for rate, figure in report.get("difference", {}).items():
+        found = Estimate(**figure)
+        verdict = "better" if found.low > 0 else "worse" if found.high < 0 else "no difference that can be told"
+        lines.append(f"difference in {rate}: {found} points: {options.against} is {verdict}")
+    return "\n".join(lines)

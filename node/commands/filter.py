@@ -1,0 +1,88 @@
+"""`intellect-node filter`: the problems of a data set that a base model can learn from: passed sometimes, not always."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from node.parsing import Parser, print_line
+
+EXAMPLES = """\
+  intellect-node filter BASE --task maths --file problems.jsonl --out kept.jsonl
+  intellect-node filter BASE --task code --file problems.jsonl --out kept.jsonl --low 0 --high 0.5
+
+Keeps problems whose share of passed samples lies between --low and --high (INTELLECT-2, section 3.1: 12.5% to 50% of 8).
+A killed command is typed again and goes on: its scores lie beside the result.
+"""
+
+
+def main(words: Sequence[str]) -> int:
+    """Run the command."""
+    parser = Parser(
+        "intellect-node filter", "Keep the problems that are neither too easy nor too hard.", examples=EXAMPLES
+    )
+    parser.add_argument("checkpoint", type=Path, help="the base model")
+    parser.add_argument("--out", type=Path, required=True, help="where the kept problems go, as JSON lines")
+    parser.add_argument("--low", type=float, default=0.125, help="least share of samples that pass")
+    parser.add_argument("--high", type=float, default=0.5, help="largest share")
+    from node.evaluation.setting import add_sampling_flags
+
+    add_sampling_flags(parser, samples=8)
+    options = parser.parse_args(words)
+    if options.file is None:
+        parser.error("filter reads a data set: name it by --file")
+    if not 0 <= options.low <= options.high <= 1:
+        parser.error("0 <= --low <= --high <= 1 must hold")
+    return _filter(options)
+
+
+def _filter(options: argparse.Namespace) -> int:
+    from node.evaluation.sampling import Scores, run_plan
+    from node.evaluation.setting import load_asked_engine, load_asked_task, plan_of
+    from node.terminal import Terminal
+
+    task = load_asked_task(options)
+    plan = plan_of(options, options.checkpoint, task)
+    scores = Scores(options.keep or options.out.with_name(options.out.name + ".scores"), plan)
+    screen = Terminal(sys.stderr)
+    run_plan(
+        plan,
+        engine=load_asked_engine(options, options.checkpoint),
+        task=task,
+        scores=scores,
+        batch=options.batch,
+        said=lambda done: screen.progress(
+            f"{done} of {plan.problems} problems, {_count(scores.table, options)} to keep"
+        ),
+    )
+    screen.line(f"{plan.problems} problems sampled")
+    kept = [number for number in range(plan.problems) if is_kept(scores.table[number], options.low, options.high)]
+    write_lines(options.file, kept, options.out)
+    print_line(f"{len(kept)} of {plan.problems} problems kept in {options.out}")
+    return 0
+
+
+def is_kept(scores: Sequence[float], low: float, high: float) -> bool:
+    """Whether the share of samples that pass lies within the bounds, both included."""
+    return low <= sum(score >= 1.0 for score in scores) / len(scores) <= high
+
+
+def write_lines(source: Path, numbers: Sequence[int], out: Path) -> None:
+    """The rows of these numbers, whole as they were, to a file that is there complete or not at all."""
+    from roles.tasks.problems import read_rows, row_line
+
+    wanted, part = set(numbers), out.with_name(out.name + ".part")
+    with part.open("w", encoding="utf-8") as file:
+        for number, row in enumerate(read_rows(source.read_bytes())):
+            if number in wanted:
+                file.write(row_line(row) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(out)
+
+
+def _count(table: Mapping[int, Sequence[float]], options: argparse.Namespace) -> int:
+    return sum(is_kept(each, options.low, options.high) for each in table.values())

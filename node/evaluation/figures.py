@@ -1,0 +1,93 @@
+"""Pass rates with their uncertainty. Pure.
+
+A table holds, by problem, the scores of its samples; a sample passes when it scores 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Table = Mapping[int, Sequence[float]]
+RESAMPLES = 2000
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A figure and the bounds that hold it with 95 % confidence."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{100 * self.value:.1f}% ({100 * self.low:.1f} to {100 * self.high:.1f})"
+
+
+def passes(scores: Sequence[float]) -> int:
+    """How many samples pass."""
+    return sum(score >= 1.0 for score in scores)
+
+
+def pass_at_k(samples: int, passed: int, k: int) -> float:
+    """Chance that at least one of `k` samples passes: 1 - C(n-c, k) / C(n, k), the unbiased estimator of Chen et al. (2021),
+    "Evaluating Large Language Models Trained on Code", equation 1. Raises ValueError when there are fewer than `k`."""
+    if not 1 <= k <= samples:
+        raise ValueError(f"pass@{k} needs at least {k} samples of each problem, not {samples}")
+    return 1.0 - math.comb(samples - passed, k) / math.comb(samples, k)
+
+
+def estimate_pass_at_k(table: Table, k: int) -> Estimate:
+    """pass@k over all problems; bounds by resampling the problems, whose samples are not independent of each other."""
+    return _estimate([pass_at_k(len(scores), passes(scores), k) for scores in table.values()])
+
+
+def estimate_score(table: Table) -> Estimate:
+    """Mean score over all problems."""
+    return _estimate([math.fsum(scores) / len(scores) for scores in table.values()])
+
+
+def compare(ours: Table, theirs: Table, figure: Callable[[Sequence[float]], float]) -> Estimate:
+    """Mean difference (theirs less ours) over the problems both have, each with itself: what they share of difficulty
+    cancels. Raises ValueError when there is none."""
+    shared = sorted(ours.keys() & theirs.keys())
+    return _estimate([figure(theirs[problem]) - figure(ours[problem]) for problem in shared])
+
+
+def wilson(passed: int, count: int) -> Estimate:
+    """A share of independent trials (Wilson, 1927): right also near 0 and 1."""
+    if count < 1:
+        raise ValueError("no trials")
+    z, share = 1.959964, passed / count
+    middle = (share + z * z / (2 * count)) / (1 + z * z / count)
+    reach = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count)) / (1 + z * z / count)
+    return Estimate(share, max(0.0, middle - reach), min(1.0, middle + reach))
+
+
+def _estimate(values: Sequence[float]) -> Estimate:
+    if not values:
+        raise ValueError("no problems")
+    found = np.asarray(values, dtype=np.float64)
+    means = _resampled_means(found)
+    tail = (1 - CONFIDENCE) / 2
+    low, high = np.quantile(means, [tail, 1 - tail])
+    if found.min() == found.max() and found.min() in (0.0, 1.0):
+        low, high = _of_unanimous(len(values), bool(found[0]))
+    return Estimate(float(found.mean()), float(low), float(high))
+
+
+def _resampled_means(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """The same table gives the same bounds: the generator's seed is fixed."""
+    draws = np.random.default_rng(0).integers(0, len(values), size=(RESAMPLES, len(values)))
+    return np.asarray(values[draws].mean(axis=1))
+
+
+def _of_unanimous(count: int, passed: bool) -> tuple[float, float]:
+    """Resampling sees no spread where every problem came out alike; the binomial bound does."""
+    bound = wilson(count if passed else 0, count)
+    return (bound.low, 1.0) if passed else (0.0, bound.high)

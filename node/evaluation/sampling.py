@@ -1,0 +1,112 @@
+"""Samples a checkpoint on problems of a task, keeps every score on disk as it comes, and goes on where it was stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from dht.encoding import digest
+from node.errors import ConfigError
+from roles.assignment import TWO_63, draw
+from roles.inference.engine import Engine, Request, SamplingSettings
+from roles.tasks import Task, Undecided
+
+MAX_LINE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is sampled: the first `problems` of the task, `samples` each, with seeds that depend on `seed` alone."""
+
+    checkpoint: str  # digest of its weights
+    task: str  # digest
+    problems: int
+    samples: int
+    seed: int
+    settings: SamplingSettings
+
+    @property
+    def name(self) -> str:
+        """Two plans with one name give the same scores."""
+        return digest("evaluation/1", json.dumps(asdict(self), sort_keys=True))
+
+
+class Scores:
+    """Scores by problem, in a file with a line each; the first line names the plan they belong to."""
+
+    def __init__(self, path: Path, plan: Plan) -> None:
+        self._path = path
+        self.table: dict[int, list[float]] = {}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not self._read(plan):
+            path.write_text(json.dumps({"plan": plan.name}) + "\n")
+
+    def add(self, problem: int, scores: Sequence[float]) -> None:
+        """Keep the scores of a problem, on disk when this returns."""
+        with self._path.open("a") as file:
+            file.write(json.dumps({"problem": problem, "scores": list(scores)}) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        self.table[problem] = list(scores)
+
+    def _read(self, plan: Plan) -> bool:
+        """What was kept before; a line that a kill cut short is dropped. Raises ConfigError for another plan's file."""
+        if not self._path.exists():
+            return False
+        lines = self._path.read_text().splitlines(keepends=True)
+        whole = [line for line in lines if line.endswith("\n") and len(line) < MAX_LINE]
+        try:
+            if not whole:
+                return False
+            if json.loads(whole[0])["plan"] != plan.name:
+                raise ConfigError(f"{self._path} holds another evaluation; delete it or name another file by --keep")
+            for line in whole[1:]:
+                kept = json.loads(line)
+                self.table[int(kept["problem"])] = [float(score) for score in kept["scores"]]
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise ConfigError(f"{self._path} is no file of scores; delete it or name another by --keep") from error
+        if len(whole) < len(lines):
+            self._path.write_text("".join(whole))
+        return True
+
+
+def run_plan(
+    plan: Plan,
+    *,
+    engine: Engine,
+    task: Task,
+    scores: Scores,
+    batch: int,
+    said: Callable[[int], None] = lambda done: None,
+) -> None:
+    """Sample what is missing, `batch` completions at a time (at least one problem's); `said` hears how many problems are
+    done. The engine holds the checkpoint."""
+    missing = [problem for problem in range(plan.problems) if problem not in scores.table]
+    said(len(scores.table))
+    for problems in _batches(missing, max(1, batch // plan.samples)):
+        requests = [request for problem in problems for request in _requests(plan, problem, engine, task)]
+        completions = engine.generate(requests, plan.settings)
+        for number, problem in enumerate(problems):
+            own = completions[number * plan.samples : (number + 1) * plan.samples]
+            scores.add(problem, [_score(task, problem, engine.decode(each.tokens)) for each in own])
+        said(len(scores.table))
+
+
+def _requests(plan: Plan, problem: int, engine: Engine, task: Task) -> list[Request]:
+    prompt, seed = engine.encode(task.prompt(problem)), digest("evaluation/1", plan.seed, problem)
+    return [Request(prompt, draw(seed, "sample", number, TWO_63)) for number in range(plan.samples)]
+
+
+def _score(task: Task, problem: int, text: str) -> float:
+    try:
+        return task.score(problem, text)
+    except Undecided:
+        return 0.0
+
+
+def _batches(items: Sequence[int], size: int) -> Iterator[Sequence[int]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]

@@ -1,0 +1,116 @@
+"""What `eval` and `filter` are asked on the command line, as objects: the task, the engine, the plan."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from node.errors import ConfigError
+
+if TYPE_CHECKING:
+    from node.evaluation.sampling import Plan
+    from node.parsing import Parser
+    from roles.inference.engine import Engine
+    from roles.tasks import Task
+
+
+def add_sampling_flags(parser: Parser, *, samples: int, problems: int | None = None) -> None:
+    """Flags both commands share."""
+    parser.add_argument("--task", required=True, help="name of a task, such as arithmetic, maths or reasoning-gym")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a parameter of the task")
+    parser.add_argument("--file", type=Path, help="data set of the task (JSON lines or Parquet)")
+    parser.add_argument("--problems", type=int, default=problems, help="how many, from the first (default: all)")
+    parser.add_argument("--samples", type=int, default=samples, help="completions of each problem")
+    parser.add_argument("--temperature", type=float, default=1.0)
+    parser.add_argument("--max-tokens", type=int, default=256)
+    parser.add_argument("--seed", type=int, default=0, help="other seeds draw other samples")
+    parser.add_argument("--batch", type=int, default=64, help="completions made together")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--keep", type=Path, help="file for the scores: a killed command goes on from it")
+
+
+def load_asked_task(options: argparse.Namespace) -> Task:
+    """The task. Raises ConfigError."""
+    from roles.tasks import TaskError, load_task
+
+    parameters = dict(_parameter(text) for text in options.set)
+    with tempfile.TemporaryDirectory() as folder:  # a task is read whole, and needs its file no more
+        if options.file is not None:
+            parameters["data"] = place_data(options.file, Path(folder))
+        try:
+            return load_task(options.task, parameters, Path(folder))
+        except TaskError as error:
+            raise ConfigError(str(error)) from error
+
+
+def place_data(path: Path, folder: Path) -> str:
+    """Put a data set into a folder under its digest, which is returned. Raises ConfigError."""
+    from roles.tasks.problems import MAX_FILE
+
+    try:
+        if path.stat().st_size > MAX_FILE:
+            raise ConfigError(f"{path}: a data set may have {MAX_FILE >> 20} MiB")
+        data = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read the data set {path}: {error.strerror}") from error
+    digest = hashlib.sha256(data).hexdigest()
+    folder.mkdir(parents=True, exist_ok=True)
+    part = folder / f"{digest}.part"
+    part.write_bytes(data)
+    part.replace(folder / digest)
+    return digest
+
+
+def load_asked_engine(options: argparse.Namespace, checkpoint: Path) -> Engine:
+    """An engine that holds the checkpoint. Raises ConfigError."""
+    import torch
+
+    from roles.inference.errors import BadCheckpoint
+    from roles.inference.transformers_engine import TransformersEngine
+
+    if not checkpoint.is_dir():
+        raise ConfigError(f"{checkpoint} is no folder; a checkpoint is one with config.json and *.safetensors")
+    dtype = torch.float32 if options.dtype == "float32" else torch.bfloat16
+    engine = TransformersEngine(device=options.device, dtype=dtype)
+    try:
+        engine.load(checkpoint)
+    except BadCheckpoint as error:
+        raise ConfigError(str(error)) from error
+    return engine
+
+
+def plan_of(options: argparse.Namespace, checkpoint: Path, task: Task) -> Plan:
+    """What is to be sampled. Raises ConfigError for numbers that make no sense."""
+    from node.evaluation.sampling import Plan
+    from roles.inference.sampling import SamplingSettings
+
+    problems = task.size if options.problems is None else min(options.problems, task.size)
+    if problems < 1 or options.samples < 1 or options.batch < 1 or options.max_tokens < 1:
+        raise ConfigError("--problems, --samples, --batch and --max-tokens must be at least 1")
+    try:
+        settings = SamplingSettings(options.temperature, top_p=1.0, top_k=0, max_tokens=options.max_tokens)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    return Plan(weights_digest(checkpoint), task.digest, problems, options.samples, options.seed, settings)
+
+
+def weights_digest(checkpoint: Path) -> str:
+    """SHA-256 over the names and bytes of what makes the model: changed weights are another evaluation."""
+    hashed = hashlib.sha256()
+    for path in sorted(checkpoint.glob("*")):
+        if path.suffix in (".safetensors", ".json"):
+            hashed.update(path.name.encode() + b"\0")
+            with path.open("rb") as file:
+                hashed.update(hashlib.file_digest(file, "sha256").digest())
+    return hashed.hexdigest()
+
+
+def _parameter(text: str) -> tuple[str, int | str]:
+    key, sign, value = text.partition("=")
+    if not sign or not key:
+        raise ConfigError(f"--set {text}: KEY=VALUE is meant, such as --set size=100")
+    return key, int(value) if value.isascii() and value.removeprefix("-").isdigit() else value

@@ -1,0 +1,81 @@
+"""`eval` and `filter` on the built-in policy: figures, resuming, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from node.cli import dispatch
+from node.run_creation import default_model
+
+QUICK = ["--problems", "6", "--samples", "2", "--max-tokens", "44", "--seed", "3"]
+
+
+def run(*words: str) -> int:
+    return dispatch(list(words))
+
+
+def test_eval__says_how_often_it_passes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("eval", str(default_model()), "--task", "arithmetic", *QUICK, "--k", "1,2", "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["checkpoint"]["problems"] == 6
+    assert 0.0 <= report["checkpoint"]["pass@1"]["low"] <= report["checkpoint"]["pass@2"]["high"] <= 1.0
+
+
+def test_eval__checkpoint_is_no_better_than_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    model = str(default_model())
+    assert run("eval", model, "--against", model, "--task", "arithmetic", *QUICK) == 0
+    assert "no difference that can be told" in capsys.readouterr().out
+
+
+def test_eval__goes_on_where_it_was_killed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["eval", str(default_model()), "--task", "arithmetic", *QUICK, "--json", "--keep", str(tmp_path / "scores")]
+    assert run(*words) == 0
+    whole = capsys.readouterr().out
+    lines = (tmp_path / "scores").read_text().splitlines(keepends=True)
+    (tmp_path / "scores").write_text("".join(lines[:4]) + lines[4][:5])
+    assert run(*words) == 0
+    assert capsys.readouterr().out == whole
+    assert len((tmp_path / "scores").read_text().splitlines()) == 7
+
+
+def test_eval__other_figures_file_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kept = tmp_path / "scores"
+    kept.write_text('{"plan": "another"}\n')
+    assert run("eval", str(default_model()), "--task", "arithmetic", *QUICK, "--keep", str(kept)) == 1
+    assert "holds another evaluation" in capsys.readouterr().err
+    assert kept.read_text() == '{"plan": "another"}\n'
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "reason"),
+    [
+        (["--task", "arithmatic"], 1, "did you mean 'arithmetic'"),
+        (["--task", "arithmetic", "--set", "size"], 1, "KEY=VALUE is meant"),
+        (["--task", "arithmetic", "--k", "9"], 2, "from 1 to the number of samples"),
+        (["--task", "arithmetic", "--samples", "0"], 2, "from 1 to the number of samples"),
+        (["--task", "match", "--file", "no-such-file"], 1, "cannot read the data set"),
+    ],
+)
+def test_eval__refuse(words: list[str], code: int, reason: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("eval", str(default_model()), *words) == code
+    assert reason in capsys.readouterr().err
+
+
+def test_eval__folder_that_is_no_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("eval", str(tmp_path), "--task", "arithmetic") == 1
+    assert "config.json" in capsys.readouterr().err
+
+
+def test_filter__keeps_whole_rows_within_the_bounds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data, out = tmp_path / "problems.jsonl", tmp_path / "kept.jsonl"
+    rows = [{"prompt": f"{n}+4+9+6>", "answer": "nothing says this", "source": n} for n in range(4)]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ["filter", str(default_model()), "--task", "match", "--file", str(data), "--out", str(out), *QUICK]
+    assert run(*words, "--low", "0", "--high", "0.5") == 0
+    assert [json.loads(line) for line in out.read_text().splitlines()] == rows
+    assert run(*words) == 0
+    assert out.read_text() == ""
+    assert "0 of 4 problems kept" in capsys.readouterr().out
