@@ -12,6 +12,7 @@ import { setUpTheme } from "./theme.js";
 import { Timeline } from "./timeline.js";
 
 const MOVING_MS = 250; // the timeline's clock
+const NEWS_SECONDS = 10; // what is older is not shown as on its way
 
 const store = new Store();
 const story = new StoryView(store);
@@ -37,6 +38,7 @@ const PARTS = [
 let dirty = new Set(["facts", "node", "step", "submission", "span", "wallet", "log"]);
 let isPlanned = false;
 let isFirst = true;
+let isAddressOpen = false;
 let state = "waiting";
 let since = Date.now();
 
@@ -59,11 +61,11 @@ function take(message) {
   const isReplay = isFirst || message.reset || message.rows.length > 300;
   for (const name of store.apply(message)) dirty.add(name);
   plan();
-  if (message.rows.length && isFirst) {
-    isFirst = false;
-    requestAnimationFrame(() => story.openAddress());
-  }
-  if (!isReplay) flow.show(message.rows.filter(([table]) => table === "log").map(([, , row]) => row));
+  isFirst &&= !message.rows.length;
+  isAddressOpen ||= story.openAddress();
+  if (isReplay) return;
+  const news = message.rows.filter(([table, , row]) => table === "log" && row.ts > store.now - NEWS_SECONDS);
+  if (news.length) flow.show(news.map(([, , row]) => row));
 }
 
 function tell(now) {

@@ -26,10 +26,14 @@ export class StoryView {
     if (!this.dialog.open) this.dialog.showModal();
   }
 
-  /** Open what the address names. */
+  /** Open what the address names; whether that is done, or there is nothing to do. */
   openAddress() {
     const [kind, key] = location.hash.slice(1).split("=");
-    if ((kind === "node" || kind === "submission") && this.store.row(kind, decodeURIComponent(key ?? ""))) this.open(kind, decodeURIComponent(key));
+    if (kind !== "node" && kind !== "submission") return true;
+    const name = decoded(key);
+    if (!this.store.row(kind, name)) return false; // its row may be still to come
+    this.open(kind, name);
+    return true;
   }
 
   render() {
@@ -87,6 +91,14 @@ export class StoryView {
       facts([["worker", worker], ["checkpoint", row.policy_step], ["tokens", row.tokens === undefined ? null : number(row.tokens)], ["digest", row.digest && shorten(row.digest, 16, 8)]]),
       make("ol", { class: "chain" }, ...steps.filter(Boolean)),
     ];
+  }
+}
+
+function decoded(key) {
+  try {
+    return decodeURIComponent(key ?? "");
+  } catch {
+    return ""; // an address somebody mistyped names nothing
   }
 }
 
