@@ -159,6 +159,7 @@ class Registry:
         receipt = self.transact(OWNER, None, abi.built()["bytecode"])
         self.address: str = receipt["contractAddress"]
         self.domain = Domain(CHAIN_ID, self.address)
+        self.is_sure = False  # that a call will not revert: it is not tried beforehand
 
     @property
     def next_block(self) -> Block:
@@ -190,13 +191,18 @@ class Registry:
     def call(self, key: bytes, name: str, *arguments: object, value: int = 0) -> dict[str, Any]:
         """Receipt of a transaction. A call that reverts is not sent."""
         data = abi.encode_call(name, *arguments)
+        if not self.is_sure:
+            self._must_succeed(key, data, value)
+        receipt = self.transact(key, self.address, data, value=value)
+        if receipt["status"] != "0x1":
+            raise LedgerRejected("reverted in its block")
+        return receipt
+
+    def _must_succeed(self, key: bytes, data: str, value: int) -> None:
         try:
             self.chain.call(sender=address_of(key), to=self.address, data=abi.unhex(data), value=value)
         except Reverted as error:
             raise LedgerRejected(abi.revert_reason(error.data) or "no reason") from error
-        receipt = self.transact(key, self.address, data, value=value)
-        assert receipt["status"] == "0x1"
-        return receipt
 
     def do(self, key: bytes, name: str, *arguments: object, run: str = RUN, value: int | None = None) -> dict[str, Any]:
         """A call about a run, its parameters as `BaseLedger` gives them; coins go with those that bring them."""
@@ -207,7 +213,11 @@ class Registry:
     def strike(self, strike: Strike, keys: Sequence[bytes] = VALIDATORS[:2]) -> dict[str, Any]:
         """Strike with the attestations of some validators."""
         typed = strike_typed_data(self.domain, strike)
-        signatures = [bytes.fromhex(sign_typed_data(typed, key)) for key in keys]
+        return self.put_strike(strike, [Attestation(address_of(key), sign_typed_data(typed, key)) for key in keys])
+
+    def put_strike(self, strike: Strike, attestations: Sequence[Attestation]) -> dict[str, Any]:
+        """Strike with the attestations given."""
+        signatures = [bytes.fromhex(each.signature) for each in attestations]
         return self.call(STRANGER, "strike", *strike_arguments(strike), signatures)
 
     def lift(self, number: int = 0, keys: Sequence[bytes] = VALIDATORS[:2]) -> dict[str, Any]:
@@ -268,11 +278,12 @@ class Registry:
             STRANGER, "finalise", tally_arguments(proposal), [bytes.fromhex(each.signature) for each in attestations]
         )
 
-    def events(self) -> EventLog:
+    def events(self, run: str = RUN) -> EventLog:
         """What readers of the run see."""
         log = EventLog()
         newest = int(self.chain.head["number"], 16)
-        log.add([each for each in self.chain.logs(0, newest) if each["topics"][0] in TOPICS])
+        read = self.chain.logs(0, newest)
+        log.add([each for each in read if each["topics"][0] in TOPICS and each["topics"][1] == "0x" + run])
         return log
 
 
