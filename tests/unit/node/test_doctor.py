@@ -80,7 +80,7 @@ def test_worst__a_fault_outweighs_everything() -> None:
 # -- machine ----------------------------------------------------------------------------------------------------------
 
 
-def test_examine_machine__is_well_here(tmp_path: Path) -> None:
+def test_examine_machine__is_well_here__pkg_01(tmp_path: Path) -> None:
     """Also: p2pd is whole and runs, and hivemind loads with the protobuf that is installed."""
     found = {finding.check: finding for finding in examine_machine(settings(tmp_path, max_disk=2**20))}
     assert [finding for finding in found.values() if finding.state is State.FAULT] == []
