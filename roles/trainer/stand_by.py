@@ -85,7 +85,8 @@ class StandBy:
     async def _mind_the_lease(self) -> None:
         """Report the lapse, then take over, as soon as the ledger takes it; what it refuses is looked at again."""
         view, lease, now = self._trusted.view, self._trusted.lease, self._clock()
-        if view is None or lease is None or self._observer.ledger_down:
+        newest = self._trusted.newest_commit()
+        if view is None or lease is None or self._observer.ledger_down or (newest is not None and newest.final):
             return
         act = next_act(lease, view=view, node=self._node)
         if act is None or ((lease, act) == self._done and now < self._quiet_until <= now + SEEN_MS):
