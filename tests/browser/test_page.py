@@ -43,7 +43,7 @@ async def test_page__shows_everything_and_excludes_nobody(
         await page.until("document.querySelectorAll('.curve canvas').length === 3")
         assert await text_of(page, "#lead-step") == "12"
         assert "0.660" in await text_of(page, "#figures")
-        assert "computation" in await text_of(page, "#reasons")
+        assert "proof mismatch (1)" in await text_of(page, "#reasons")
         assert "0x446883" in await text_of(page, "#wallets")
         assert await page.run("document.documentElement.scrollWidth") <= width
         assert await page.run("[...document.querySelectorAll('details')].forEach((each) => (each.open = true))") is None
@@ -91,8 +91,18 @@ async def test_story__of_a_refused_submission_by_keyboard(chromium: str) -> None
         await page.press("Enter")
         await page.until("document.querySelector('#story').open")
         said = await text_of(page, "#story-body")
-        for part in ("Sampled", "Sent", "validator-1: fault, sampling", "Refused: sampling", "a quorum of 2 refuses"):
+        for part in (
+            "Sampled",
+            "Sent",
+            "validator-1: fault, sampling mismatch",
+            "Refused: sampling mismatch",
+            "a quorum of 2 refuses",
+        ):
             assert part in said
+        assert await faults_of(page) == []
+        await page.run("document.querySelector('#story .facts button').click()")
+        await page.until("document.querySelector('#story-title').textContent === 'worker-1'")
+        assert "What it said" in await text_of(page, "#story-body")
         assert await faults_of(page) == []
         await page.press("Escape")
         await page.until("!document.querySelector('#story').open")

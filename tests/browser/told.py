@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from node.status.story import Story
 
-REASONS = ("computation", "sampling", "assignment")
+REASONS = ("proof_mismatch", "sampling_mismatch", "wrong_prompt")
 WALLET = "0x44688322193cF72A49A9AAa8453746B50747D56b"
 
 

@@ -3,6 +3,7 @@
 import { byId, clock, duration, make, number, say, share, shorten, words } from "./dom.js";
 
 const EVENTS = 40;
+const SUBMISSIONS = 12;
 
 export class StoryView {
   constructor(store) {
@@ -53,26 +54,27 @@ export class StoryView {
     const decided = (row.accepted ?? 0) + (row.refused ?? 0);
     const isWorker = row.role === "worker";
     const log = [...this.store.table("log").values()].filter((each) => each.source === row.name).slice(-EVENTS).reverse();
-    const mine = [...this.store.table("submission")].filter(([, each]) => each.worker === row.name).slice(-12).reverse();
+    const mine = [...this.store.table("submission")].filter(([, each]) => each.worker === row.name).sort(([, a], [, b]) => b.seen - a.seen).slice(0, SUBMISSIONS);
     return [
       facts([
         ["role", row.role], ["state", row.state], ["up since", row.since ? `${clock(row.since)} (${duration(this.store.now - row.since)})` : null],
         ["node id", row.id], ["wallet", row.wallet ? `${row.wallet}${row.linked ? ", linked" : row.wallet === "none" ? "" : ", claimed only"}` : null],
         ["checkpoint", row.policy_step], ["software", row.version],
         ["accepted", isWorker ? `${number(row.accepted ?? 0)} of ${number(decided)} decided (${share(row.accepted ?? 0, decided)})` : null],
-        ["tokens credited", isWorker ? number(row.tokens ?? 0) : null],
+        ["tokens accepted", isWorker ? number(row.tokens ?? 0) : null],
         ["faults", isWorker ? number(row.faults ?? 0) : null],
         ["verdicts signed", row.role === "validator" ? number(row.judged ?? 0) : null],
         ["warnings", row.warnings],
       ]),
-      ...(mine.length ? [make("h3", {}, "Newest submissions"), make("ol", { class: "submissions plain" }, ...mine.map(([key, each]) => this.line(key, each)))] : []),
+      ...(mine.length ? [make("h3", {}, "Newest submissions"), make("ol", { class: "mine" }, ...mine.map(([key, each]) => this.line(key, each)))] : []),
       make("h3", {}, "What it said"),
       log.length ? make("ol", { class: "chain" }, ...log.map((each) => entry(each.text, clock(each.ts), each.level === "info" || each.level === "debug" ? "" : "bad"))) : make("p", { class: "empty" }, "This node's own words are not known here; what others signed about it is."),
     ];
   }
 
   line(key, row) {
-    const button = make("button", { type: "button", class: "linkish" }, `step ${row.step}, index ${row.index}: ${row.outcome}${row.reason ? `, ${words(row.reason)}` : ""}`);
+    const said = row.outcome === "refused" ? words(row.reason) : row.outcome;
+    const button = make("button", { type: "button" }, make("span", {}, `step ${row.step}, index ${row.index}`), make("span", { class: "tag", "data-kind": row.outcome }, said));
     button.addEventListener("click", () => this.open("submission", key));
     return make("li", {}, button);
   }

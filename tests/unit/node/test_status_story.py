@@ -84,9 +84,10 @@ def test_take__quorum_accepts_and_credits_the_worker() -> None:
 def test_take__quorum_refuses_with_the_reason__ux_01() -> None:
     network = told_network(steps=0)
     row = submission(network.story, network.submit("worker-1", 3, is_wrong=True))
-    assert (row["outcome"], row["reason"]) == ("refused", "sampling")
+    assert (row["outcome"], row["reason"]) == ("refused", "sampling_mismatch")
+    assert row["why"] == sentence_of("sampling_mismatch")
     assert (node(network.story, "worker-1")["refused"], node(network.story, "worker-1")["faults"]) == (1, 1)
-    assert network.story.tables.get("reason", "sampling") == {"count": 1}
+    assert network.story.tables.get("reason", "sampling_mismatch") == {"count": 1}
 
 
 def test_sentence_of__every_reason_has_one() -> None:
@@ -217,7 +218,7 @@ def test_format_metrics__numbers_counts_and_the_newest_step() -> None:
     assert 'intellect_node_events_total{event="submission.sent"} 2.0\n' in text
     assert 'intellect_node_events_total{event="odd\\"name\\n"} 1.0\n' in text
     assert 'intellect_node_submissions_total{outcome="refused"} 2.0\n' in text
-    assert 'intellect_node_refusals_total{reason="sampling"} 1.0\n' in text
+    assert 'intellect_node_refusals_total{reason="sampling_mismatch"} 1.0\n' in text
     assert "intellect_node_step_reward 0.48\n" in text
     assert "is_up" not in text
 

@@ -31,9 +31,9 @@ def test_render__figures_submissions_and_nodes() -> None:
     for part in (
         "6 trained of 30",
         "0.330 -> 0.480",
-        "2 (1 sampling, 1 assignment)",
+        "2 (1 sampling_mismatch, 1 wrong_prompt)",
         "worker-2",
-        "refused: sampling",
+        "refused: sampling_mismatch",
     ):
         assert part in text
 
@@ -55,7 +55,7 @@ def test_summary_lines__one_fact_a_line() -> None:
     lines = summary_lines(status_of(steps=3))
     assert "step         3 trained of 30" in lines
     assert "accepted     5 submissions (4500 tokens)" in lines
-    assert "refused      1 (1 sampling)" in lines
+    assert "refused      1 (1 sampling_mismatch)" in lines
 
 
 def test_watch__no_node_is_a_sentence(tmp_path: Path) -> None:
