@@ -7,14 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from node.cli import dispatch
+from node.cli import dispatch, report
+from node.errors import ConfigError
 from node.run_creation import default_model
 
 QUICK = ["--problems", "6", "--samples", "2", "--max-tokens", "44", "--seed", "3"]
 
 
 def run(*words: str) -> int:
-    return dispatch(list(words))
+    try:
+        return dispatch(list(words))
+    except ConfigError as error:
+        return report(error)
 
 
 def test_eval__says_how_often_it_passes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,7 +70,7 @@ def test_eval__refuse(words: list[str], code: int, reason: str, capsys: pytest.C
 
 def test_eval__folder_that_is_no_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("eval", str(tmp_path), "--task", "arithmetic") == 1
-    assert "config.json" in capsys.readouterr().err
+    assert "not a checkpoint this engine can run" in capsys.readouterr().err
 
 
 def test_filter__keeps_whole_rows_within_the_bounds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
