@@ -1,0 +1,33 @@
+"""What the ledger costs.
+
+    python -m benchmarks.ledger [--quick] [--only NAME ...]
+
+Each part prints its table; the last line is all of it as JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from benchmarks.ledger import gas, trees
+
+PARTS: Mapping[str, Callable[[bool], dict[str, Any]]] = {"gas": gas.measure, "trees": trees.measure}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the parts asked for."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.ledger", description="What the ledger costs.")
+    parser.add_argument("--quick", action="store_true", help="small sizes")
+    parser.add_argument("--only", nargs="+", choices=sorted(PARTS), default=list(PARTS), help="these parts")
+    options = parser.parse_args(arguments)
+    found = {name: PARTS[name](options.quick) for name in options.only}
+    sys.stdout.write(json.dumps(found) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
