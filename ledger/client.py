@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self, TypedDict, Unpack
 
+from eth_utils.crypto import keccak
+
 from ledger import abi
 from ledger.base import BaseLedger
 from ledger.calls import (
@@ -276,15 +278,18 @@ class LedgerClient(BaseLedger):
         return self._sender
 
 
-async def deploy(url: str, key: bytes, *, state_dir: Path | None = None) -> Deployment:
-    """Deploy the registry contract, paid by `key`. Raises LedgerUnavailable, LowBalance."""
+async def deploy(
+    url: str, key: bytes, *, state_dir: Path | None = None, policy: ChainPolicy = DEFAULT_POLICY
+) -> Deployment:
+    """Deploy the registry contract, paid by `key`, and check the code on chain. With `state_dir`, one that was begun or
+    done before is not deployed again. Raises LedgerUnavailable, LowBalance, LedgerMismatch."""
     rpc = Rpc([url])
     try:
         chain_id, _ = await rpc.connect()
-        sender = _sender(rpc, key, chain_id=chain_id, state_dir=state_dir)
-        receipt = await _must_be(sender).send(None, abi.built()["bytecode"])
+        sender = _sender(rpc, key, chain_id=chain_id, state_dir=state_dir, policy=policy)
+        receipt = await _must_be(sender).deploy(abi.built()["bytecode"])
         contract = checked_address(receipt["contractAddress"])
-        checked = Rpc([url], contract=contract)
+        checked = Rpc([url], contract=contract, expected=ExpectedChain(chain_id, built_code_hash()))
         try:
             _, code_hash = await checked.connect()
         finally:
@@ -292,6 +297,11 @@ async def deploy(url: str, key: bytes, *, state_dir: Path | None = None) -> Depl
         return Deployment(contract, chain_id, receipt["blockHash"][2:], code_hash)
     finally:
         await rpc.close()
+
+
+def built_code_hash() -> str:
+    """keccak256 of the code that this version's contract has on a chain."""
+    return str(keccak(abi.unhex(abi.built()["bytecode_runtime"])).hex())
 
 
 async def create_run(

@@ -1,4 +1,7 @@
-"""The transaction under way, on disk before it is sent, and one key's turn among the processes that share a folder."""
+"""The transaction under way, on disk before it is sent, and one key's turn among the processes that share a folder.
+
+A deployment stays on disk after it is done: nothing on the chain tells that a contract is the one that was asked for.
+"""
 
 from __future__ import annotations
 
@@ -67,6 +70,20 @@ class TransactionJournal:
             yield
         finally:
             os.close(descriptor)
+
+    def keep_deployed(self) -> None:
+        """The deployment under way is done: remember it as such."""
+        if self._path is not None and self.pending is not None:
+            self._path.replace(self._path.with_suffix(".deployed"))
+            _sync_folder(self._path.parent)
+        self.pending = None
+
+    def deployed(self, data: str) -> Pending | None:
+        """The deployment of this code that was done from here before."""
+        if self._path is None:
+            return None
+        found = _load(self._path.with_suffix(".deployed"))
+        return found if found is not None and found.data == data else None
 
     def keep(self, pending: Pending | None) -> None:
         """Remember the transaction under way; None when there is none any more."""

@@ -107,6 +107,16 @@ class Sender:
             earlier = self._take_recovered(to, data, value)
             return earlier if earlier is not None else await self._finish(to, data, value)
 
+    async def deploy(self, data: str) -> Receipt:
+        """Deploy a contract and wait for it as `send` does; one deployed from this journal before is not deployed again."""
+        async with self._lock, self._journal.turn():
+            done = self._journal.deployed(data)
+            for digest in done.hashes if done else ():
+                receipt: Receipt | None = await self._rpc.call("eth_getTransactionReceipt", "0x" + digest)
+                if receipt is not None and int(receipt["status"], 16) == 1:
+                    return receipt
+        return await self.send(None, data)
+
     async def _finish(self, to: str | None, data: str, value: int) -> Receipt:
         extra_gas = 1
         for _ in range(TRIES):
@@ -224,8 +234,12 @@ class Sender:
 
     async def _done(self, receipt: Receipt) -> Receipt:
         pending = self._must_pend()
-        self._journal.keep(None)
-        if int(receipt["status"], 16) == 1:
+        is_good = int(receipt["status"], 16) == 1
+        if is_good and pending.to is None:
+            self._journal.keep_deployed()
+        else:
+            self._journal.keep(None)
+        if is_good:
             return receipt
         reason = await self._why(pending, receipt)
         if reason is None and int(receipt["gasUsed"], 16) >= pending.gas:

@@ -161,10 +161,17 @@ async def send_request(
 
 async def _seen(request: RegistrationRequest | RotationRequest, ledger: LedgerClient) -> None:
     """A sponsor's word is not enough: wait until the ledger shows it."""
-    node = request.node if isinstance(request, RegistrationRequest) else request.new_node
     try:
         async with asyncio.timeout(CHECK_SECONDS):
-            while (held := await ledger.registration(node)) is None or held.nonce < request.nonce:  # noqa: ASYNC110 - nobody tells us
+            while not await _is_shown(request, ledger):  # noqa: ASYNC110 - nobody tells us
                 await asyncio.sleep(0.2)
     except TimeoutError as error:
-        raise TransportError("the sponsor said yes but the ledger does not show the registration") from error
+        raise TransportError("the sponsor said yes but the ledger does not show it") from error
+
+
+async def _is_shown(request: RegistrationRequest | RotationRequest, ledger: LedgerClient) -> bool:
+    if isinstance(request, RotationRequest):
+        held = await ledger.registration(request.new_node)
+        return held is not None and request.old_node in held.previous
+    held = await ledger.registration(request.node)
+    return held is not None and held.nonce >= request.nonce

@@ -1,51 +1,84 @@
-"""`intellect-node contributions`: what a wallet or node has earned, final and not yet final."""
+"""`intellect-node contributions`: what a wallet or node has earned, step by step and in all."""
 
 from __future__ import annotations
 
+import argparse
 import asyncio
+import csv
+import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from node.cli import Parser, print_line
-from node.commands.reading import add_run_flags, quiet_config
+from node.commands.reading import add_json_flag, add_run_flags, quiet_config
 
 if TYPE_CHECKING:
+    from ledger.records import Registration
     from node.config import NodeConfig
-    from node.contributions import Contributions
+    from node.earnings import Holdings, StepLine
 
 EXAMPLES = """\
   intellect-node contributions --join run.join                     everybody's
   intellect-node contributions --join run.join --wallet 0x..       one wallet's, with what only claims it
-  intellect-node contributions --join run.join --node 12D3.. --json
+  intellect-node contributions --join run.join --node 12D3.. --steps
+  intellect-node contributions --join run.join --wallet 0x.. --proof    what a claim is proved by
+  intellect-node contributions --run run.join --csv > run.csv           a line for each step, role and node
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was found; `missing` are final epochs whose tally no relay has any more."""
+
+    run: str
+    token: str | None
+    found: Holdings
+    steps: Sequence[StepLine]
+    missing: Sequence[int]
+    registrations: Mapping[str, Registration]
 
 
 def main(words: Sequence[str]) -> int:
     """Run the command."""
     parser = Parser(
-        "intellect-node contributions", "What a wallet or node has earned: verified tokens.", examples=EXAMPLES
+        "intellect-node contributions",
+        "What a wallet or node has earned: verified tokens and other units, what they are paid, and what was refused.",
+        examples=EXAMPLES,
     )
     add_run_flags(parser)
+    parser.add_argument("--run", dest="join", help="the same as --join")
     parser.add_argument("--wallet", help="only this wallet's (0x..)")
     parser.add_argument("--node", help="only this node's")
-    parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.add_argument("--steps", action="store_true", help="a line for each step, too")
+    parser.add_argument("--csv", action="store_true", help="a line for each step, role and node, as CSV")
+    parser.add_argument("--proof", action="store_true", help="the Merkle proof of each final amount, as JSON")
+    add_json_flag(parser)
     options = parser.parse_args(words)
     if options.wallet:
         from ledger.wallet import checked_address
 
         options.wallet = checked_address(options.wallet)
-    found = asyncio.run(_read(quiet_config(options)))
-    rows = _rows(found, wallet=options.wallet, node=options.node)
-    if options.json:
-        print_line(json.dumps(rows, indent=2))
-        return 0
-    _print(found, rows)
+    report = asyncio.run(_read(quiet_config(options)))
+    totals, steps = _totals(report, options), [_step(line) for line in report.steps if _is_asked(line, report, options)]
+    if options.csv:
+        print_line(_csv(steps))
+    elif options.proof:
+        print_line(json.dumps(_proofs(report, options), indent=2))
+    elif options.json:
+        root = report.found.root
+        head = {"run": report.run, "epoch": root.epoch if root else None, "root": root.root if root else None}
+        shown = {**head, "token": report.token, "totals": totals, "steps": steps, "missing_epochs": report.missing}
+        print_line(json.dumps(shown, indent=2))
+    else:
+        _print(report, totals, steps if options.steps else ())
     return 0
 
 
-async def _read(config: NodeConfig) -> Contributions:
-    from node.contributions import read_contributions
+async def _read(config: NodeConfig) -> Report:
+    from node.contributions import pending_rows
+    from node.earnings import StepBook, epoch_finder, read_holdings, read_tallies
     from node.visitor import visit_run
     from roles.tally import MAX_BLOB
 
@@ -54,40 +87,143 @@ async def _read(config: NodeConfig) -> Contributions:
         async def get(digest: str) -> bytes:
             return await visit.relays.get(digest, limit=MAX_BLOB)
 
-        return await read_contributions(visit.spec, ledger=visit.ledger, get=get, directory=visit.directory)
+        ledger = visit.ledger
+        found = await read_holdings(ledger, get)
+        roots, commits = await ledger.final_roots(), await ledger.commits()
+        tallies, missing = await read_tallies(roots, get)
+        registrations = await ledger.registrations()
+        book = StepBook(visit.spec, registrations)
+        for body in tallies:
+            book.add_tally(body)
+        leaders = {commit.step: (await ledger.lease(commit.block)).leader for commit in commits if commit.step > 0}
+        book.add_commits(leaders.items(), epoch_finder(roots, {commit.step: commit.block for commit in commits}))
+        validators = [item.node for item in (await ledger.validators_at()).validators]
+        book.add_rows(await pending_rows(visit.spec, ledger, visit.directory), validators=validators)
+        return Report(visit.spec.run_id, visit.spec.rewards.token, found, book.sorted(), missing, registrations)
 
 
-def _rows(found: Contributions, *, wallet: str | None, node: str | None) -> list[dict[str, object]]:
-    """One entry for each (node, wallet) that the question is about."""
-    rows: list[dict[str, object]] = []
-    for owner in sorted({**found.final, **found.pending}, key=lambda owner: (owner[1] or "", owner[0])):
-        claimed = found.claims.get(owner[0])
-        if (wallet and wallet not in (owner[1], claimed)) or (node and node != owner[0]):
+def _is_asked(line: StepLine, report: Report, options: argparse.Namespace) -> bool:
+    return _is_about(line.node, line.wallet, report, options)
+
+
+def _is_about(node: str, wallet: str | None, report: Report, options: argparse.Namespace) -> bool:
+    held = report.registrations.get(node)
+    claimed = held.claimed if held and not wallet else None
+    is_wallet = options.wallet is None or options.wallet in (wallet, claimed)
+    previous = held.previous if held else ()
+    return is_wallet and options.node in (None, node, *previous)
+
+
+def _totals(report: Report, options: argparse.Namespace) -> list[dict[str, object]]:
+    """One entry for each (role, node, wallet) that the question is about. Amounts are text: they may be large."""
+    rows: dict[tuple[str, str, str | None], dict[str, object]] = {}
+    for holding in report.found.holdings:
+        leaf = holding.leaf
+        money = {"amount": str(leaf.amount), "claimed": str(holding.claimed), "claimable": str(holding.claimable)}
+        rows[(leaf.role, leaf.node, leaf.wallet)] = {"units": leaf.units, "pending": 0, "rejected": 0, **money}
+    for line in report.steps:
+        if line.pending or line.rejected:
+            key = (line.role, line.node, line.wallet)
+            row = rows.setdefault(
+                key, {"units": 0, "pending": 0, "rejected": 0, "amount": "0", "claimed": "0", "claimable": "0"}
+            )
+            row["pending"], row["rejected"] = _plus(row["pending"], line.pending), _plus(row["rejected"], line.rejected)
+    return [
+        {"role": role, "node": node, "wallet": wallet, "claims": _claims(node, wallet, report), **row}
+        for (role, node, wallet), row in sorted(rows.items(), key=lambda item: tuple(map(str, item[0])))
+        if _is_about(node, wallet, report, options)
+    ]
+
+
+def _plus(first: object, second: int) -> int:
+    return int(str(first)) + second
+
+
+def _claims(node: str, wallet: str | None, report: Report) -> str | None:
+    held = report.registrations.get(node)
+    return held.claimed if held and not wallet else None
+
+
+def _step(line: StepLine) -> dict[str, object]:
+    return {
+        "step": line.step,
+        "epoch": line.epoch,
+        "role": line.role,
+        "node": line.node,
+        "wallet": line.wallet,
+        "accepted": line.accepted,
+        "pending": line.pending,
+        "rejected": line.rejected,
+        "undecided": line.undecided,
+        "reasons": dict(line.reasons),
+    }
+
+
+def _csv(steps: Sequence[dict[str, object]]) -> str:
+    text = io.StringIO()
+    names = ("step", "epoch", "role", "node", "wallet", "accepted", "pending", "rejected", "undecided", "reasons")
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer.writeheader()
+    for step in steps:
+        reasons = step["reasons"]
+        words = [f"{name} {count}" for name, count in reasons.items()] if isinstance(reasons, dict) else []
+        writer.writerow({**step, "reasons": "; ".join(words)})
+    return text.getvalue().rstrip("\n")
+
+
+def _proofs(report: Report, options: argparse.Namespace) -> list[dict[str, object]]:
+    """What `claim` sends, for whoever sends it some other way."""
+    found, proofs = report.found, []
+    for holding in found.holdings:
+        leaf = holding.leaf
+        if not _is_about(leaf.node, leaf.wallet, report, options):
             continue
-        rows.append(
-            {
-                "node": owner[0],
-                "wallet": owner[1],
-                "claimed": None if owner[1] else claimed,
-                "final": found.final.get(owner, 0),
-                "pending": found.pending.get(owner, 0),
-            }
-        )
-    return rows
+        proof = found.proof_of(leaf)
+        money = {"units": str(leaf.units), "amount": str(leaf.amount), "claimable": str(holding.claimable)}
+        place = {"index": proof.index, "count": proof.count, "siblings": list(proof.siblings)}
+        root = {"epoch": found.epoch, "root": found.root.root if found.root else None}
+        proofs.append({**root, "role": leaf.role, "node": leaf.node, "wallet": leaf.wallet, **money, **place})
+    return proofs
 
 
-def _print(found: Contributions, rows: Sequence[dict[str, object]]) -> None:
-    if found.root is None:
+def _print(report: Report, totals: Sequence[dict[str, object]], steps: Sequence[dict[str, object]]) -> None:
+    root = report.found.root
+    if root is None:
         print_line("no epoch is final yet; what follows is accepted by a quorum of validators but not on the ledger")
     else:
-        tokens = sum(found.final.values())
-        print_line(f"final up to epoch {found.root.epoch}, root {found.root.root[:16]}.., {tokens} tokens in all")
-    if not rows:
+        tokens = sum(each.leaf.units for each in report.found.holdings if each.leaf.role == "worker")
+        print_line(f"final up to epoch {root.epoch}, root {root.root[:16]}.., {tokens} tokens in all")
+    if report.missing:
+        print_line(
+            f"no relay has the tallies of epochs {', '.join(map(str, report.missing))}: their steps are left out"
+        )
+    if not totals:
         print_line("nothing was credited so far")
         return
-    print_line(f"{'wallet':44} {'final':>10} {'pending':>10}  node")
-    for row in rows:
-        name = row["wallet"] or (f"{row['claimed']} *" if row["claimed"] else "-")
-        print_line(f"{name:44} {row['final']:>10} {row['pending']:>10}  {row['node']}")
-    if any(row["claimed"] for row in rows):
+    _print_totals(report, totals)
+    for step in steps:
+        _print_step(step)
+
+
+def _print_totals(report: Report, totals: Sequence[dict[str, object]]) -> None:
+    from node.amounts import show_amount
+
+    is_paid = any(row["amount"] != "0" for row in totals)
+    money = f"{'earned':>22} {'claimable':>22} " if is_paid else ""
+    print_line(f"{'wallet':44} {'role':9} {'final':>12} {'pending':>10} {'refused':>7} {money} node")
+    for row in totals:
+        name = row["wallet"] or (f"{row['claims']} *" if row["claims"] else "-")
+        amounts = [show_amount(int(str(row[name])), report.token) for name in ("amount", "claimable")]
+        money = "".join(f"{amount:>22} " for amount in amounts) if is_paid else ""
+        counts = f"{row['units']:>12} {row['pending']:>10} {row['rejected']:>7}"
+        print_line(f"{name:44} {row['role']:9} {counts} {money} {row['node']}")
+    if any(row["claims"] for row in totals):
         print_line("* claimed by the node, not linked by the wallet: becomes its own once the wallet has signed")
+
+
+def _print_step(step: dict[str, object]) -> None:
+    reasons = step["reasons"]
+    why = f" ({', '.join(reasons)})" if isinstance(reasons, dict) and reasons else ""
+    state = f"epoch {step['epoch']}" if step["epoch"] is not None else "not final"
+    parts = [f"{step[name]} {name}" for name in ("accepted", "pending", "rejected", "undecided") if step[name]]
+    print_line(f"step {step['step']:>5}  {state:10} {step['role']:9} {', '.join(parts)}{why}  {step['node']}")

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,6 +48,11 @@ def answer(options: argparse.Namespace, fields: Mapping[str, object], *lines: st
         for line in lines:
             print_line(line)
     return 0
+
+
+def show_time(seconds: int) -> str:
+    """Chain time as people read it, in UTC."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def quiet_config(options: argparse.Namespace) -> NodeConfig:

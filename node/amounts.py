@@ -1,0 +1,38 @@
+"""Amounts of coins as people type and read them: base units on the ledger, decimals of a coin on the terminal. Pure."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+
+from node.errors import UsageError
+
+_AMOUNT = re.compile(r"^(\d{1,39})(?:\.(\d{1,18}))?\s*(wei|gwei|eth|coins?)?$", re.IGNORECASE)
+_DIGITS = {"wei": 0, "gwei": 9, "eth": 18, "coin": 18, "coins": 18}
+MAX_AMOUNT = 2**128 - 1
+
+
+def parse_amount(text: str) -> int:
+    """Base units: `1500`, or with a unit `0.5eth`, `3 gwei`. Raises UsageError for anything else, and for nothing."""
+    found = _AMOUNT.match(text.strip())
+    if found is None:
+        raise UsageError(f"{text[:40]!r} is not an amount: give base units (1500), or a unit (0.5eth, 3gwei)")
+    whole, fraction, unit = found[1], found[2] or "", (found[3] or "").lower()
+    if fraction and not unit:
+        raise UsageError(f"{text[:40]!r} has a fraction and no unit: base units are whole (0.5eth is meant?)")
+    digits = _DIGITS.get(unit, 0)
+    if len(fraction) > digits:
+        raise UsageError(f"{text[:40]!r} is finer than a base unit")
+    amount = int(whole + fraction.ljust(digits, "0"))
+    if not 0 < amount <= MAX_AMOUNT:
+        raise UsageError(f"{text[:40]!r}: more than nothing is meant, and less than 2^128 base units")
+    return amount
+
+
+def show_amount(amount: int, token: str | None = None) -> str:
+    """`1500 base units of 0x..` for a token; for the chain's coin what reads best: `0.0000015 eth`, `1500 wei`."""
+    if token is not None:
+        return f"{amount} base units of {token}"
+    if 0 < amount < 10**9:
+        return f"{amount} wei"
+    return f"{(Decimal(amount) / 10**18).normalize():f} eth"

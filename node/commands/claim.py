@@ -1,0 +1,85 @@
+"""`intellect-node claim`: have what a final root grants paid to its wallets."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from node.cli import Parser
+from node.commands.reading import add_json_flag, add_paying_flags, add_run_flags, answer, quiet_config
+
+if TYPE_CHECKING:
+    from node.earnings import Holding
+
+EXAMPLES = """\
+  intellect-node claim --join RUN --operator-key any.key                  what the key's own address has earned
+  intellect-node claim --join RUN --operator-key any.key --wallet 0x..    for another wallet: only it is paid
+  intellect-node claim --join RUN --operator-key any.key --node 12D3.. --dry-run
+"""
+
+
+def main(words: Sequence[str]) -> int:
+    """Run the command."""
+    parser = Parser(
+        "intellect-node claim",
+        "Have rewards paid. Anyone may send it and pay the gas; the money goes to the wallet that earned it. Amounts are "
+        "cumulative: one claim covers every epoch before.",
+        examples=EXAMPLES,
+    )
+    parser.add_argument("--wallet", help="whose rewards (default: those of --operator-key's address)")
+    parser.add_argument("--node", help="only what this node earned")
+    parser.add_argument("--dry-run", action="store_true", help="show what would be paid, and send nothing")
+    add_run_flags(parser)
+    add_paying_flags(parser)
+    add_json_flag(parser)
+    return asyncio.run(_claim(parser.parse_args(words)))
+
+
+async def _claim(options: argparse.Namespace) -> int:
+    from ledger.wallet import checked_address
+    from node.amounts import show_amount
+    from node.earnings import read_holdings
+    from node.errors import UsageError
+    from node.purse import must_pay, open_purse
+    from node.refusals import explained
+    from roles.tally import MAX_BLOB
+
+    async with open_purse(quiet_config(options), needs_relays=True) as purse:
+        relays = purse.relays
+
+        async def get(digest: str) -> bytes:
+            return await relays.get(digest, limit=MAX_BLOB) if relays else b""
+
+        wallet = checked_address(options.wallet) if options.wallet else None
+        if wallet is None and not options.node:
+            wallet = purse.ledger.operator
+        if wallet is None and not options.node:
+            raise UsageError("whose rewards? --wallet 0x.., --node 12D3.., or --operator-key with the wallet's own key")
+        if not options.dry_run:
+            must_pay(purse)
+        found = await read_holdings(purse.ledger, get)
+        due = [each for each in found.holdings if each.claimable and _is_meant(each, wallet, options.node)]
+        if not options.dry_run:
+            for each in due:
+                with explained():
+                    await purse.ledger.claim(found.epoch, each.leaf, found.proof_of(each.leaf))
+    token = purse.spec.rewards.token
+    verb = "would go" if options.dry_run else "went"
+    lines = [
+        f"{show_amount(each.claimable, token)} {verb} to {each.leaf.wallet} ({each.leaf.role} {each.leaf.node})"
+        for each in due
+    ]
+    waiting = sum(each.leaf.amount for each in found.holdings if each.leaf.wallet is None)
+    if not lines:
+        lines = ["there is nothing to claim" + (f"; {show_amount(waiting, token)} wait for a link" if waiting else "")]
+    rows = [
+        {"role": each.leaf.role, "node": each.leaf.node, "wallet": each.leaf.wallet, "amount": str(each.claimable)}
+        for each in due
+    ]
+    return answer(options, {"epoch": found.epoch, "sent": not options.dry_run, "claims": rows}, *lines)
+
+
+def _is_meant(holding: Holding, wallet: str | None, node: str | None) -> bool:
+    return wallet in (None, holding.leaf.wallet) and node in (None, holding.leaf.node)

@@ -1,0 +1,149 @@
+"""Creates a run on a ledger in steps that can be killed and repeated: contract, spec, entry on the contract.
+
+What is done stands in a folder beside the spec until all of it is: a second try goes on where the first ended, deploys
+nothing twice, and pays for nothing twice.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from dht.encoding import encode, sha256
+from ledger.client import LedgerClient, built_code_hash, deploy
+from ledger.errors import LedgerMismatch
+from ledger.policy import GWEI, ChainPolicy
+from ledger.rpc import Rpc
+from ledger.wallet import address_of
+from node.defaults import CONFIRMATIONS, DEVELOPMENT_CHAINS, MAX_FEE_GWEI
+from node.errors import ConfigError, UsageError
+from node.run_creation import NOWHERE, ChainPlace, build_spec, draft_table, terms_of
+from roles.spec import RunSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A run somebody wants: its draft and model, where its spec is to be written, and who pays at which end-points."""
+
+    draft: dict[str, Any]
+    model: Path
+    spec: Path
+    urls: Sequence[str]
+    key: bytes
+    contract: str | None = None
+    max_fee_gwei: int = MAX_FEE_GWEI
+
+    @property
+    def folder(self) -> Path:
+        """What is done so far, until all is."""
+        return self.spec.with_name(f"{self.spec.name}.creating")
+
+
+async def create(wish: Wish) -> RunSpec:
+    """The run's spec, once it stands on the ledger. Raises ConfigError, LedgerError; typed again, it goes on."""
+    build_spec(wish.draft, model=wish.model, place=NOWHERE)  # whatever is wrong is said before it costs gas
+    _begin(wish)
+    policy = await _policy(wish)
+    spec = build_spec(wish.draft, model=wish.model, place=await _place(wish, policy))
+    _write_spec(wish.spec, encode(spec))
+    async with await LedgerClient.connect(
+        wish.urls,
+        contract=spec.ledger.contract,
+        operator_key=wish.key,
+        state_dir=wish.folder,
+        chain_id=spec.ledger.chain_id,
+        code_hash=spec.ledger.code_hash,
+        deployment_block=spec.ledger.deployment_block_hash,
+        policy=policy,
+    ) as ledger:
+        await ledger.create_run(**terms_of(spec))
+    shutil.rmtree(wish.folder)
+    return spec
+
+
+def _begin(wish: Wish) -> None:
+    """Refuse to write over another run's spec; note whose beginnings these are."""
+    wanted = {"draft": sha256(json.dumps(wish.draft, sort_keys=True).encode()), "owner": address_of(wish.key)}
+    note = wish.folder / "wish.json"
+    if note.exists():
+        if json.loads(note.read_text()) != wanted:
+            raise ConfigError(
+                f"{wish.folder} holds the beginnings of another run (another draft or key): finish that one with them, "
+                "or remove the folder"
+            )
+        return
+    if wish.spec.exists():
+        raise ConfigError(f"{wish.spec} exists already; name another file by --spec, or move that one away")
+    try:
+        wish.folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"cannot write beside {wish.spec}: {error.strerror}; name another file by --spec") from error
+    _write(note, json.dumps(wanted).encode())
+
+
+async def _policy(wish: Wish) -> ChainPolicy:
+    rpc = Rpc(wish.urls)
+    try:
+        chain_id, _ = await rpc.connect()
+    finally:
+        await rpc.close()
+    return ChainPolicy(1 if chain_id in DEVELOPMENT_CHAINS else CONFIRMATIONS, wish.max_fee_gwei * GWEI)
+
+
+async def _place(wish: Wish, policy: ChainPolicy) -> ChainPlace:
+    """The contract to use: the one named, the one deployed before, or a new one."""
+    note = wish.folder / "place.json"
+    if note.exists():
+        return ChainPlace(**json.loads(note.read_text()))
+    place = await (_named(wish) if wish.contract else _deployed(wish, policy))
+    _write(note, json.dumps(asdict(place)).encode())
+    return place
+
+
+async def _deployed(wish: Wish, policy: ChainPolicy) -> ChainPlace:
+    made = await deploy(wish.urls[0], wish.key, state_dir=wish.folder, policy=policy)
+    return ChainPlace(made.chain_id, made.contract, made.code_hash, made.block_hash)
+
+
+async def _named(wish: Wish) -> ChainPlace:
+    block = draft_table(wish.draft, "ledger").get("deployment_block_hash")
+    if block is None:
+        raise UsageError(
+            "with --contract the draft must state deployment_block_hash under [ledger]: the spec of another run of that "
+            "contract has it (intellect-node run show --json)"
+        )
+    contract = str(wish.contract)
+    async with await LedgerClient.connect(wish.urls, contract=contract, deployment_block=str(block)) as ledger:
+        if ledger.code_hash != built_code_hash():
+            raise LedgerMismatch(
+                f"the code at {contract} is not this version's contract: leave out --contract to deploy one, or use the "
+                "version it was deployed by"
+            )
+        return ChainPlace(ledger.domain.chain_id, ledger.domain.contract, ledger.code_hash, str(block))
+
+
+def _write_spec(path: Path, data: bytes) -> None:
+    """Raises ConfigError where another spec stands."""
+    if path.exists():
+        if path.read_bytes() != data:
+            raise ConfigError(f"{path} changed while its run was being created: move it away, then type this again")
+        return
+    _write(path, data)
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Whole or not at all, and on the disk when this returns."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}; name another file by --spec") from error
