@@ -71,7 +71,9 @@ async def visit_run(config: NodeConfig) -> AsyncIterator[Visit]:
         # Who pays keeps the transaction under way where the next command, or the node, finds it.
         ledger = await join_ledger(config if operator else ours, spec, join.rpc, operator, patience=FINDING_SECONDS)
         stack.push_async_callback(ledger.close)
-        yield Visit(spec, directory, ledger, finder)
+        trainers = [item.node for item in spec.trainers]
+        relays = RelayClient(key, run=join.run, trainers=trainers, relays=book, http=http)
+        yield Visit(spec, directory, ledger, relays)
 
 
 async def _meet(book: RelayBook) -> None:

@@ -6,7 +6,7 @@ Whoever has the blob and the ledger's list of validators can check it: nobody is
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -14,6 +14,7 @@ from pydantic import Field
 from dht.encoding import Digest, Message, Natural, decode, encode
 from dht.envelope import Envelope
 from dht.errors import Malformed, NodeError
+from ledger.records import Commit, HeldStrike
 from roles.messages import NodeName, Submission, Verdict
 from roles.tally.body import TallyItem
 from roles.tally.context import Bench
@@ -54,6 +55,15 @@ def open_evidence(data: bytes) -> Evidence:
         return decode(Evidence, plain)
     except (zlib.error, Malformed) as error:
         raise EvidenceRefused(f"the evidence cannot be read: {str(error)[:200]}") from error
+
+
+def steps_dealt_with(before: Sequence[HeldStrike], commits: Iterable[Commit], *, async_level: int) -> int:
+    """The last step whose faults were held against the node by an earlier strike of it, or could have been: those that were
+    open when it was made. -1 when there was none."""
+    if not before:
+        return -1
+    committed = [commit.step for commit in commits if commit.block <= before[-1].block]
+    return max(committed, default=0) + async_level + 1
 
 
 def submission_rows(data: bytes) -> list[Envelope]:

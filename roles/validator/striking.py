@@ -19,7 +19,7 @@ from dht.errors import Malformed, NodeError, TransportError
 from ledger.errors import LedgerError
 from ledger.records import Attestation, HeldStrike, Strike
 from roles.announce import Voice
-from roles.evidence import EvidenceRefused, check_evidence, pack_evidence, submission_rows
+from roles.evidence import EvidenceRefused, check_evidence, pack_evidence, steps_dealt_with, submission_rows
 from roles.messages import StrikeRow, open_row, strikes_key
 from roles.observer import Observer
 from roles.ports import Clock, Ledger
@@ -118,13 +118,9 @@ class Striking:
         return sum(held.strike.node == node for held in self._strikes)
 
     def _dealt_with(self, node: str) -> int:
-        """Faults of steps up to this one were held against the node before, or could have been."""
-        before = [held.block for held in self._strikes if held.strike.node == node]
-        view = self._trusted.view
-        if not before or view is None:
-            return -1
-        committed = [step for step, commit in view.commits.items() if commit.block <= before[-1]]
-        return max(committed, default=0) + self._spec.training.async_level + 1
+        before = [held for held in self._strikes if held.strike.node == node]
+        commits = self._trusted.view.commits.values() if self._trusted.view else ()
+        return steps_dealt_with(before, commits, async_level=self._spec.training.async_level)
 
     def _due(self) -> dict[str, list[ProvenFault]]:
         """Nodes with enough faults, and these."""

@@ -1,0 +1,6 @@
+"""The audit of a run: everything that can be checked from its public records alone, checked."""
+
+from node.audit.auditor import audit_run
+from node.audit.report import AuditFailed, Report
+
+__all__ = ["AuditFailed", "Report", "audit_run"]

@@ -1,0 +1,71 @@
+"""The records an audit reads: manifests and blobs by digest, each asked for once, absence remembered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+
+from dht.encoding import decode, sha256
+from dht.envelope import Envelope
+from dht.errors import Malformed, NodeError
+from ledger.records import Commit
+from node.audit.report import AuditFailed
+from roles.messages import CheckpointManifest
+from roles.ports import Relays
+
+PATIENCE = 120.0
+
+
+class Records:
+    """What relays hold of a run."""
+
+    def __init__(self, relays: Relays, home: Path) -> None:
+        self._relays, self._home = relays, home
+        self._manifests: dict[str, Envelope | None] = {}
+        self._policies: dict[str, Path | None] = {}
+
+    async def blob(self, digest: str, *, limit: int) -> bytes | None:
+        """Bytes with this digest; None when no relay has them."""
+        try:
+            async with asyncio.timeout(PATIENCE):
+                data = await self._relays.get(digest, limit=limit)
+        except (NodeError, TimeoutError):
+            return None
+        return data if sha256(data) == digest else None
+
+    async def manifest(self, digest: str) -> Envelope | None:
+        """The signed manifest of a checkpoint; None when no relay has it, or has it from a trainer of the run."""
+        if digest not in self._manifests:
+            try:
+                async with asyncio.timeout(PATIENCE):
+                    self._manifests[digest] = await self._relays.fetch_manifest(digest)
+            except (NodeError, TimeoutError):
+                self._manifests[digest] = None
+        return self._manifests[digest]
+
+    async def published(self, commits: Mapping[int, Commit]) -> dict[int, int]:
+        """Bytes of each committed checkpoint whose manifest is to be had."""
+        found: dict[int, int] = {}
+        for step, commit in commits.items():
+            envelope = await self.manifest(commit.manifest)
+            if envelope is not None:
+                found[step] = sum(file.size for file in parse_manifest(envelope).files)
+        return found
+
+    async def policy(self, digest: str) -> Path | None:
+        """A checkpoint on this disk, every byte verified; None when no relay has it."""
+        if digest not in self._policies:
+            try:
+                self._policies[digest] = await self._relays.fetch_checkpoint(digest, self._home)
+            except (NodeError, TimeoutError):
+                self._policies[digest] = None
+        return self._policies[digest]
+
+
+def parse_manifest(envelope: Envelope) -> CheckpointManifest:
+    """The manifest in an envelope. Raises AuditFailed."""
+    try:
+        return decode(CheckpointManifest, envelope.payload)
+    except Malformed as error:
+        raise AuditFailed(f"manifest {envelope.digest[:12]}", str(error)) from error

@@ -1,0 +1,102 @@
+"""A random share of the credited rollouts, verified once more with the model itself. Heavy imports stay inside."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dht.encoding import digest
+from dht.envelope import Envelope
+from dht.errors import NodeError
+from ledger.base import BaseLedger
+from node.audit.records import Records
+from node.audit.report import AuditFailed, Report
+from roles.assignment import beacon_step, compute_beacon, compute_seed
+from roles.messages import Submission, open_row
+from roles.spec import RunSpec
+from roles.tally.items import row_from_text
+
+if TYPE_CHECKING:
+    from roles.inference.engine import Engine
+    from roles.tasks import Task
+
+WHOLE = 2**64
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Which share of the submissions is verified anew (0 to 1), drawn by `seed`, and with what."""
+
+    share: float
+    seed: str
+    engine: Callable[[], Engine]
+    task: Callable[[], Task]
+
+    def takes(self, submission: str) -> bool:
+        """Whether the draw falls on the submission of this digest."""
+        return int(digest("audit-sample/1", self.seed, submission)[:16], 16) < self.share * WHOLE
+
+
+async def audit_rollouts(
+    spec: RunSpec, ledger: BaseLedger, records: Records, report: Report, *, rows: Sequence[str], sample: Sample
+) -> None:
+    """Verify the drawn submissions. Raises AuditFailed for one that is provably at fault."""
+    drawn = [row for row in (row_from_text(text, "submission/1") for text in rows) if sample.takes(row.digest)]
+    if not drawn:
+        return
+    from roles.verification import Verifier
+
+    engine = await asyncio.to_thread(sample.engine)
+    verifier = Verifier(spec=spec, run=spec.run_id, engine=engine, task=await asyncio.to_thread(sample.task))
+    commits = {commit.step: commit for commit in await ledger.commits()}
+    drawn.sort(key=lambda row: (_open(spec, row).policy_step, row.digest))  # the engine's weights change rarely
+    loaded = ""
+    for row in drawn:
+        submission = _open(spec, row)
+        where = f"rollouts of {submission.node}, step {submission.step}, index {submission.index}"
+        policy = commits.get(submission.policy_step)
+        if policy is None or policy.manifest != submission.policy:
+            raise AuditFailed(where, "made with a policy that is no committed checkpoint")
+        seed = await _seed_of(spec, ledger, submission)
+        folder, data = await records.policy(policy.manifest), await records.blob(submission.blob, limit=submission.size)
+        if seed is None or folder is None or data is None:
+            report.lack(
+                f"{where}: its {'blob' if data is None else 'policy' if folder is None else 'beacon'} is not to be had"
+            )
+            continue
+        if loaded != policy.manifest:
+            await asyncio.to_thread(engine.load, folder)
+            loaded = policy.manifest
+        finding = await asyncio.to_thread(verifier.judge, submission, seed=seed, data=data)
+        if finding.outcome == "fault":
+            raise AuditFailed(where, f"credited, and at fault: {finding.reason.name.lower()} {finding.detail}".rstrip())
+        if finding.outcome == "soft":
+            report.lack(f"{where}: not decided on this machine ({finding.reason.name.lower()} {finding.detail})")
+            continue
+        report.held("rollouts verified anew")
+
+
+def _open(spec: RunSpec, row: Envelope) -> Submission:
+    message = open_row(row, run=spec.run_id, buckets=spec.buckets)
+    if not isinstance(message, Submission):
+        raise NodeError("not a submission")
+    return message
+
+
+async def _seed_of(spec: RunSpec, ledger: BaseLedger, submission: Submission) -> str | None:
+    """The assignment's seed, from the ledger alone."""
+    registrations = await ledger.registrations()
+    held = registrations.get(submission.node) or next(
+        (each for each in registrations.values() if submission.node in each.previous), None
+    )
+    commits = await ledger.commits()
+    step = beacon_step(submission.step, spec.training.async_level)
+    block = await ledger.block(held.first_block + spec.epoch.beacon_blocks) if held else None
+    if block is None or step >= len(commits):
+        return None
+    beacon = compute_beacon(commits[step].manifest, block.hash)
+    return compute_seed(
+        run=spec.run_id, node=submission.node, step=submission.step, index=submission.index, beacon=beacon
+    )

@@ -1,0 +1,96 @@
+"""Tallies: each final root recounted from the signed rows in its blob and the ledger's facts, and paid no more than it says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from ledger.base import BaseLedger
+from ledger.records import FinalRoot, Proposal
+from node.audit.records import Records
+from node.audit.report import AuditFailed, Report
+from roles.spec import RunSpec
+from roles.tally import MAX_BLOB, TallyBody, TallyContext, TallyRefused, check_tally, open_final_tally, read_context
+
+
+async def audit_tallies(spec: RunSpec, ledger: BaseLedger, records: Records, report: Report) -> list[TallyBody]:
+    """Recount every final root; the bodies read. Raises AuditFailed."""
+    roots = await ledger.final_roots()
+    published = await records.published({commit.step: commit for commit in await ledger.commits()})
+    bodies: list[TallyBody] = []
+    for root in roots:
+        await _check_attesters(ledger, root)
+        report.held("roots with a quorum")
+    for number, root in enumerate(roots):
+        blob = await records.blob(root.blob, limit=MAX_BLOB)
+        if blob is None:
+            report.lack(f"tally of epoch {number} and those after it: no relay has its blob {root.blob[:12]}")
+            return bodies
+        context = await read_context(
+            ledger,
+            spec=spec,
+            roots=roots[:number],
+            parent=bodies[-1] if bodies else None,
+            closing_block=root.closing_block,
+            published=published,
+        )
+        bodies.append(await asyncio.to_thread(_recount, blob, root, context))
+        _count(bodies[-1], report)
+    if bodies:
+        await _check_paid(ledger, bodies[-1])
+        report.held("payments bounded")
+    return bodies
+
+
+def _recount(blob: bytes, root: FinalRoot, context: TallyContext) -> TallyBody:
+    where = f"tally of epoch {root.epoch}"
+    proposal = Proposal(
+        run=context.run,
+        epoch=root.epoch,
+        round=root.round,
+        closing_block=root.closing_block,
+        parent_root=context.parent_root,
+        root=root.root,
+        total=root.total,
+        blob=root.blob,
+        amount=root.amount,
+    )
+    if root.epoch != context.epoch or root.closing_block <= context.opening_block:
+        raise AuditFailed(where, "epochs do not follow one another")
+    try:
+        open_final_tally(blob, root)
+        return check_tally(blob, proposal, context)
+    except TallyRefused as error:
+        raise AuditFailed(where, str(error)) from error
+
+
+def _count(body: TallyBody, report: Report) -> None:
+    report.held("tallies")
+    report.held("submissions", len(body.items) + len(body.refusals))
+    report.held("verdicts", sum(len(item.verdicts) for item in (*body.items, *body.refusals)))
+    report.held("receipts", len(body.receipts))
+    report.held("leaves", len(body.leaves))
+
+
+async def _check_attesters(ledger: BaseLedger, root: FinalRoot) -> None:
+    """The contract checked the signatures; whose they were stands in its event."""
+    judges = await ledger.validators_at(root.block)
+    allowed = {item.operator.lower() for item in judges.validators}
+    attesters = {name.lower() for name in root.attesters}
+    if not attesters <= allowed or len(attesters) < judges.quorum:
+        raise AuditFailed(f"root of epoch {root.epoch}", "no quorum of the validators of that block attested it")
+
+
+async def _check_paid(ledger: BaseLedger, last: TallyBody) -> None:
+    amounts = {(leaf.role, leaf.node, leaf.wallet): leaf.amount for leaf in last.leaves}
+    for holder, paid in (await ledger.paid()).items():
+        if paid > amounts.get(holder, 0):
+            role, node, wallet = holder
+            raise AuditFailed(
+                f"payments to {wallet}", f"{paid} paid for {role} {node}, {amounts.get(holder, 0)} earned"
+            )
+
+
+def credited_rows(bodies: Sequence[TallyBody]) -> list[str]:
+    """Credited submissions, as rows in base64, in the order of the tallies."""
+    return [item.submission for body in bodies for item in body.items]

@@ -1,0 +1,119 @@
+"""`intellect-node audit`: re-check a run from its public records."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import secrets
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from node.cli import Parser, print_line
+from node.commands.reading import add_run_flags, quiet_config
+
+if TYPE_CHECKING:
+    from node.audit import Report
+    from node.audit.rollouts import Sample
+    from node.config import NodeConfig
+    from roles.spec import RunSpec
+
+EXAMPLES = """\
+  intellect-node audit RUN                   the ledger, every tally, every signature in it
+  intellect-node audit RUN --sample 0.05     and a twentieth of the rollouts, with the model
+  intellect-node audit RUN --json
+
+Blobs come from relays by digest: old ones from those started with --archive. What could not be checked is printed.
+exit codes: 0 all of it holds; 1 something does not, and is named; 3 nothing is wrong, but records are missing
+"""
+INCOMPLETE = 3
+
+
+def main(words: Sequence[str]) -> int:
+    """Run the command."""
+    parser = Parser(
+        "intellect-node audit", "Re-check a run from the ledger and the relays' blobs alone.", examples=EXAMPLES
+    )
+    parser.add_argument("run", nargs="?", metavar="RUN", help="join string of the run, or a file that holds it")
+    add_run_flags(parser)
+    parser.add_argument("--sample", type=float, default=0.0, metavar="SHARE", help="share of rollouts to verify anew")
+    parser.add_argument("--seed", help="draw the sample by this text: the same one again (default: a fresh one)")
+    parser.add_argument("--json", action="store_true", help="the result as JSON")
+    options = parser.parse_args(words)
+    if not 0 <= options.sample <= 1:
+        parser.error(f"--sample {options.sample}: a share from 0 to 1 is meant")
+    options.join = options.join or options.run
+    return asyncio.run(_audit(options, quiet_config(options)))
+
+
+async def _audit(options: argparse.Namespace, config: NodeConfig) -> int:
+    from node.audit import AuditFailed, audit_run
+    from node.visitor import visit_run
+
+    seed = options.seed or secrets.token_hex(8)
+    async with visit_run(config) as visit:
+        with tempfile.TemporaryDirectory(prefix="intellect-audit-") as folder:
+            sample = _sample(options.sample, seed, config, visit.spec) if options.sample else None
+            try:
+                report = await audit_run(
+                    visit.spec, ledger=visit.ledger, relays=visit.relays, home=Path(folder), sample=sample
+                )
+            except AuditFailed as failure:
+                _print_failure(failure.what, failure.why, run=visit.spec.run_id, as_json=options.json)
+                return 1
+    _print(report, seed=seed if options.sample else None, as_json=options.json)
+    return INCOMPLETE if report.missing else 0
+
+
+def _sample(share: float, seed: str, config: NodeConfig, spec: RunSpec) -> Sample:
+    from node.audit.rollouts import Sample
+
+    def engine() -> Any:
+        import torch
+
+        from roles.inference.transformers_engine import TransformersEngine
+
+        dtype = torch.float32 if spec.model.dtype == "float32" else torch.bfloat16
+        return TransformersEngine(device=config.device, dtype=dtype, attention=spec.model.attention)
+
+    def task() -> Any:
+        from roles.tasks import load_tasks
+
+        return load_tasks(spec.tasks, config.home / "tasks")
+
+    return Sample(share, seed, engine, task)
+
+
+def _print_failure(what: str, why: str, *, run: str, as_json: bool) -> None:
+    if as_json:
+        print_line(json.dumps({"run": run, "holds": False, "failed": what, "why": why}, indent=2))
+    else:
+        print_line(f"run {run}\nDOES NOT HOLD: {what}: {why}")
+
+
+def _print(report: Report, *, seed: str | None, as_json: bool) -> None:
+    from node.audit.report import NOT_RECORDED
+
+    if as_json:
+        fields = {
+            "run": report.run,
+            "holds": True,
+            "checked": dict(report.checked),
+            "missing": report.missing,
+            "not_recorded": list(NOT_RECORDED),
+            "sample_seed": seed,
+        }
+        print_line(json.dumps(fields, indent=2))
+        return
+    print_line(f"run {report.run}")
+    for what, count in report.checked.items():
+        print_line(f"  holds: {count} {what}")
+    for line in report.missing:
+        print_line(f"  not checked: {line}")
+    for line in NOT_RECORDED:
+        print_line(f"  not recorded: {line}")
+    if seed is not None:
+        print_line(f"sample drawn by --seed {seed}")
+    print_line("nothing is wrong, but not everything could be looked at" if report.missing else "everything holds")
