@@ -65,6 +65,7 @@ def measure(base: Path, size: int, *, clients: int, peer: str | None) -> dict[st
     if peer:
         theirs = asyncio.run(peer_broadcast(peer, source / "model.safetensors", base / "theirs", clients=clients))
         row |= {"peer_last_seconds": theirs.last, "times_faster": theirs.last / ours.last}
+        row |= {"peer_cpu_of_all": theirs.cpu_of_all, "times_less_cpu": theirs.cpu_of_all / ours.cpu_of_all}
     shutil.rmtree(base)
     return row
 

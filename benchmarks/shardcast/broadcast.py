@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,7 @@ class Outcome:
     last: float
     rss: dict[str, float]
     cpu: dict[str, float]
+    cpu_of_all: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,10 @@ class Nodes:
     origin: Child
     relays: list[Child]
     clients: list[Child]
+
+    def all(self) -> list[Child]:
+        """Every one."""
+        return [self.origin, *self.relays, *self.clients]
 
 
 async def broadcast(source: Path, into: Path, *, clients: int, relays: int = 2) -> Outcome:
@@ -97,8 +102,9 @@ def _relay(number: int, into: Path, *, port: int, relays: dict[str, str]) -> dic
 
 
 async def _measure(nodes: Nodes) -> Outcome:
-    for one in (nodes.origin, *nodes.relays, *nodes.clients):
+    for one in nodes.all():
         await one.hear("ready")
+    idle = _cpu_of(nodes.all())
     nodes.origin.tell()
     began = (await nodes.origin.hear("began"))["at"]
     sealed = await nodes.origin.hear("sealed")
@@ -107,14 +113,25 @@ async def _measure(nodes: Nodes) -> Outcome:
     done = await asyncio.gather(*(one.hear("done") for one in nodes.clients))
     published = await nodes.origin.hear("published")
     ends = [said["at"] - began for said in done]
+    used = _cpu_of(nodes.all()) - idle
     spent = {
         "origin": [await nodes.origin.stop()],
         "relay": [await one.stop() for one in nodes.relays],
         "client": [await one.stop() for one in nodes.clients],
     }
     return Outcome(
-        sealed["at"] - began, published["at"] - began, min(ends), max(ends), _most(spent, "rss"), _most(spent, "cpu")
+        sealed["at"] - began,
+        published["at"] - began,
+        min(ends),
+        max(ends),
+        _most(spent, "rss"),
+        _most(spent, "cpu"),
+        used,
     )
+
+
+def _cpu_of(processes: Iterable[Child]) -> float:
+    return sum(one.cpu() for one in processes)
 
 
 def _most(spent: dict[str, list[Said]], name: str) -> dict[str, float]:
@@ -141,13 +158,16 @@ async def peer_broadcast(python: str, file: Path, into: Path, *, clients: int, r
 
         origin = await stack.enter_async_context(started("origin", into / "origin", origin_port, file))
         middles = [into / f"middle{number}" for number in range(relays)]
-        for folder, port in zip(middles, ports, strict=True):
+        servers_up = [
             await stack.enter_async_context(started("middle", folder, port, upstream))
+            for folder, port in zip(middles, ports, strict=True)
+        ]
         readers = [
             await stack.enter_async_context(started("client", into / f"reader{number}", 0, *servers))
             for number in range(clients)
         ]
-        began = time.monotonic()
+        everyone = [origin, *servers_up, *readers]
+        idle, began = _cpu_of(everyone), time.monotonic()
         origin.tell()
         shards = -(-(await asyncio.to_thread(file.stat)).st_size // PEER_SHARD)
         while min(await asyncio.to_thread(_count_shards, middles)) < shards:  # noqa: ASYNC110 - nothing to wait on
@@ -157,7 +177,8 @@ async def peer_broadcast(python: str, file: Path, into: Path, *, clients: int, r
         done = await asyncio.gather(*(one.hear("done") for one in readers))
         published = await origin.hear("published")
         ends = [said["at"] - began for said in done]
-        return Outcome(0.0, published["at"] - began, min(ends), max(ends), {}, {})
+        used = _cpu_of(everyone) - idle
+        return Outcome(0.0, published["at"] - began, min(ends), max(ends), {}, {}, used)
 
 
 def _count_shards(folders: list[Path]) -> list[int]:

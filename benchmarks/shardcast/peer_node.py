@@ -40,6 +40,7 @@ def main(role: str, folder: str, port: int, rest: list[str]) -> None:
         while not (client.list_available_versions() and client.download_version("v1", str(Path(folder) / "out.bin"))):
             time.sleep(0.1)
         say("done")
+        sys.stdin.readline()
 
 
 if __name__ == "__main__":

@@ -23,6 +23,11 @@ class Child:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
 
+    def cpu(self) -> float:
+        """CPU seconds of it and of the children it waited for, user and kernel, since it began."""
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
     def tell(self, line: str = "") -> None:
         """Write one line to it."""
         if self._process.stdin is not None:

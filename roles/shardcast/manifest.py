@@ -8,8 +8,10 @@ raw shard digests, so the whole is digested in the one pass that digests the sha
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 from collections.abc import Collection, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from dht.encoding import encode
@@ -34,6 +36,7 @@ MAX_MANIFEST_BYTES = ROW_RULES[MANIFEST_KIND].max_bytes
 MAX_CHECKPOINT_BYTES = 2**41
 """2 TiB: one trillion parameters in bfloat16."""
 READ_BLOCK = 2**20
+HASHERS, HASH_BLOCK = 4, 2**18
 
 
 def build_manifest(
@@ -145,21 +148,36 @@ def total_bytes(manifest: Sharded) -> int:
 
 
 def _shard_digests(paths: Iterable[Path], shard_size: int) -> Iterator[str]:
-    room, digest = shard_size, hashlib.sha256()
-    for block in _blocks(paths):
-        view = memoryview(block)
-        while len(view) >= room:
-            digest.update(view[:room])
-            yield digest.hexdigest()
-            view, room, digest = view[room:], shard_size, hashlib.sha256()
-        digest.update(view)
-        room -= len(view)
-    if room < shard_size:
-        yield digest.hexdigest()
+    """In order, several at once: hashing needs nothing of Python while it lasts."""
+    with ThreadPoolExecutor(min(HASHERS, os.cpu_count() or 1)) as threads:
+        yield from threads.map(_digest_of, _spans(paths, shard_size))
 
 
-def _blocks(paths: Iterable[Path]) -> Iterator[bytes]:
+def _spans(paths: Iterable[Path], shard_size: int) -> Iterator[list[tuple[Path, int, int]]]:
+    """Of each shard the runs of bytes that make it up: file, offset, length."""
+    span, room = list[tuple[Path, int, int]](), shard_size
     for path in paths:
-        with path.open("rb") as file:
-            while block := file.read(READ_BLOCK):
-                yield block
+        size, offset = path.stat().st_size, 0
+        while offset < size:
+            take = min(room, size - offset)
+            span.append((path, offset, take))
+            offset, room = offset + take, room - take
+            if not room:
+                yield span
+                span, room = [], shard_size
+    if span:
+        yield span
+
+
+def _digest_of(span: list[tuple[Path, int, int]]) -> str:
+    digest, buffer = hashlib.sha256(), memoryview(bytearray(HASH_BLOCK))
+    for path, offset, left in span:
+        with path.open("rb", buffering=0) as file:
+            file.seek(offset)
+            while left:
+                got = file.readinto(buffer[: min(left, HASH_BLOCK)])
+                if not got:
+                    raise OSError(f"{path.name} became shorter while it was digested")
+                digest.update(buffer[:got])
+                left -= got
+    return digest.hexdigest()
