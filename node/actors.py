@@ -142,6 +142,7 @@ def build_relay(parts: Parts) -> Any:
             max_disk=config.max_disk,
             max_blob=parts.spec.checks.max_blob,
             sponsored_per_hour=config.sponsor_hourly,
+            archive=config.archive,
         ),
     )
 

@@ -24,6 +24,7 @@ from dht.records import Publisher, unix_ms
 from ledger.errors import LedgerError
 from node import __version__
 from node.actors import Actor, Parts, build_relay, build_trainer, build_validator, build_worker, check_relay
+from node.archive import Archive
 from node.config import NodeConfig
 from node.defaults import HEARTBEAT_SECONDS, OBSERVER_SECONDS, OFFLINE_SECONDS, TALLY_LOOK_SECONDS
 from node.errors import ConfigError
@@ -230,6 +231,9 @@ class Node:
             beside.append(group.create_task(self._heartbeat(parts, http=parts.config.http_url or url)))
             self._phase = "running"
             log.info("node.ready", seconds=round(self._uptime.seconds, 2), url=url)
+            if parts.config.archive:
+                archive = Archive(parts.spec, ledger=parts.ledger, relays=parts.relays, store=relay.shelf.store)
+                beside.append(group.create_task(archive.run()))
             await relay.run()
 
     async def _register(self, parts: Parts) -> None:

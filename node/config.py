@@ -91,6 +91,9 @@ class NodeConfig(BaseModel):
     sponsor: bool = Field(
         default=False, description="A relay pays the gas of others' registrations from its operator key."
     )
+    archive: bool = Field(
+        default=False, description="A relay keeps everything an audit of the run needs, as far as max_disk goes."
+    )
     sponsor_hourly: int = Field(default=120, ge=0, description="Registrations a sponsor pays for in an hour.")
     max_disk: int = Field(default=20 * 2**30, ge=2**20, description="Bytes the node may use in its data folder.")
     threads: int = Field(default=0, ge=0, le=1024, description="Threads of model work; 0 leaves it to PyTorch.")

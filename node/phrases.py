@@ -9,6 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 PHRASES: Mapping[str, str] = {
+    "archive.delayed": "the archive is not complete yet: {why}",
+    "archive.fetched": "{blobs} blobs archived, {missing} not found yet",
+    "archive.lost": "blob {blob} is with no relay any more: it cannot be archived",
     "batch.closed": "step {step}: batch complete, mean reward {reward}",
     "blob.unsent": "step {step}: rollouts not uploaded yet: {why}",
     "checkpoint.committed": "checkpoint {step} is committed on the ledger",

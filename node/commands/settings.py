@@ -17,12 +17,13 @@ if TYPE_CHECKING:
     from node.config import Sources
 
 REPEATED = ("rpc", "peer", "relay", "announce")
-SWITCHES = ("sponsor",)
+SWITCHES = ("sponsor", "archive")
 GROUPS = {
     "always needed": ("role", "join"),
     "who you are": ("wallet", "wallet_password_file", "key", "data"),
     "finding the run": ("peer", "relay", "rpc", "spec"),
     "being found": ("host", "port", "announce", "http_port", "http_url"),
+    "relays": ("archive",),
     "trainers, validators and sponsors": (
         "operator_key",
         "operator_password_file",

@@ -94,6 +94,7 @@ class Relay:
             max_disk=settings.max_disk,
             kept=settings.kept,
             retention=settings.retention,
+            keeps_all=settings.archive,
             free_space=free_space,
         )
         self._trainers, self._read, self._spec = frozenset(trainers), read, spec

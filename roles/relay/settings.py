@@ -20,6 +20,7 @@ class RelaySettings:
     window: float = 600.0
     retention: float = RETENTION
     kept: int = KEPT
+    archive: bool = False  # nothing is dropped: what no longer fits is refused
     idle: float = 10.0
     base: float = 15.0  # a transfer's longest time is base + size / slowest
     slowest: float = 64 * 1024

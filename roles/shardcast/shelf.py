@@ -19,8 +19,12 @@ LEAST_KEPT = 2
 """Checkpoints kept however short the room: the newest, and the one being fetched when it came."""
 
 
+EVER = 10**12
+"""More checkpoints, and seconds, than any run has."""
+
+
 class Shelf:
-    """Catalogue and store under one budget."""
+    """Catalogue and store under one budget. `keeps_all`: an archive, which refuses what no longer fits."""
 
     def __init__(
         self,
@@ -31,9 +35,13 @@ class Shelf:
         max_disk: int,
         kept: int = KEPT,
         retention: float = RETENTION,
+        keeps_all: bool = False,
         free_space: Callable[[Path], int] | None = None,
     ) -> None:
         root.mkdir(parents=True, exist_ok=True)
+        self._keeps_all = keeps_all
+        if keeps_all:
+            kept, retention = EVER, float(EVER)
         self.catalogue = Catalogue(root, run=run, trainers=trainers, kept=kept)
         self.store = BlobStore(
             root, max_disk=max_disk, retention=retention, is_wanted=self.catalogue.lists, free_space=free_space
@@ -72,6 +80,8 @@ class Shelf:
         return int(bits, 2)
 
     def _drop_oldest(self, wanted: str) -> bool:
+        if self._keeps_all:
+            return False
         checkpoints = list(self.catalogue)
         if len(checkpoints) <= LEAST_KEPT or wanted in checkpoints[-1].manifest.shards:
             return False
