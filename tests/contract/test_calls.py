@@ -213,7 +213,7 @@ async def test_claim__refuses(world: World) -> None:
     assert world.coins(PAYEE) == 0
 
 
-async def test_claim__never_more_than_the_root_promises_in_all(world: World) -> None:
+async def test_claim__never_more_than_the_root_promises__chain_23(world: World) -> None:  # CHAIN-23
     leaves = [leaf_of(60), leaf_of(60, node=6)]
     await fund(world, 1000)
     await finalise(world, leaves, amount=100)  # a quorum signed nonsense
@@ -318,7 +318,7 @@ async def lift(world: World, number: int = 0) -> None:
     await world.ledger(STRANGER).lift(NODE, number, attestations)
 
 
-async def test_strike__settled_slashes_into_the_funds(world: World) -> None:
+async def test_strike__settled_slashes_into_the_funds__chain_22(world: World) -> None:  # CHAIN-22
     await world.ledger(STRANGER).stake(NODE, PAYEE, 40)
     await world.ledger(STRANGER).stake(NODE, ADDRESSES[6], 5)
     await strike(world)
@@ -399,7 +399,7 @@ async def test_strike__again_after_one_was_lifted(world: World) -> None:
 # -- nodes ------------------------------------------------------------------------------------------------------------
 
 
-async def test_rotate__by_the_wallet_carries_everything(world: World) -> None:
+async def test_rotate__by_the_wallet_carries_everything__key_01(world: World) -> None:  # KEY-01
     sponsor = world.ledger(STRANGER)
     await sponsor.register(make_registration(world.domain))
     first = (await world.ledger().head()).number
@@ -443,7 +443,7 @@ async def test_rotate__refuses_without_paying(world: World) -> None:
 # -- the owner --------------------------------------------------------------------------------------------------------
 
 
-async def test_validators__change_after_the_delay_and_the_old_ones_no_longer_count(world: World) -> None:
+async def test_validators__change_and_the_old_ones_no_longer_count__chain_18(world: World) -> None:  # CHAIN-18
     changed = tuple(make_operator(index) for index in (4, 5, 6))
     await refused(world.ledger(STRANGER).propose_validators(changed, 2), "not the owner")
     await world.ledger(OWNER).propose_validators(changed, 2)
