@@ -16,6 +16,7 @@ from dht.records import Publisher, unix_ms
 from ledger.client import LedgerClient
 from ledger.records import RegistrationRequest, RotationRequest
 from node.config import NodeConfig
+from node.data_sets import FOLDER, held_files
 from node.errors import ConfigError
 from node.join import is_web_address
 from node.relay_book import RelayBook
@@ -137,6 +138,7 @@ def build_relay(parts: Parts) -> Any:
         read=parts.directory.read,
         sponsor=sponsor_with(parts.ledger) if config.sponsor else None,
         spec=encode(parts.spec),
+        data_sets=held_files(parts.spec, config.home),
         term_rule=parts.trusted.check_checkpoint,
         settings=RelaySettings(
             max_disk=config.max_disk,
@@ -199,7 +201,7 @@ def _task(parts: Parts) -> Any:
     from roles.tasks import TaskError, load_tasks
 
     try:
-        return load_tasks(parts.spec.tasks, parts.config.data / "tasks")
+        return load_tasks(parts.spec.tasks, parts.config.home / FOLDER)
     except TaskError as error:
         raise ConfigError(str(error)) from error
 

@@ -26,6 +26,7 @@ from node import __version__
 from node.actors import Actor, Parts, build_relay, build_trainer, build_validator, build_worker, check_relay
 from node.archive import Archive
 from node.config import NodeConfig
+from node.data_sets import find_data_sets
 from node.defaults import HEARTBEAT_SECONDS, OBSERVER_SECONDS, OFFLINE_SECONDS, TALLY_LOOK_SECONDS
 from node.errors import ConfigError
 from node.fitness import check_fitness, measure_machine
@@ -42,7 +43,7 @@ from node.status.credits import Credits
 from node.status.knowledge import Knowledge
 from node.status.metrics import read_daemon_metrics
 from node.status.server import status_server
-from node.status.story import Story
+from node.status.story import OF_ONE_NODE, Story
 from node.twin import check_twin, new_boot
 from roles.announce import Voice
 from roles.compute import ComputeThread
@@ -75,7 +76,7 @@ class Node:
         self._boot = new_boot(unix_ms())
         self._phase = "starting"
         self._node, self._hardware = "", ""
-        self._story = Story()
+        self._story = Story(limits=OF_ONE_NODE)
         events.listeners.append(lambda event: self._story.take(config.role, event))
         self._knowledge: Knowledge | None = None
         self._parts: Parts | None = None
@@ -112,6 +113,9 @@ class Node:
         self._phase = "looking for the run"
         finder = RelayClient(key, run=join.run, trainers=(), relays=book, http=http)
         spec = await fetch_spec(config, run=join.run, book=book, client=finder)
+        await find_data_sets(
+            spec, home=config.home, beside=config.spec, get=lambda digest, most: finder.get(digest, limit=most)
+        )
         directory.anchor(item.node for item in (*spec.validators, *spec.trainers))
         self._phase = "connecting to the ledger"
         ledger = await join_ledger(config, spec, join.rpc, operator)

@@ -52,6 +52,8 @@ PHRASES: Mapping[str, str] = {
     "relays.changed": "relays known: {relays}",
     "role.ended": "the role is done",
     "run.ended": "the run has ended with step {step}",
+    "data_set.not_found_yet": "a data set of the run's tasks is not found yet: {cause}",
+    "data_set.fetched": "fetched the data set {digest} ({size} bytes)",
     "run.not_found_yet": "the run is not found yet: {cause}",
     "run.saturated": "step {step}: all answers are right, nothing is left to learn (reward {reward})",
     "state.published": "optimizer state of step {step} is on the relays, sealed for the other trainers",

@@ -35,34 +35,17 @@ def add_sampling_flags(parser: Parser, *, samples: int, problems: int | None = N
 
 def load_asked_task(options: argparse.Namespace) -> Task:
     """The task. Raises ConfigError."""
+    from node.data_sets import place_data_set
     from roles.tasks import TaskError, load_task
 
     parameters = dict(_parameter(text) for text in options.set)
     with tempfile.TemporaryDirectory() as folder:  # a task is read whole, and needs its file no more
         if options.file is not None:
-            parameters["data"] = place_data(options.file, Path(folder))
+            parameters["data"] = place_data_set(options.file, Path(folder))
         try:
             return load_task(options.task, parameters, Path(folder))
         except TaskError as error:
             raise ConfigError(str(error)) from error
-
-
-def place_data(path: Path, folder: Path) -> str:
-    """Put a data set into a folder under its digest, which is returned. Raises ConfigError."""
-    from roles.tasks.problems import MAX_FILE
-
-    try:
-        if path.stat().st_size > MAX_FILE:
-            raise ConfigError(f"{path}: a data set may have {MAX_FILE >> 20} MiB")
-        data = path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"cannot read the data set {path}: {error.strerror}") from error
-    digest = hashlib.sha256(data).hexdigest()
-    folder.mkdir(parents=True, exist_ok=True)
-    part = folder / f"{digest}.part"
-    part.write_bytes(data)
-    part.replace(folder / digest)
-    return digest
 
 
 def load_asked_engine(options: argparse.Namespace, checkpoint: Path) -> Engine:

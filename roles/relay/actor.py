@@ -62,7 +62,8 @@ class Relay:
     """One relay. `app` is what `serve` serves; `run` pulls until cancelled.
 
     `relays` gives the other relays known now, `is_member` who may upload, `sponsor` pays registrations (None: does
-    not), `spec` is served as `/spec`, `read` reads checkpoint rows, `term_rule` says whose checkpoints may be spread.
+    not), `spec` is served as `/spec`, `data_sets` by digest, `read` reads checkpoint rows, `term_rule` says whose
+    checkpoints may be spread.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Relay:
         read: Read = _no_rows,
         sponsor: Sponsor | None = None,
         spec: bytes = b"",
+        data_sets: Sequence[Path] = (),
         settings: RelaySettings | None = None,
         clock: Callable[[], int] = unix_ms,
         free_space: Callable[[Path], int] | None = None,
@@ -97,7 +99,8 @@ class Relay:
             keeps_all=settings.archive,
             free_space=free_space,
         )
-        self._trainers, self._read, self._spec = frozenset(trainers), read, spec
+        self._trainers, self._read = frozenset(trainers), read
+        self._spec, self._data_sets = spec, data_sets
         self._link = self._make_link(key, run, relays, http)
         self._rebuilder = Rebuilder(self.shelf, self._link, opener=self._opener, arrived=self._count)
         self._hints: dict[str, tuple[NodeId, ...]] = {}
@@ -116,9 +119,11 @@ class Relay:
             group.create_task(self._pull(group))
 
     async def prepare(self) -> None:
-        """Put the spec into the store, so that the run's id finds it."""
+        """Put the spec and the tasks' data sets into the store, so that their digests find them."""
         if self._spec:
             await self.shelf.store.put(self._spec, pin=True)
+        for path in self._data_sets:
+            await self.shelf.store.put(await asyncio.to_thread(path.read_bytes), pin=True)
 
     def _desk(self, is_member: Callable[[NodeId], bool], sponsor: Sponsor | None, clock: Callable[[], int]) -> Desk:
         settings = self.settings

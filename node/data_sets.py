@@ -1,0 +1,109 @@
+"""Data sets of a run's tasks: the run's draft names files, its spec their digests; nodes find them beside the spec or at the
+run's relays, which keep them for as long as they serve the run."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from node.errors import ConfigError
+from node.running import patiently
+from roles.spec import RunSpec
+from roles.tasks.problems import MAX_FILE
+
+FOLDER = "tasks"
+"""Beside a spec, and in a node's own folder."""
+
+log = structlog.get_logger()
+
+
+def digests_of(spec: RunSpec) -> tuple[str, ...]:
+    """The data sets that the run's tasks need."""
+    named = (task.parameters.get("data") for task in spec.tasks)
+    return tuple(dict.fromkeys(digest for digest in named if isinstance(digest, str)))
+
+
+async def find_data_sets(
+    spec: RunSpec, *, home: Path, beside: Path | None, get: Callable[[str, int], Awaitable[bytes]]
+) -> None:
+    """Leave every data set of the run in `home`, from the folder of the spec file or from a relay (`get`: digest and most
+    bytes). Raises ConfigError."""
+    for digest in digests_of(spec):
+        place = home / FOLDER / digest
+        if await asyncio.to_thread(_is_here, place, digest, beside):
+            continue
+
+        async def attempt(digest: str = digest) -> bytes:
+            return await get(digest, MAX_FILE)
+
+        hint = f"no relay has the data set {digest[:12]}.. of this run; its operator's relays start beside it (docs/operate.md)"
+        keep_file(place, await patiently(attempt, event="data_set.not_found_yet", hint=hint))
+        log.info("data_set.fetched", digest=digest, size=place.stat().st_size)
+
+
+def _is_here(place: Path, digest: str, spec_file: Path | None) -> bool:
+    """Whether the data set lies in its place, put there from beside the spec file when that has it."""
+    if _is_whole(place, digest):
+        return True
+    near = spec_file.expanduser().parent / FOLDER / digest if spec_file else place
+    if not _is_whole(near, digest):
+        return False
+    keep_file(place, near.read_bytes())
+    return True
+
+
+def take_files(draft: dict[str, Any], *, base: Path, into: Path) -> None:
+    """Replace `file` of each task of a draft by the digest of its data set, which is copied to `into` under that name.
+
+    Paths are relative to the draft's folder. Raises ConfigError.
+    """
+    tasks = draft.get("tasks", [])
+    for task in tasks if isinstance(tasks, list) else []:
+        if isinstance(task, dict) and "file" in task:
+            task["parameters"] = {
+                **task.get("parameters", {}),
+                "data": place_data_set(base / str(task.pop("file")), into),
+            }
+
+
+def place_data_set(path: Path, folder: Path) -> str:
+    """Copy a data set into a folder under its digest, which is returned. Raises ConfigError."""
+    try:
+        if path.stat().st_size > MAX_FILE:
+            raise ConfigError(f"{path}: a data set may have {MAX_FILE >> 20} MiB")
+        data = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read the data set {path}: {error.strerror}") from error
+    digest = hashlib.sha256(data).hexdigest()
+    keep_file(folder / digest, data)
+    return digest
+
+
+def keep_file(path: Path, data: bytes) -> None:
+    """Write a file that is there whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.part")
+    with part.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+
+
+def held_files(spec: RunSpec, home: Path) -> Sequence[Path]:
+    """The data sets as they lie in `home`."""
+    return [home / FOLDER / digest for digest in digests_of(spec)]
+
+
+def _is_whole(path: Path, digest: str) -> bool:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest() == digest
+    except OSError:
+        return False

@@ -1,0 +1,69 @@
+"""Data sets of a run: from the draft's file to every node, by digest."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from node.data_sets import digests_of, find_data_sets, take_files
+from node.errors import ConfigError
+from roles.spec import RunSpec, TaskSpec
+from tests.builders import make_spec
+
+DATA = b'{"prompt": "1+1?", "answer": "2"}\n'
+DIGEST = hashlib.sha256(DATA).hexdigest()
+
+
+def spec_with_data() -> RunSpec:
+    task = TaskSpec(name="match", parameters={"data": DIGEST}, size=1, digest="0" * 64)
+    return make_spec().model_copy(update={"tasks": (task, task)})
+
+
+async def never(digest: str, most: int) -> bytes:
+    raise AssertionError(f"asked for {digest}, {most}")
+
+
+async def from_relay(digest: str, most: int) -> bytes:
+    assert (digest, most >= len(DATA)) == (DIGEST, True)
+    return DATA
+
+
+def test_take_files__digest_takes_the_place_of_the_file(tmp_path: Path) -> None:
+    (tmp_path / "problems.jsonl").write_bytes(DATA)
+    draft: dict[str, Any] = {"tasks": [{"name": "match", "file": "problems.jsonl", "parameters": {"after": ":"}}]}
+    take_files(draft, base=tmp_path, into=tmp_path / "tasks")
+    assert draft == {"tasks": [{"name": "match", "parameters": {"after": ":", "data": DIGEST}}]}
+    assert (tmp_path / "tasks" / DIGEST).read_bytes() == DATA
+
+
+def test_take_files__absent_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot read the data set .*nowhere\.jsonl"):
+        take_files({"tasks": [{"name": "match", "file": "nowhere.jsonl"}]}, base=tmp_path, into=tmp_path)
+
+
+def test_digests_of__each_once() -> None:
+    assert digests_of(spec_with_data()) == (DIGEST,)
+    assert digests_of(make_spec()) == ()
+
+
+async def test_find_data_sets__from_a_relay_and_kept(tmp_path: Path) -> None:
+    await find_data_sets(spec_with_data(), home=tmp_path, beside=None, get=from_relay)
+    await find_data_sets(spec_with_data(), home=tmp_path, beside=None, get=never)
+    assert (tmp_path / "tasks" / DIGEST).read_bytes() == DATA
+
+
+async def test_find_data_sets__from_beside_the_spec(tmp_path: Path) -> None:
+    (tmp_path / "tasks").mkdir()
+    (tmp_path / "tasks" / DIGEST).write_bytes(DATA)
+    await find_data_sets(spec_with_data(), home=tmp_path / "node", beside=tmp_path / "spec.json", get=never)
+    assert (tmp_path / "node" / "tasks" / DIGEST).read_bytes() == DATA
+
+
+async def test_find_data_sets__damaged_one_is_fetched_again(tmp_path: Path) -> None:
+    (tmp_path / "tasks").mkdir()
+    (tmp_path / "tasks" / DIGEST).write_bytes(DATA[:-1])
+    await find_data_sets(spec_with_data(), home=tmp_path, beside=None, get=from_relay)
+    assert (tmp_path / "tasks" / DIGEST).read_bytes() == DATA
