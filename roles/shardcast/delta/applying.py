@@ -65,7 +65,7 @@ def apply_delta(base: Path, delta: Path, into: Path, *, max_bytes: int = MAX_CHE
     """Rebuild in `into`, which must not exist, the checkpoint that `delta` was made of; there at once, or not at all.
 
     Every file is compared with the SHA-256 in the delta; the caller, who has a signed manifest, may check that too.
-    Blocking; holds a few blocks of 8 MiB whatever the delta says, and writes no more than the base's bytes and the
+    Blocking; holds a few blocks of 4 MiB whatever the delta says, and writes no more than the base's bytes and the
     delta's. Raises Malformed when the delta is damaged, hostile, or of another base; OSError for our own disk.
     """
     partial = into.with_name(f".{into.name}.partial")
@@ -87,7 +87,7 @@ def apply_delta(base: Path, delta: Path, into: Path, *, max_bytes: int = MAX_CHE
 
 
 def decode_files(source: Source, base: BaseFiles, *, files: Sequence[FileEntry]) -> Generator[Data]:
-    """The bytes of all files, laid end to end, in pieces of at most 8 MiB; nothing is digested: the caller has a manifest,
+    """The bytes of all files, laid end to end, in pieces of at most 4 MiB; nothing is digested: the caller has a manifest,
     whose `files` these must be.
 
     Blocking; close it when it is not read to its end. Raises Malformed when the delta is damaged, hostile, or of another

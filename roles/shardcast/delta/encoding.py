@@ -65,7 +65,7 @@ class _TooLarge(Exception):
 def encode_delta(base: Path, new: Path, out: Path) -> DeltaReport:
     """Write to `out` what turns the checkpoint in `base` into the one in `new`, lossless; replaced at once when done.
 
-    Files as a manifest takes them: no hidden ones, no sub-directories. Blocking; holds a few blocks of 8 MiB. Raises
+    Files as a manifest takes them: no hidden ones, no sub-directories. Blocking; holds a few blocks of 4 MiB. Raises
     ValueError when `new` has no file, too many, or too many kinds of tensors in turn, OSError when a file cannot be read
     or written.
     """
