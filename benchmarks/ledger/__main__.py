@@ -13,9 +13,9 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from benchmarks.ledger import gas, trees
+from benchmarks.ledger import gas, sender, trees
 
-PARTS: Mapping[str, Callable[[bool], dict[str, Any]]] = {"gas": gas.measure, "trees": trees.measure}
+PARTS: Mapping[str, Callable[[bool], dict[str, Any]]] = {"gas": gas.measure, "sender": sender.measure, "trees": trees.measure}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
