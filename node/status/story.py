@@ -32,6 +32,9 @@ LIMITS = {
     "span": 3_000,
     "log": 10_000,
 }
+"""Rows of each table: of a whole testnet."""
+OF_ONE_NODE = {"submission": 500, "span": 1_000, "log": 2_000}
+"""Fewer for a node, which may be a small relay."""
 QUIET = (
     "directory.state_changed",
     "ledger.trusted",

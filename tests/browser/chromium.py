@@ -20,8 +20,8 @@ import httpx
 from websockets.asyncio.client import ClientConnection, connect
 
 NAMES = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome", "chrome")
-START_SECONDS = 20.0
-ANSWER_SECONDS = 15.0
+START_SECONDS = 60.0
+ANSWER_SECONDS = 60.0
 
 
 def find_chromium() -> str | None:
@@ -125,7 +125,7 @@ class Page:
             raise RuntimeError(found["exceptionDetails"].get("exception", {}).get("description", "exception"))
         return found["result"].get("value")
 
-    async def until(self, condition: str, seconds: float = 10.0) -> None:
+    async def until(self, condition: str, seconds: float = 60.0) -> None:
         """Wait until an expression is true. Raises AssertionError."""
         try:
             async with asyncio.timeout(seconds):

@@ -24,14 +24,22 @@ export class Curves {
   render() {
     const steps = [...this.store.table("step").values()].sort((a, b) => a.step - b.step);
     const isTrainer = this.store.facts.kind !== "node" || this.store.facts.role === "trainer";
-    byId("learning").hidden = !isTrainer && !steps.some((row) => CURVES.some((curve) => Number.isFinite(curve.read(row))));
+    byId("learning").hidden =
+      !isTrainer && !steps.some((row) => CURVES.some((curve) => Number.isFinite(curve.read(row))));
     for (const curve of this.curves) {
       curve.root.hidden = !isTrainer && !steps.some((row) => Number.isFinite(curve.read(row)));
     }
-    for (const curve of this.curves) this.draw(curve, steps.filter((row) => Number.isFinite(curve.read(row))));
+    for (const curve of this.curves)
+      this.draw(
+        curve,
+        steps.filter((row) => Number.isFinite(curve.read(row))),
+      );
     const trained = steps.filter((row) => row.reward !== undefined);
     const own = !trained.length && steps.some((row) => row.sampled_reward !== undefined);
-    say(byId("curves-note"), own ? "reward of the answers sampled here; the rest is known to the trainer" : summary(trained));
+    say(
+      byId("curves-note"),
+      own ? "reward of the answers sampled here; the rest is known to the trainer" : summary(trained),
+    );
     this.fill(steps);
   }
 
@@ -64,11 +72,23 @@ export class Curves {
   fill(steps) {
     const table = byId("curves-table");
     if (!table.closest("details").open) return;
-    const rows = steps.filter((row) => row.reward !== undefined || row.sampled_reward !== undefined).reverse().slice(0, 100);
+    const rows = steps
+      .filter((row) => row.reward !== undefined || row.sampled_reward !== undefined)
+      .reverse()
+      .slice(0, 100);
     fillTable(
       table,
       ["step", "mean reward", "entropy", "clipped %", "KL", "gradient norm", "tokens", "groups used"],
-      rows.map((row) => [String(row.step), row.reward ?? row.sampled_reward, row.entropy, clipped(row), row.kl, row.grad_norm, row.tokens, row.groups_used]),
+      rows.map((row) => [
+        String(row.step),
+        row.reward ?? row.sampled_reward,
+        row.entropy,
+        clipped(row),
+        row.kl,
+        row.grad_norm,
+        row.tokens,
+        row.groups_used,
+      ]),
     );
   }
 }
@@ -84,7 +104,12 @@ function frame(root, curve) {
 }
 
 function options(curve) {
-  const axis = { stroke: () => colour("muted"), grid: { stroke: () => colour("line"), width: 1 }, ticks: { show: false }, font: "11px Inter, sans-serif" };
+  const axis = {
+    stroke: () => colour("muted"),
+    grid: { stroke: () => colour("line"), width: 1 },
+    ticks: { show: false },
+    font: "11px Inter, sans-serif",
+  };
   const steps = (chart, splits) => splits.map((value) => (Number.isInteger(value) ? value : ""));
   return {
     width: curve.plot.clientWidth,
@@ -92,19 +117,33 @@ function options(curve) {
     padding: [10, 8, 0, 0],
     cursor: { sync: { key: "steps" }, y: false, points: { size: 7 } },
     legend: { show: false },
-    scales: { x: { time: false }, y: { range: curve.range ? () => curve.range : (chart, low, high) => [Math.min(0, low), high * 1.1 || 1] } },
+    scales: {
+      x: { time: false },
+      y: { range: curve.range ? () => curve.range : (chart, low, high) => [Math.min(0, low), high * 1.1 || 1] },
+    },
     axes: [
       { ...axis, grid: { show: false }, values: steps, size: 26 },
       { ...axis, size: 46, values: (chart, splits) => splits.map((value) => number(value)) },
     ],
-    series: [{}, { stroke: () => colour(curve.tint), width: 2, points: { show: (chart) => chart.data[0].length < 40, size: 4, fill: () => colour(curve.tint) }, fill: () => `color-mix(in srgb, ${colour(curve.tint)} 10%, transparent)` }],
+    series: [
+      {},
+      {
+        stroke: () => colour(curve.tint),
+        width: 2,
+        points: { show: (chart) => chart.data[0].length < 40, size: 4, fill: () => colour(curve.tint) },
+        fill: () => `color-mix(in srgb, ${colour(curve.tint)} 10%, transparent)`,
+      },
+    ],
     hooks: { setCursor: [(chart) => point(chart, curve)] },
   };
 }
 
 function point(chart, curve) {
   const place = chart.cursor.idx;
-  say(curve.tip, place === null || place === undefined ? "" : `step ${chart.data[0][place]}: ${number(chart.data[1][place])}`);
+  say(
+    curve.tip,
+    place === null || place === undefined ? "" : `step ${chart.data[0][place]}: ${number(chart.data[1][place])}`,
+  );
 }
 
 function summary(rows) {

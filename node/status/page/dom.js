@@ -6,7 +6,8 @@ const SVG = "http://www.w3.org/2000/svg";
 export function make(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
-    if (value !== undefined && value !== null && value !== false) element.setAttribute(name, value === true ? "" : value);
+    if (value !== undefined && value !== null && value !== false)
+      element.setAttribute(name, value === true ? "" : value);
   }
   element.append(...children);
   return element;
@@ -57,14 +58,21 @@ export function keyed(parent, items, { key, create, update }) {
 /** A table's rows as text, with a head; numbers to the right. */
 export function fillTable(table, head, rows) {
   const cell = (tag, value, name) => {
-    const element = make(tag, { class: typeof value === "number" || name ? "num" : null, scope: tag === "th" ? "col" : null });
-    element.append(typeof value === "number" ? number(value) : value ?? "–");
+    const element = make(tag, {
+      class: typeof value === "number" || name ? "num" : null,
+      scope: tag === "th" ? "col" : null,
+    });
+    element.append(typeof value === "number" ? number(value) : (value ?? "–"));
     return element;
   };
   const isNumber = head.map((_, place) => rows.some((row) => typeof row[place] === "number"));
   table.replaceChildren(
     make("thead", {}, make("tr", {}, ...head.map((text, place) => cell("th", text, isNumber[place])))),
-    make("tbody", {}, ...rows.map((row) => make("tr", {}, ...row.map((value, place) => cell("td", value, isNumber[place]))))),
+    make(
+      "tbody",
+      {},
+      ...rows.map((row) => make("tr", {}, ...row.map((value, place) => cell("td", value, isNumber[place])))),
+    ),
   );
 }
 

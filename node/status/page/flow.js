@@ -36,13 +36,17 @@ export class Flow {
     const all = this.graph.at(place);
     const turn = all.indexOf(row.source);
     const others = all.filter((name) => name !== row.source);
-    const copies = Math.min(others.length, carries === "weights" && !inward ? others.length : row.fields.relays ?? 1, 8);
+    const copies = Math.min(
+      others.length,
+      carries === "weights" && !inward ? others.length : (row.fields.relays ?? 1),
+      8,
+    );
     const start = (turn + Math.floor(row.ts * 10)) % Math.max(1, others.length);
     const isRefusal = carries === "verdicts" && (row.fields.outcome ?? "accept") !== "accept";
     for (let copy = 0; copy < Math.max(0, copies) && this.messages.length < MOST; copy++) {
       const other = others[(start + copy) % others.length];
       const [from, to] = inward ? [other, row.source] : [row.source, other];
-      const tint = isRefusal ? "bad" : COLOURS[carries] ?? "wait";
+      const tint = isRefusal ? "bad" : (COLOURS[carries] ?? "wait");
       this.messages.push({ from, to, tint, begin: begin + copy * 60 });
     }
   }
@@ -87,7 +91,9 @@ function drawOne(context, from, to, age) {
     context.arc(
       rest * rest * from.x + 2 * rest * part * middle.x + part * part * to.x,
       rest * rest * from.y + 2 * rest * part * middle.y + part * part * to.y,
-      3.2, 0, 7,
+      3.2,
+      0,
+      7,
     );
     context.fill();
   }

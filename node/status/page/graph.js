@@ -37,15 +37,27 @@ export class Graph {
   }
 
   render(store) {
-    const nodes = [...store.table("node").values()].sort((a, b) => a.name.localeCompare(b.name, "en", { numeric: true }));
+    const nodes = [...store.table("node").values()].sort((a, b) =>
+      a.name.localeCompare(b.name, "en", { numeric: true }),
+    );
     mark(this.root, "data-many", nodes.length > MANY ? "yes" : null);
     for (const [role] of PLACES) {
       const shown = nodes.filter((node) => placeOf(node) === role);
       const { list, count } = this.lists.get(role);
       say(count, shown.length > 1 ? shown.length : "");
       if (!shown.length) shown.push({ name: role, role, state: "unseen" });
-      if (role === "trainer") shown.push({ name: "ledger", role: "ledger", state: "ready", said: store.facts.block ? `block ${store.facts.block}` : "" });
-      keyed(list, shown, { key: (node) => node.name, create: (node) => this.create(node), update: (item, node) => this.update(item, node) });
+      if (role === "trainer")
+        shown.push({
+          name: "ledger",
+          role: "ledger",
+          state: "ready",
+          said: store.facts.block ? `block ${store.facts.block}` : "",
+        });
+      keyed(list, shown, {
+        key: (node) => node.name,
+        create: (node) => this.create(node),
+        update: (item, node) => this.update(item, node),
+      });
     }
     this.measure();
     if (!this.root.querySelector('.dot[tabindex="0"]')) this.root.querySelector(".dot").tabIndex = 0;
@@ -53,8 +65,20 @@ export class Graph {
 
   create(node) {
     const cross = makeSvg("path", { class: "cross", d: "M11 11l10 10M21 11 11 21" });
-    const icon = makeSvg("svg", { viewBox: "0 0 32 32", "aria-hidden": "true" }, (SHAPES[node.role] ?? SHAPES.worker)(), cross);
-    const dot = make("button", { type: "button", class: "dot", tabindex: -1 }, icon, make("span", { class: "name" }), make("span", { class: "does" }), make("span", { class: "hidden" }));
+    const icon = makeSvg(
+      "svg",
+      { viewBox: "0 0 32 32", "aria-hidden": "true" },
+      (SHAPES[node.role] ?? SHAPES.worker)(),
+      cross,
+    );
+    const dot = make(
+      "button",
+      { type: "button", class: "dot", tabindex: -1 },
+      icon,
+      make("span", { class: "name" }),
+      make("span", { class: "does" }),
+      make("span", { class: "hidden" }),
+    );
     dot.addEventListener("click", () => this.open("node", node.name));
     this.dots.set(node.name, dot);
     return make("li", {}, dot);

@@ -21,20 +21,38 @@ export class Submissions {
 
   render() {
     const all = [...this.store.table("submission")].map(([key, row]) => ({ key, ...row }));
-    const shown = all.filter((row) => !this.wanted || row.outcome === this.wanted).sort((a, b) => b.seen - a.seen).slice(0, SUBMISSIONS);
+    const shown = all
+      .filter((row) => !this.wanted || row.outcome === this.wanted)
+      .sort((a, b) => b.seen - a.seen)
+      .slice(0, SUBMISSIONS);
     const quorum = this.store.facts.quorum ?? 0;
-    keyed(byId("submissions"), shown, { key: (row) => row.key, create: (row) => this.create(row), update: (item, row) => this.update(item, row, quorum) });
+    keyed(byId("submissions"), shown, {
+      key: (row) => row.key,
+      create: (row) => this.create(row),
+      update: (item, row) => this.update(item, row, quorum),
+    });
     byId("submissions-empty").hidden = shown.length > 0;
-    say(byId("submissions-empty"), this.wanted && all.length ? `None was ${this.wanted}.` : "No submission has been seen yet.");
+    say(
+      byId("submissions-empty"),
+      this.wanted && all.length ? `None was ${this.wanted}.` : "No submission has been seen yet.",
+    );
     const reasons = [...this.store.table("reason")].sort((a, b) => b[1].count - a[1].count);
     byId("reasons").hidden = !reasons.length;
-    say(byId("reasons"), `Refused for: ${reasons.map(([reason, row]) => `${words(reason)} (${row.count})`).join(", ")}`);
+    say(
+      byId("reasons"),
+      `Refused for: ${reasons.map(([reason, row]) => `${words(reason)} (${row.count})`).join(", ")}`,
+    );
   }
 
   create(row) {
     const button = make(
-      "button", { type: "button" },
-      make("span", { class: "place-of" }), make("span", { class: "who" }, document.createTextNode(""), make("small")), make("span", { class: "pips", "aria-hidden": "true" }), make("span", { class: "tag" }), make("span", { class: "hidden" }),
+      "button",
+      { type: "button" },
+      make("span", { class: "place-of" }),
+      make("span", { class: "who" }, document.createTextNode(""), make("small")),
+      make("span", { class: "pips", "aria-hidden": "true" }),
+      make("span", { class: "tag" }),
+      make("span", { class: "hidden" }),
     );
     button.addEventListener("click", () => this.open("submission", row.key));
     return make("li", {}, button);
@@ -68,15 +86,30 @@ export function renderWallets(store) {
   table.hidden = !rows.length;
   byId("wallets-empty").hidden = rows.length > 0;
   if (!table.tHead) {
-    const head = ["wallet", "share", "on the ledger", "pending"].map((text, place) => make("th", { scope: "col", class: place > 1 ? "num" : place ? "bar-cell" : null }, text));
+    const head = ["wallet", "share", "on the ledger", "pending"].map((text, place) =>
+      make("th", { scope: "col", class: place > 1 ? "num" : place ? "bar-cell" : null }, text),
+    );
     table.append(make("thead", {}, make("tr", {}, ...head)), make("tbody"));
   }
   keyed(table.tBodies[0], rows.slice(0, 100), {
     key: (row) => row.wallet,
-    create: () => make("tr", {}, make("th", { scope: "row", class: "mono" }), make("td", { class: "bar-cell" }, make("div", { class: "bar", "aria-hidden": "true" }, make("i"), make("i"))), make("td", { class: "num" }), make("td", { class: "num" })),
+    create: () =>
+      make(
+        "tr",
+        {},
+        make("th", { scope: "row", class: "mono" }),
+        make("td", { class: "bar-cell" }, make("div", { class: "bar", "aria-hidden": "true" }, make("i"), make("i"))),
+        make("td", { class: "num" }),
+        make("td", { class: "num" }),
+      ),
     update: (item, row) => {
       const [wallet, bar, final, pending] = item.children;
-      say(wallet, /^0x\w{40}/.test(row.wallet) ? row.wallet.replace(/^(0x\w{6})\w+(\w{4})/, "$1…$2") : shorten(row.wallet, 14, 12));
+      say(
+        wallet,
+        /^0x\w{40}/.test(row.wallet)
+          ? row.wallet.replace(/^(0x\w{6})\w+(\w{4})/, "$1…$2")
+          : shorten(row.wallet, 14, 12),
+      );
       mark(wallet, "title", `${row.wallet}${row.nodes?.length ? `: ${row.nodes.join(", ")}` : ""}`);
       bar.firstChild.children[0].style.width = `${(100 * row.final) / most}%`;
       bar.firstChild.children[1].style.width = `${(100 * (row.pending ?? 0)) / most}%`;
@@ -89,19 +122,36 @@ export function renderWallets(store) {
 const ROLES = ["trainer", "worker", "validator", "relay"];
 
 export function renderNodes(store, open) {
-  const rows = [...store.table("node").values()].sort((a, b) => ROLES.indexOf(a.role) - ROLES.indexOf(b.role) || a.name.localeCompare(b.name, "en", { numeric: true }));
+  const rows = [...store.table("node").values()].sort(
+    (a, b) => ROLES.indexOf(a.role) - ROLES.indexOf(b.role) || a.name.localeCompare(b.name, "en", { numeric: true }),
+  );
   const table = byId("nodes");
   if (!table.tHead) {
-    const head = ["node", "state", "accepted", "refused", "faults", "verdicts", "said last"].map((text, place) => make("th", { scope: "col", class: place > 1 && place < 6 ? "num" : null }, text));
+    const head = ["node", "state", "accepted", "refused", "faults", "verdicts", "said last"].map((text, place) =>
+      make("th", { scope: "col", class: place > 1 && place < 6 ? "num" : null }, text),
+    );
     table.append(make("thead", {}, make("tr", {}, ...head)), make("tbody"));
   }
-  say(byId("nodes-note"), rows.length ? `${rows.filter((row) => row.state === "ready").length} of ${rows.length} ready` : "");
+  say(
+    byId("nodes-note"),
+    rows.length ? `${rows.filter((row) => row.state === "ready").length} of ${rows.length} ready` : "",
+  );
   keyed(table.tBodies[0], rows, {
     key: (row) => row.name,
     create: (row) => {
       const button = make("button", { type: "button", class: "linkish" });
       button.addEventListener("click", () => open("node", row.name));
-      return make("tr", {}, make("th", { scope: "row" }, button), make("td", {}, make("span", { class: "tag" })), make("td", { class: "num" }), make("td", { class: "num" }), make("td", { class: "num" }), make("td", { class: "num" }), make("td", { class: "said" }));
+      return make(
+        "tr",
+        {},
+        make("th", { scope: "row" }, button),
+        make("td", {}, make("span", { class: "tag" })),
+        make("td", { class: "num" }),
+        make("td", { class: "num" }),
+        make("td", { class: "num" }),
+        make("td", { class: "num" }),
+        make("td", { class: "said" }),
+      );
     },
     update: (item, row) => {
       const [name, state, accepted, refused, faults, judged, said] = item.children;
@@ -127,7 +177,13 @@ export function renderLog(store) {
     create: ([, row]) => {
       const role = store.row("node", row.source)?.role;
       const isLoud = row.level === "warning" || row.level === "error";
-      return make("li", {}, make("time", {}, clock(row.ts)), make("span", { class: "source", "data-role": role }, row.source), make("span", { class: isLoud ? "warning" : null }, isLoud ? `${row.level}: ${row.text}` : row.text));
+      return make(
+        "li",
+        {},
+        make("time", {}, clock(row.ts)),
+        make("span", { class: "source", "data-role": role }, row.source),
+        make("span", { class: isLoud ? "warning" : null }, isLoud ? `${row.level}: ${row.text}` : row.text),
+      );
     },
     update: () => {},
   });

@@ -69,6 +69,7 @@ function take(message) {
 }
 
 function tell(now) {
+  if (now === "lost" && state === "ended") return; // it said goodbye; it may be started again
   if (now !== state) since = Date.now();
   state = now;
   renderLink(store, state, since);

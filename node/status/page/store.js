@@ -1,5 +1,7 @@
 // The rows this page knows, kept current from the node's stream. The server bounds its tables; so does this.
 
+const AGAIN_MS = 5000;
+
 export class Store {
   constructor() {
     this.tables = new Map();
@@ -48,14 +50,22 @@ export class Store {
   }
 }
 
-/** Follow the stream for ever. `tell(state)`: "live", "lost" or "ended"; `take(message)` gets each message. */
+/**
+ * Follow the stream for ever. `tell(state)`: "live", "lost" or "ended"; `take(message)` gets each message.
+ * A lost connection the browser mends by itself, with the last id it has seen; a node that left may be started again.
+ */
 export function follow(url, { take, tell }) {
   const source = new EventSource(url);
+  const again = () => setTimeout(() => follow(url, { take, tell }), AGAIN_MS);
   source.onopen = () => tell("live");
   source.onmessage = (event) => take(JSON.parse(event.data));
-  source.onerror = () => tell("lost"); // the browser tries again by itself, with the last id it has seen
+  source.onerror = () => {
+    tell("lost");
+    if (source.readyState === EventSource.CLOSED) again();
+  };
   source.addEventListener("end", () => {
     source.close();
     tell("ended");
+    again();
   });
 }

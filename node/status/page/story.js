@@ -53,28 +53,64 @@ export class StoryView {
   node(row) {
     const decided = (row.accepted ?? 0) + (row.refused ?? 0);
     const isWorker = row.role === "worker";
-    const log = [...this.store.table("log").values()].filter((each) => each.source === row.name).slice(-EVENTS).reverse();
-    const mine = [...this.store.table("submission")].filter(([, each]) => each.worker === row.name).sort(([, a], [, b]) => b.seen - a.seen).slice(0, SUBMISSIONS);
+    const log = [...this.store.table("log").values()]
+      .filter((each) => each.source === row.name)
+      .slice(-EVENTS)
+      .reverse();
+    const mine = [...this.store.table("submission")]
+      .filter(([, each]) => each.worker === row.name)
+      .sort(([, a], [, b]) => b.seen - a.seen)
+      .slice(0, SUBMISSIONS);
     return [
       facts([
-        ["role", row.role], ["state", row.state], ["up since", row.since ? `${clock(row.since)} (${duration(this.store.now - row.since)})` : null],
-        ["node id", row.id], ["wallet", row.wallet ? `${row.wallet}${row.linked ? ", linked" : row.wallet === "none" ? "" : ", claimed only"}` : null],
-        ["checkpoint", row.policy_step], ["software", row.version],
-        ["accepted", isWorker ? `${number(row.accepted ?? 0)} of ${number(decided)} decided (${share(row.accepted ?? 0, decided)})` : null],
+        ["role", row.role],
+        ["state", row.state],
+        ["up since", row.since ? `${clock(row.since)} (${duration(this.store.now - row.since)})` : null],
+        ["node id", row.id],
+        [
+          "wallet",
+          row.wallet ? `${row.wallet}${row.linked ? ", linked" : row.wallet === "none" ? "" : ", claimed only"}` : null,
+        ],
+        ["checkpoint", row.policy_step],
+        ["software", row.version],
+        [
+          "accepted",
+          isWorker
+            ? `${number(row.accepted ?? 0)} of ${number(decided)} decided (${share(row.accepted ?? 0, decided)})`
+            : null,
+        ],
         ["tokens accepted", isWorker ? number(row.tokens ?? 0) : null],
         ["faults", isWorker ? number(row.faults ?? 0) : null],
         ["verdicts signed", row.role === "validator" ? number(row.judged ?? 0) : null],
         ["warnings", row.warnings],
       ]),
-      ...(mine.length ? [make("h3", {}, "Newest submissions"), make("ol", { class: "mine" }, ...mine.map(([key, each]) => this.line(key, each)))] : []),
+      ...(mine.length
+        ? [
+            make("h3", {}, "Newest submissions"),
+            make("ol", { class: "mine" }, ...mine.map(([key, each]) => this.line(key, each))),
+          ]
+        : []),
       make("h3", {}, "What it said"),
-      log.length ? make("ol", { class: "chain" }, ...log.map((each) => entry(each.text, clock(each.ts), each.level === "info" || each.level === "debug" ? "" : "bad"))) : make("p", { class: "empty" }, "This node's own words are not known here; what others signed about it is."),
+      log.length
+        ? make(
+            "ol",
+            { class: "chain" },
+            ...log.map((each) =>
+              entry(each.text, clock(each.ts), each.level === "info" || each.level === "debug" ? "" : "bad"),
+            ),
+          )
+        : make("p", { class: "empty" }, "This node's own words are not known here; what others signed about it is."),
     ];
   }
 
   line(key, row) {
     const said = row.outcome === "refused" ? words(row.reason) : row.outcome;
-    const button = make("button", { type: "button" }, make("span", {}, `step ${row.step}, index ${row.index}`), make("span", { class: "tag", "data-kind": row.outcome }, said));
+    const button = make(
+      "button",
+      { type: "button" },
+      make("span", {}, `step ${row.step}, index ${row.index}`),
+      make("span", { class: "tag", "data-kind": row.outcome }, said),
+    );
     button.addEventListener("click", () => this.open("submission", key));
     return make("li", {}, button);
   }
@@ -83,14 +119,34 @@ export class StoryView {
     const worker = make("button", { type: "button", class: "linkish" }, row.worker);
     worker.addEventListener("click", () => this.open("node", row.worker));
     const steps = [
-      row.made && entry("Sampled", `${clock(row.made)} with checkpoint ${row.policy_step}; mean reward ${number(row.reward)}`, "good"),
-      row.sent ? entry("Sent", `${clock(row.sent)}; the rollouts are on ${row.relays ?? "some"} relays`, "good") : row.outcome === "waiting" && !row.votes && entry("Not sent yet", "", "open"),
-      ...(row.votes ?? []).map((vote) => entry(`${vote.by}: ${vote.outcome === "accept" ? "accept" : `${vote.outcome}, ${words(vote.reason)}`}`, [clock(vote.at), vote.seconds !== undefined && `checked in ${number(vote.seconds)} s`, vote.detail].filter(Boolean).join("; "), vote.outcome === "accept" ? "good" : "bad")),
+      row.made &&
+        entry(
+          "Sampled",
+          `${clock(row.made)} with checkpoint ${row.policy_step}; mean reward ${number(row.reward)}`,
+          "good",
+        ),
+      row.sent
+        ? entry("Sent", `${clock(row.sent)}; the rollouts are on ${row.relays ?? "some"} relays`, "good")
+        : row.outcome === "waiting" && !row.votes && entry("Not sent yet", "", "open"),
+      ...(row.votes ?? []).map((vote) =>
+        entry(
+          `${vote.by}: ${vote.outcome === "accept" ? "accept" : `${vote.outcome}, ${words(vote.reason)}`}`,
+          [clock(vote.at), vote.seconds !== undefined && `checked in ${number(vote.seconds)} s`, vote.detail]
+            .filter(Boolean)
+            .join("; "),
+          vote.outcome === "accept" ? "good" : "bad",
+        ),
+      ),
       verdict(row, this.store.facts.quorum),
       ...credit(row, this.store),
     ];
     return [
-      facts([["worker", worker], ["checkpoint", row.policy_step], ["tokens", row.tokens === undefined ? null : number(row.tokens)], ["digest", row.digest && shorten(row.digest, 16, 8)]]),
+      facts([
+        ["worker", worker],
+        ["checkpoint", row.policy_step],
+        ["tokens", row.tokens === undefined ? null : number(row.tokens)],
+        ["digest", row.digest && shorten(row.digest, 16, 8)],
+      ]),
       make("ol", { class: "chain" }, ...steps.filter(Boolean)),
     ];
   }
@@ -105,10 +161,21 @@ function decoded(key) {
 }
 
 function verdict(row, quorum) {
-  if (row.outcome === "accepted") return entry("Accepted", `${clock(row.decided)}${quorum ? `; a quorum of ${quorum} agrees` : ""}`, "good");
-  if (row.outcome === "refused") return entry(`Refused: ${words(row.reason)}`, `${row.why ? `${row.why}; ` : ""}${clock(row.decided)}${quorum ? `; a quorum of ${quorum} refuses` : ""}`, "bad");
-  if (row.outcome === "dropped" || row.outcome === "unjudged") return entry(row.outcome === "dropped" ? "Given up" : "No verdict came in time", words(row.reason), "bad");
-  return entry("Waiting for verdicts", quorum ? `${(row.votes ?? []).length} of the ${quorum} that decide` : "", "open");
+  if (row.outcome === "accepted")
+    return entry("Accepted", `${clock(row.decided)}${quorum ? `; a quorum of ${quorum} agrees` : ""}`, "good");
+  if (row.outcome === "refused")
+    return entry(
+      `Refused: ${words(row.reason)}`,
+      `${row.why ? `${row.why}; ` : ""}${clock(row.decided)}${quorum ? `; a quorum of ${quorum} refuses` : ""}`,
+      "bad",
+    );
+  if (row.outcome === "dropped" || row.outcome === "unjudged")
+    return entry(row.outcome === "dropped" ? "Given up" : "No verdict came in time", words(row.reason), "bad");
+  return entry(
+    "Waiting for verdicts",
+    quorum ? `${(row.votes ?? []).length} of the ${quorum} that decide` : "",
+    "open",
+  );
 }
 
 /** Which tally credited it, and what that means for the wallet. */
@@ -117,7 +184,14 @@ function credit(row, store) {
   if (row.epoch === undefined) return [entry("Not in a final tally yet", "its tokens are pending", "open")];
   const owner = store.row("node", row.worker) ?? {};
   const isLinked = owner.linked === true;
-  const claim = owner.wallet && owner.wallet !== "none" ? entry(isLinked ? "Claimable" : "Claimable once the wallet signs", `by ${owner.wallet}`, isLinked ? "good" : "open") : entry("Claimable once a wallet is linked", "", "open");
+  const claim =
+    owner.wallet && owner.wallet !== "none"
+      ? entry(
+          isLinked ? "Claimable" : "Claimable once the wallet signs",
+          `by ${owner.wallet}`,
+          isLinked ? "good" : "open",
+        )
+      : entry("Claimable once a wallet is linked", "", "open");
   return [entry(`Credited in tally ${row.epoch}`, `${number(row.tokens)} tokens, final on the ledger`, "good"), claim];
 }
 
@@ -127,5 +201,12 @@ function entry(title, text, kind) {
 
 function facts(pairs) {
   const shown = pairs.filter(([, value]) => value !== null && value !== undefined && value !== "");
-  return make("dl", { class: "facts" }, ...shown.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, typeof value === "number" ? String(value) : value)]));
+  return make(
+    "dl",
+    { class: "facts" },
+    ...shown.flatMap(([name, value]) => [
+      make("dt", {}, name),
+      make("dd", {}, typeof value === "number" ? String(value) : value),
+    ]),
+  );
 }

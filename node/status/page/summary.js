@@ -28,12 +28,17 @@ export function renderSummary(store) {
 }
 
 function renderRun(facts) {
-  const kind = facts.kind === "testnet" ? "testnet" : facts.role ? `${facts.role} ${shorten(facts.node ?? "", 6, 4)}` : "";
-  say(byId("run"), [kind, facts.title, facts.run && `run ${shorten(facts.run, 8, 4)}`].filter(Boolean).join(" · ") || "connecting");
+  const kind =
+    facts.kind === "testnet" ? "testnet" : facts.role ? `${facts.role} ${shorten(facts.node ?? "", 6, 4)}` : "";
+  say(
+    byId("run"),
+    [kind, facts.title, facts.run && `run ${shorten(facts.run, 8, 4)}`].filter(Boolean).join(" · ") || "connecting",
+  );
   document.title = facts.kind === "testnet" ? "testnet · intellect-node" : `${facts.role ?? "node"} · intellect-node`;
   const join = byId("join");
   join.hidden = !facts.join_command;
-  if (facts.join_command && !join.childElementCount) join.append("Add a worker from another terminal: ", make("code", {}, facts.join_command));
+  if (facts.join_command && !join.childElementCount)
+    join.append("Add a worker from another terminal: ", make("code", {}, facts.join_command));
 }
 
 function note(facts, open, newest) {
@@ -48,15 +53,34 @@ function renderFigures(store, trained, steps) {
   const totals = facts.totals ?? {};
   const accepted = totals.accepted ?? 0;
   const refused = totals.refused ?? 0;
-  const rewards = steps.filter((row) => (row.reward ?? row.sampled_reward) !== undefined).map((row) => row.reward ?? row.sampled_reward);
-  const seconds = trained.slice(-8).map((row) => row.seconds).filter((value) => value !== undefined);
+  const rewards = steps
+    .filter((row) => (row.reward ?? row.sampled_reward) !== undefined)
+    .map((row) => row.reward ?? row.sampled_reward);
+  const seconds = trained
+    .slice(-8)
+    .map((row) => row.seconds)
+    .filter((value) => value !== undefined);
   const pace = pacing(trained);
   const figures = [
-    ["Mean reward", rewards.length ? rewards.at(-1).toFixed(3) : "–", rewards.length > 1 ? `from ${rewards[0].toFixed(3)}` : ""],
+    [
+      "Mean reward",
+      rewards.length ? rewards.at(-1).toFixed(3) : "–",
+      rewards.length > 1 ? `from ${rewards[0].toFixed(3)}` : "",
+    ],
     ["Accepted", number(accepted), `${number(totals.tokens ?? 0)} tokens`],
     ["Refused", number(refused), refused ? `${share(refused, accepted + refused)} of those decided` : "none so far"],
-    ["A step takes", pace ? `${pace.toFixed(1)} s` : "–", seconds.length ? `training ${(seconds.reduce((sum, value) => sum + value, 0) / seconds.length).toFixed(1)} s of it` : ""],
-    ["Ledger", facts.block ? `block ${number(facts.block)}` : "–", facts.epoch !== undefined && facts.epoch !== null ? `tally ${facts.epoch} final` : "no tally final yet"],
+    [
+      "A step takes",
+      pace ? `${pace.toFixed(1)} s` : "–",
+      seconds.length
+        ? `training ${(seconds.reduce((sum, value) => sum + value, 0) / seconds.length).toFixed(1)} s of it`
+        : "",
+    ],
+    [
+      "Ledger",
+      facts.block ? `block ${number(facts.block)}` : "–",
+      facts.epoch !== undefined && facts.epoch !== null ? `tally ${facts.epoch} final` : "no tally final yet",
+    ],
   ];
   keyed(byId("figures"), figures, {
     key: ([name]) => name,
@@ -90,5 +114,10 @@ export function renderLink(store, state, since) {
   const notice = byId("notice");
   notice.hidden = state === "live";
   mark(notice, "data-kind", state === "ended" ? "end" : "lost");
-  say(notice, state === "ended" ? "The node has left. This is what it knew last." : `No connection to the node for ${duration((Date.now() - since) / 1000)}; trying again.`);
+  say(
+    notice,
+    state === "ended"
+      ? "The node has left. This is what it knew last."
+      : `No connection to the node for ${duration((Date.now() - since) / 1000)}; trying again.`,
+  );
 }

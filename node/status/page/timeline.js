@@ -90,22 +90,44 @@ export class Timeline {
   describe() {
     const overlap = overlapShare(this.spans.filter((span) => span.ended > this.end - WINDOW));
     const trains = this.spans.some((span) => span.stage === "train");
-    const text = !this.spans.length ? "nothing has been timed yet" : !trains ? "what this node does, as it does it" : `workers or validators busy during ${overlap} of training`;
+    const text = !this.spans.length
+      ? "nothing has been timed yet"
+      : !trains
+        ? "what this node does, as it does it"
+        : `workers or validators busy during ${overlap} of training`;
     say(byId("overlap"), text);
-    mark(this.canvas, "aria-label", `Timeline of generation, verification, broadcast and training over ${WINDOW} seconds; ${text}`);
+    mark(
+      this.canvas,
+      "aria-label",
+      `Timeline of generation, verification, broadcast and training over ${WINDOW} seconds; ${text}`,
+    );
   }
 
   fill() {
-    const steps = [...this.store.table("step").values()].filter((row) => row.opened || row.trained).sort((a, b) => b.step - a.step);
+    const steps = [...this.store.table("step").values()]
+      .filter((row) => row.opened || row.trained)
+      .sort((a, b) => b.step - a.step);
     const mean = (stage, step) => {
-      const found = this.spans.filter((span) => span.stage === stage && span.step === step).map((span) => span.ended - span.begun);
+      const found = this.spans
+        .filter((span) => span.stage === stage && span.step === step)
+        .map((span) => span.ended - span.begun);
       return found.length ? round(found.reduce((sum, value) => sum + value, 0) / found.length) : undefined;
     };
     if (!byId("timeline-table").closest("details").open) return;
     fillTable(
       byId("timeline-table"),
       ["step", "opened", "generate, mean", "verify, mean", "train", "broadcast", "on the ledger"],
-      steps.slice(0, 30).map((row) => [String(row.step), clock(row.opened), mean("generate", row.step), mean("verify", row.step), round(row.seconds), round(row.broadcast_seconds), clock(row.committed)]),
+      steps
+        .slice(0, 30)
+        .map((row) => [
+          String(row.step),
+          clock(row.opened),
+          mean("generate", row.step),
+          mean("verify", row.step),
+          round(row.seconds),
+          round(row.broadcast_seconds),
+          clock(row.committed),
+        ]),
     );
   }
 }
@@ -133,7 +155,10 @@ function drawSpans(context, spans, { place, top, size, tint }) {
 
 /** Share of the time in training during which somebody generated or verified. */
 function overlapShare(spans) {
-  const others = spans.filter((span) => span.stage === "generate" || span.stage === "verify").map(({ begun, ended }) => [begun, ended]).sort((a, b) => a[0] - b[0]);
+  const others = spans
+    .filter((span) => span.stage === "generate" || span.stage === "verify")
+    .map(({ begun, ended }) => [begun, ended])
+    .sort((a, b) => a[0] - b[0]);
   let all = 0;
   let covered = 0;
   for (const { begun, ended } of spans.filter((span) => span.stage === "train")) {
