@@ -50,7 +50,7 @@ async def test_commands__answer_what_the_documents_say(network: Network, tmp_pat
     doctor, nodes, runs, earned, spec, status = await asyncio.gather(
         type_in(tmp_path, "doctor", "--join", run, "--wallet", wallet),
         ask(tmp_path, "nodes", "--join", run),
-        type_in(tmp_path, "runs", "--join", run),
+        ask(tmp_path, "runs", "--join", run),
         ask(tmp_path, "contributions", "--join", run),
         ask(tmp_path, "run", "show", "--join", run),
         ask(tmp_path, "status", "--data", str(worker.home)),
@@ -65,8 +65,9 @@ async def test_commands__answer_what_the_documents_say(network: Network, tmp_pat
     (shown,) = [node for node in nodes if node["role"] == "worker"]
     assert (shown["node"], shown["share"], shown["strikes"]) == (worker.key.node, 1.0, 0)
     assert "cores" in shown["hardware"]
-    assert runs[0] == 0
-    assert network.prepared.spec.run_id in runs[1]
+    (listed,) = runs
+    assert (listed["run"], listed["state"]) == (network.prepared.spec.run_id, "open")
+    assert listed["about"]["requirements"] == "none"
     assert sum(row["final"] + row["pending"] for row in earned) > 0
     assert spec["kind"] == "run/1"
     assert (status["role"], status["phase"]) == ("worker", "running")
