@@ -16,6 +16,7 @@ from roles.messages import CheckpointRow, checkpoints_key, place_of, subkey_for
 from roles.shardcast.grants import hint_of
 from roles.shardcast.link import RelayInfo
 from roles.shardcast.manifest import manifest_digest
+from roles.shardcast.shards import read_shard
 from tests.unit.roles.shardcast.line import make_line
 from tests.unit.roles.shardcast.network import (
     RUN,
@@ -113,6 +114,32 @@ async def test_run__row_of_a_checkpoint_whose_base_it_holds_is_pulled_as_a_delta
             rows.rows.append(make_row(line.digest(1), relays=[holder.node]))
             await wait_until(lambda: held(network, 1, line.digest(1)) == 7)
         assert network.relays[1].counters.bytes_pulled - pulled == (line.root / "delta-0-1/delta").stat().st_size
+
+
+async def test_run__goes_on_rebuilding_after_a_kill(tmp_path: Path) -> None:
+    line = make_line(tmp_path / "line", steps=2)
+    row, folder = line.delta(1)
+    async with running_network(tmp_path, relays=1) as network:
+        info, trainer = network.infos[0], network.client(TRAINER)
+        await trainer.put_checkpoint(line.rows[0], line.folders[0])
+        for envelope in (row, line.rows[1]):
+            await trainer.link.send_manifest(info, envelope)
+        catalogue = network.relays[0].shelf.catalogue
+        delta, kept = catalogue.parcel(manifest_digest(row)), catalogue.find(line.digest(1))
+        assert delta is not None
+        assert kept is not None
+        for parcel, source in ((delta, folder), (kept, line.folders[1])):
+            for index in range(4):  # all of the delta, and half of what was rebuilt before the kill
+                data = b"".join(read_shard(source, parcel.layout, index))
+                await trainer.link.send(info, parcel.layout.manifest.shards[index], len(data), partial(blocks_of, data))
+        network.infos.clear()
+        await network.add_relay(root=tmp_path / "relay0")  # on the same folder; nobody to ask
+        async with pulling(network):
+            await wait_until(lambda: held(network, 1, line.digest(1)) == 7)
+
+
+async def blocks_of(data: bytes) -> AsyncIterator[bytes]:
+    yield data
 
 
 async def test_run__serves_shards_while_it_pulls_wgt_02(tmp_path: Path) -> None:
