@@ -24,12 +24,12 @@ def add_sampling_flags(parser: Parser, *, samples: int, problems: int | None = N
     parser.add_argument("--file", type=Path, help="data set of the task (JSON lines or Parquet)")
     parser.add_argument("--problems", type=int, default=problems, help="how many, from the first (default: all)")
     parser.add_argument("--samples", type=int, default=samples, help="completions of each problem")
-    parser.add_argument("--temperature", type=float, default=1.0)
-    parser.add_argument("--max-tokens", type=int, default=256)
+    parser.add_argument("--temperature", type=float, default=1.0, help="of the sampling; 0 takes the likeliest token")
+    parser.add_argument("--max-tokens", type=int, default=256, help="longest completion")
     parser.add_argument("--seed", type=int, default=0, help="other seeds draw other samples")
     parser.add_argument("--batch", type=int, default=64, help="completions made together")
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
-    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the weights")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:0 and so on")
     parser.add_argument("--keep", type=Path, help="file for the scores: a killed command goes on from it")
 
 
