@@ -20,6 +20,7 @@ from ledger.errors import LedgerMismatch
 from ledger.policy import GWEI, ChainPolicy
 from ledger.rpc import Rpc
 from ledger.wallet import address_of
+from node.data_sets import FOLDER
 from node.defaults import CONFIRMATIONS, DEVELOPMENT_CHAINS, MAX_FEE_GWEI
 from node.errors import ConfigError, UsageError
 from node.run_creation import NOWHERE, ChainPlace, build_spec, draft_table, terms_of
@@ -49,7 +50,8 @@ async def create(wish: Wish) -> RunSpec:
     build_spec(wish.draft, model=wish.model, place=NOWHERE)  # whatever is wrong is said before it costs gas
     _begin(wish)
     policy = await _policy(wish)
-    spec = build_spec(wish.draft, model=wish.model, place=await _place(wish, policy))
+    place, data_sets = await _place(wish, policy), wish.spec.parent / FOLDER
+    spec = build_spec(wish.draft, model=wish.model, place=place, data_sets=data_sets)
     _write_spec(wish.spec, encode(spec))
     async with await LedgerClient.connect(
         wish.urls,

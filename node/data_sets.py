@@ -8,7 +8,6 @@ import hashlib
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import structlog
 
@@ -56,20 +55,6 @@ def _is_here(place: Path, digest: str, spec_file: Path | None) -> bool:
         return False
     keep_file(place, near.read_bytes())
     return True
-
-
-def take_files(draft: dict[str, Any], *, base: Path, into: Path) -> None:
-    """Replace `file` of each task of a draft by the digest of its data set, which is copied to `into` under that name.
-
-    Paths are relative to the draft's folder. Raises ConfigError.
-    """
-    tasks = draft.get("tasks", [])
-    for task in tasks if isinstance(tasks, list) else []:
-        if isinstance(task, dict) and "file" in task:
-            task["parameters"] = {
-                **task.get("parameters", {}),
-                "data": place_data_set(base / str(task.pop("file")), into),
-            }
 
 
 def place_data_set(path: Path, folder: Path) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tempfile
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from pydantic import ValidationError
 
 from ledger.records import MoreTerms, Operator
 from ledger.wallet import checked_address
+from node.data_sets import place_data_set
 from node.defaults import MAX_CONFIG_BYTES
 from node.errors import ConfigError
 from roles.spec import RunSpec
@@ -56,7 +58,7 @@ def read_draft(path: Path | None) -> dict[str, Any]:
             content = file.read(MAX_CONFIG_BYTES + 1)
         if len(content) > MAX_CONFIG_BYTES:
             raise ConfigError(f"the run's draft {path} is longer than {MAX_CONFIG_BYTES} bytes")
-        return tomllib.loads(content.decode())
+        return _from_its_folder(tomllib.loads(content.decode()), path.expanduser().absolute().parent)
     except OSError as error:
         raise ConfigError(f"cannot read the run's draft {path}: {error.strerror}") from error
     except (UnicodeDecodeError, RecursionError) as error:
@@ -119,14 +121,17 @@ def build_spec(
     place: ChainPlace,
     validators: Sequence[Operator] = (),
     trainers: Sequence[Operator] = (),
+    data_sets: Path | None = None,
 ) -> RunSpec:
-    """Complete a draft. Raises ConfigError naming what is wrong."""
+    """Complete a draft; data sets that its tasks name are copied to `data_sets` under their digests, where one is given.
+    Raises ConfigError naming what is wrong."""
     full = dict(draft)
     full["model"] = {"files": model_files(model), "name": model.name, **draft_table(draft, "model")}
     tasks = draft.get("tasks", [])
     if not isinstance(tasks, list) or not all(isinstance(task, dict) for task in tasks):
         raise ConfigError("the run's draft: tasks is a list of tables: [[tasks]] and below it name = ..")
-    full["tasks"] = [_complete_task(task) for task in tasks]
+    with tempfile.TemporaryDirectory() as folder:
+        full["tasks"] = [_complete_task(task, data_sets or Path(folder)) for task in tasks]
     full["ledger"] = {
         "chain_id": place.chain_id,
         "contract": place.contract,
@@ -170,14 +175,25 @@ def _first(error: ValidationError) -> str:
     return f"{place}: {first['msg'].removeprefix('Value error, ')}"
 
 
-def _complete_task(task: dict[str, Any]) -> dict[str, Any]:
+def _complete_task(task: dict[str, Any], folder: Path) -> dict[str, Any]:
     from roles.tasks import TaskError, load_task
 
+    parameters, rest = dict(draft_table(task, "parameters")), {key: task[key] for key in task if key != "file"}
+    if "file" in task:
+        parameters["data"] = place_data_set(Path(str(task["file"])), folder)
     try:
-        loaded = load_task(str(task.get("name", "")), draft_table(task, "parameters"))
+        loaded = load_task(str(task.get("name", "")), parameters, folder)
     except TaskError as error:
         raise ConfigError(str(error)) from error
-    return {"parameters": {}, "size": loaded.size, "digest": loaded.digest, **task}
+    return {"size": loaded.size, "digest": loaded.digest, **rest, "parameters": parameters}
+
+
+def _from_its_folder(draft: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Files that a draft names are meant from where the draft lies."""
+    for task in draft.get("tasks", []) if isinstance(draft.get("tasks"), list) else []:
+        if isinstance(task, dict) and "file" in task:
+            task["file"] = str(folder / Path(str(task["file"])).expanduser())
+    return draft
 
 
 class TermsOfRun(MoreTerms):

@@ -11,6 +11,7 @@ from pathlib import Path
 from dht.encoding import encode
 from ledger.client import create_run, deploy
 from ledger.errors import LedgerError
+from node.data_sets import FOLDER
 from node.errors import ConfigError
 from node.join import JoinString
 from node.run_creation import NOWHERE, ChainPlace, build_spec, default_model, draft_table, read_draft, terms_of
@@ -64,6 +65,7 @@ async def prepare_run(plan: TestnetPlan, options: TestnetOptions, rpc: str) -> P
         place=place,
         validators=[node.as_operator() for node in plan.validators],
         trainers=[node.as_operator() for node in plan.trainers],
+        data_sets=plan.directory / FOLDER,
     )
     await _create(rpc, plan, spec)
     join = JoinString(spec.run_id, peers=tuple(relay.peer for relay in plan.relays), rpc=(rpc,))

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from node.data_sets import digests_of, find_data_sets, take_files
+from ledger.records import Operator
+from node.data_sets import digests_of, find_data_sets
 from node.errors import ConfigError
+from node.run_creation import NOWHERE, build_spec, default_model, read_draft
 from roles.spec import RunSpec, TaskSpec
-from tests.builders import make_spec
+from tests.builders import make_spec, node_key
 
 DATA = b'{"prompt": "1+1?", "answer": "2"}\n'
 DIGEST = hashlib.sha256(DATA).hexdigest()
@@ -20,6 +23,9 @@ DIGEST = hashlib.sha256(DATA).hexdigest()
 def spec_with_data() -> RunSpec:
     task = TaskSpec(name="match", parameters={"data": DIGEST}, size=1, digest="0" * 64)
     return make_spec().model_copy(update={"tasks": (task, task)})
+
+
+OPERATOR = Operator(node_key(1).node, "0x" + "11" * 20, "0x" + "22" * 20)
 
 
 async def never(digest: str, most: int) -> bytes:
@@ -31,17 +37,33 @@ async def from_relay(digest: str, most: int) -> bytes:
     return DATA
 
 
-def test_take_files__digest_takes_the_place_of_the_file(tmp_path: Path) -> None:
+def read_run_draft(folder: Path, *, file: str) -> dict[str, Any]:
+    """The built-in draft with a task of a data set, named relative to the draft."""
+    text = resources.files("node.testnet").joinpath("run.toml").read_text()
+    task = f'name = "match"\nfile = "{file}"\nparameters.after = ":"'
+    (folder / "run.toml").write_text(text.replace('name = "arithmetic"', task))
+    return read_draft(folder / "run.toml")
+
+
+def test_build_spec__digest_takes_the_place_of_the_file(tmp_path: Path) -> None:
     (tmp_path / "problems.jsonl").write_bytes(DATA)
-    draft: dict[str, Any] = {"tasks": [{"name": "match", "file": "problems.jsonl", "parameters": {"after": ":"}}]}
-    take_files(draft, base=tmp_path, into=tmp_path / "tasks")
-    assert draft == {"tasks": [{"name": "match", "parameters": {"after": ":", "data": DIGEST}}]}
+    draft = read_run_draft(tmp_path, file="problems.jsonl")
+    spec = build_spec(
+        draft,
+        model=default_model(),
+        place=NOWHERE,
+        validators=[OPERATOR],
+        trainers=[OPERATOR],
+        data_sets=tmp_path / "tasks",
+    )
+    assert spec.tasks[0].parameters == {"after": ":", "data": DIGEST}
     assert (tmp_path / "tasks" / DIGEST).read_bytes() == DATA
 
 
-def test_take_files__absent_file_is_named(tmp_path: Path) -> None:
+def test_build_spec__absent_file_is_named(tmp_path: Path) -> None:
+    draft = read_run_draft(tmp_path, file="nowhere.jsonl")
     with pytest.raises(ConfigError, match=r"cannot read the data set .*nowhere\.jsonl"):
-        take_files({"tasks": [{"name": "match", "file": "nowhere.jsonl"}]}, base=tmp_path, into=tmp_path)
+        build_spec(draft, model=default_model(), place=NOWHERE, validators=[OPERATOR], trainers=[OPERATOR])
 
 
 def test_digests_of__each_once() -> None:
