@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+import node.cli
 from dht.errors import TransportError
-from node.cli import COMMANDS, dispatch, main, report
+from node.cli import COMMANDS, command_of, dispatch, main, report
 from node.errors import ConfigError, UsageError
+from node.parsing import described
 
 
 def test_bare_command__says_what_it_is_and_what_to_type(capsys: pytest.CaptureFixture[str]) -> None:
@@ -213,3 +215,13 @@ def test_introduction__names_every_command_and_the_exit_codes(capsys: pytest.Cap
     said = capsys.readouterr().out
     assert [name for name in COMMANDS if f"\n  {name}" not in said] == []
     assert "130 interrupted" in said
+
+
+def test_commands__each_module_is_listed_and_each_answer_can_be_json() -> None:
+    """`node` is the one without a name; the others here are parts of commands, or act and answer nothing."""
+    parts = {"node", "reading", "settings", "run_rule", "__init__"}
+    modules = {path.stem for path in (Path(node.cli.__file__).parent / "commands").glob("*.py")} - parts
+    assert modules == set(COMMANDS)
+    silent = {"testnet", "completion", "init", "filter"}  # the last writes its answer to a file
+    parsers = {name: described(command_of(name)) for name in COMMANDS if name not in silent}
+    assert [name for name, parser in parsers.items() if parser is None or "--json" not in parser.flags()] == []
