@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ from rich.console import Console
 
 from node.commands.status import main
 from node.errors import ConfigError
-from node.status.server import status_of_story
+from node.status.client import write_status_file
+from node.status.server import status_of_story, status_server
 from node.status.watch import render, summary_lines, watch
 from tests.browser.told import told_network
 
@@ -56,6 +58,14 @@ def test_summary_lines__one_fact_a_line() -> None:
     assert "step         3 trained of 30" in lines
     assert "accepted     5 submissions (4500 tokens)" in lines
     assert "refused      1 (1 sampling_mismatch)" in lines
+
+
+async def test_watch__draws_what_the_node_tells(tmp_path: Path) -> None:
+    console, story = Console(file=io.StringIO(), width=100, height=40, record=True), told_network(steps=5).story
+    async with status_server(0, lambda: {"role": "testnet"}, story=story) as port:
+        write_status_file(tmp_path, port=port)
+        await asyncio.to_thread(watch, tmp_path, console=console, times=1)
+    assert "5 trained of 30" in console.export_text()
 
 
 def test_watch__no_node_is_a_sentence(tmp_path: Path) -> None:
