@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import httpx
 
@@ -27,6 +27,9 @@ from roles.observer import Observer
 from roles.shardcast.client import RelayClient
 from roles.spec import RunSpec
 from roles.trusted import TrustedState
+
+if TYPE_CHECKING:
+    from roles.relay import Certificate
 
 EVERY_INTERFACE = ("0.0.0.0", "::")  # noqa: S104 - compared with, never bound to
 
@@ -149,8 +152,27 @@ def build_relay(parts: Parts) -> Any:
     )
 
 
+def certificate_of(config: NodeConfig) -> Certificate | None:
+    """What a relay serves https with; None: it serves plain http."""
+    from roles.relay import Certificate
+
+    if config.tls_certificate is None:
+        return None
+    key = config.tls_key.expanduser() if config.tls_key else None
+    return Certificate(config.tls_certificate.expanduser(), key)
+
+
 def check_relay(config: NodeConfig) -> None:
     """Whether a relay can be made of these settings. Raises ConfigError."""
+    from roles.relay import BadCertificate
+
+    try:
+        if (certificate := certificate_of(config)) is not None:
+            certificate.check()
+    except BadCertificate as error:
+        raise ConfigError(str(error)) from error
+    if config.tls_key is not None and config.tls_certificate is None:
+        raise ConfigError("--tls-key is the key of a certificate: name that by --tls-certificate")
     if config.sponsor and config.operator_key is None:
         raise ConfigError("a sponsor pays gas: name its operator key by --operator-key")
     if config.http_url is None and config.host in EVERY_INTERFACE:

@@ -23,7 +23,16 @@ from dht.peers import PeerInfo, check_transport
 from dht.records import Publisher, unix_ms
 from ledger.errors import LedgerError
 from node import __version__
-from node.actors import Actor, Parts, build_relay, build_trainer, build_validator, build_worker, check_relay
+from node.actors import (
+    Actor,
+    Parts,
+    build_relay,
+    build_trainer,
+    build_validator,
+    build_worker,
+    certificate_of,
+    check_relay,
+)
 from node.archive import Archive
 from node.config import NodeConfig
 from node.data_sets import find_data_sets
@@ -108,7 +117,7 @@ class Node:
         self._phase = "connecting"
         directory = await stack.enter_async_context(self._open_directory(join))
         self._directory = directory
-        http = await stack.enter_async_context(make_http())
+        http = await stack.enter_async_context(make_http(ca=config.relay_ca))
         book = RelayBook(run=join.run, directory=directory, http=http, hints=join.relays)
         self._phase = "looking for the run"
         finder = RelayClient(key, run=join.run, trainers=(), relays=book, http=http)
@@ -231,7 +240,12 @@ class Node:
 
         relay = build_relay(parts)
         await relay.prepare()
-        async with serve(relay.app, host=parts.config.host, port=parts.config.http_port) as url:
+        async with serve(
+            relay.app,
+            host=parts.config.host,
+            port=parts.config.http_port,
+            certificate=certificate_of(parts.config),
+        ) as url:
             beside.append(group.create_task(self._heartbeat(parts, http=parts.config.http_url or url)))
             self._phase = "running"
             log.info("node.ready", seconds=round(self._uptime.seconds, 2), url=url)

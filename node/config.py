@@ -73,6 +73,16 @@ class NodeConfig(BaseModel):
     http_url: str | None = Field(
         default=None, description="URL under which others reach a relay, when not host and port."
     )
+    tls_certificate: Path | None = Field(
+        default=None, description="A relay's certificate with its chain (PEM): it serves https only then."
+    )
+    tls_key: Path | None = Field(
+        default=None, description="The certificate's key (PEM), if it is not in the same file."
+    )
+    relay_ca: Path | None = Field(
+        default=None,
+        description="Certificates (PEM) of authorities that relays may have theirs from, besides the system's.",
+    )
     announce: tuple[str, ...] = Field(
         default=(), description="Multiaddresses under which others reach this node's DHT."
     )
@@ -102,7 +112,7 @@ class NodeConfig(BaseModel):
 
     @field_validator(
         *("join", "spec", "key", "wallet", "wallet_password_file", "operator_key", "operator_password_file"),
-        *("model", "http_url"),
+        *("model", "http_url", "tls_certificate", "tls_key", "relay_ca"),
         mode="before",
     )
     @classmethod

@@ -21,8 +21,8 @@ SWITCHES = ("sponsor", "archive")
 GROUPS = {
     "always needed": ("role", "join"),
     "who you are": ("wallet", "wallet_password_file", "key", "data"),
-    "finding the run": ("peer", "relay", "rpc", "spec"),
-    "being found": ("host", "port", "announce", "http_port", "http_url"),
+    "finding the run": ("peer", "relay", "relay_ca", "rpc", "spec"),
+    "being found": ("host", "port", "announce", "http_port", "http_url", "tls_certificate", "tls_key"),
     "relays": ("archive",),
     "trainers, validators and sponsors": (
         "operator_key",

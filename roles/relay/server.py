@@ -11,6 +11,7 @@ import errno
 import logging
 import os
 import socket
+import ssl
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -18,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import h11
@@ -28,6 +30,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from dht.errors import NodeError
+from roles.shardcast.errors import BadCertificate
 from roles.shardcast.threads import Call, run_stoppable
 
 log = structlog.get_logger("relay")
@@ -44,6 +47,26 @@ GRACE = 1
 
 class PortTaken(NodeError):
     """The address cannot be listened on; the text says which and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """Files in PEM: the certificate with its chain, and its key, if that is not in the same file."""
+
+    chain: Path
+    key: Path | None = None
+
+    def check(self) -> None:
+        """Raises BadCertificate."""
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.chain, self.key, password=_no_password)
+        except (OSError, ValueError) as error:  # SSLError is an OSError
+            reason = getattr(error, "strerror", None) or str(error)
+            raise BadCertificate(f"cannot serve with the certificate {self.chain}: {reason}") from error
+
+
+def _no_password() -> str:
+    raise ValueError("the key is encrypted; give one that is not, readable by the relay only")
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,11 +241,14 @@ async def serve(
     port: int,
     ready: Callable[[str], None] | None = None,
     limits: ConnectionLimits | None = None,
+    certificate: Certificate | None = None,
 ) -> AsyncIterator[str]:
     """Serve until the block is left, then stop within two seconds. Gives the base URL; `ready` is told it too.
 
-    Port 0 takes a free one. Raises PortTaken.
+    Port 0 takes a free one. With a certificate, over TLS only. Raises PortTaken, BadCertificate.
     """
+    if certificate is not None:
+        certificate.check()
     listener = _listen(host, port)
     limits = limits or ConnectionLimits()
     _silence_uvicorn()
@@ -240,9 +266,11 @@ async def serve(
         h11_max_incomplete_event_size=MAX_HEAD,
         timeout_keep_alive=10,
         timeout_graceful_shutdown=GRACE,
+        ssl_certfile=certificate.chain if certificate else None,
+        ssl_keyfile=certificate.key if certificate else None,
     )
     server = _Server(config)
-    url = f"http://{_shown(host)}:{listener.getsockname()[1]}"
+    url = f"{'https' if certificate else 'http'}://{_shown(host)}:{listener.getsockname()[1]}"
     # No TaskGroup: it would turn an error of the caller's block into a group of errors. The task ends in `finally`.
     task = asyncio.create_task(server.serve(sockets=[listener]))
     try:

@@ -34,3 +34,7 @@ class StoreFull(NodeError):
 
 class StaleCheckpoint(PeerError):
     """The checkpoint is older than those kept."""
+
+
+class BadCertificate(NodeError):
+    """A file of certificates, or a key, cannot be used; the text says which and why."""

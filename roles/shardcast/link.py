@@ -23,7 +23,7 @@ import structlog
 from dht.envelope import Envelope, from_bytes, to_bytes
 from dht.errors import Malformed, PeerError, TransportError
 from dht.identity import NodeKey
-from roles.shardcast.errors import NotHeld, Oversize, RelayRefused, WrongBytes
+from roles.shardcast.errors import BadCertificate, NotHeld, Oversize, RelayRefused, WrongBytes
 from roles.shardcast.grants import seal_grant
 from roles.shardcast.lanes import BLOCK, FilePart, Lanes, Patience
 from roles.shardcast.manifest import MAX_MANIFEST_BYTES, manifest_digest
@@ -140,11 +140,14 @@ class RelayHttp(httpx.AsyncClient):
 def make_http(*, connections: int = 64, ca: Path | None = None) -> RelayHttp:
     """Certificates are checked against the system's authorities, and against those of the file `ca`, if given.
 
-    Raises OSError when the file cannot be read or holds no certificate.
+    Raises BadCertificate when the file cannot be read or holds none.
     """
     context = ssl.create_default_context()
-    if ca is not None:
-        context.load_verify_locations(ca)
+    try:
+        if ca is not None:
+            context.load_verify_locations(ca.expanduser())
+    except OSError as error:
+        raise BadCertificate(f"no certificates of authorities in {ca}: {error.strerror or error}") from error
     return RelayHttp(connections=connections, context=context)
 
 

@@ -1,0 +1,90 @@
+"""HTTPS: shards up and down over it; a certificate of nobody we trust is refused; bad files are named."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import os
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from dht.errors import TransportError
+from dht.identity import NodeKey
+from roles.relay import BadCertificate, Certificate, Relay, RelaySettings, serve
+from roles.shardcast.client import RelayClient
+from roles.shardcast.link import RelayInfo, make_http
+from roles.shardcast.manifest import manifest_digest
+from tests.unit.roles.shardcast.network import QUICK, RUN, TRAINER, WORKER, make_checkpoint, make_envelope
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    """For 127.0.0.1, signed by itself."""
+    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.datetime.now(datetime.UTC)
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "relay")])
+    signed = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    folder = tmp_path_factory.mktemp("tls")
+    files = Certificate(folder / "chain.pem", folder / "key.pem")
+    files.chain.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+    pem = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    (folder / "key.pem").write_bytes(key.private_bytes(*pem))
+    return files
+
+
+async def test_serve__checkpoint_goes_up_and_down_over_tls(tmp_path: Path, certificate: Certificate) -> None:
+    folder = make_checkpoint(tmp_path / "c", size=1_000_000)
+    envelope = make_envelope(folder, shard_size=300_000)
+    relay = Relay(
+        NodeKey(os.urandom(32)),
+        root=tmp_path / "relay",
+        run=RUN,
+        trainers=[TRAINER.node],
+        is_member=lambda node: False,
+        settings=RelaySettings(bulk=1),
+    )
+    async with (
+        serve(relay.app, host="127.0.0.1", port=0, certificate=certificate) as url,
+        make_http(ca=certificate.chain) as trusting,
+        make_http() as strange,
+    ):
+        assert url.startswith("https://")
+        origin, reader, stranger = (
+            RelayClient(
+                key,
+                run=RUN,
+                trainers=[TRAINER.node],
+                relays=lambda: [RelayInfo(relay.node, url)],
+                http=http,
+                limits=QUICK,
+            )
+            for key, http in ((TRAINER, trusting), (WORKER, trusting), (WORKER, strange))
+        )
+        await origin.put_checkpoint(envelope, folder)
+        with pytest.raises(TransportError):
+            await stranger.fetch_checkpoint(manifest_digest(envelope), tmp_path / "nothing")
+        fetched = await reader.fetch_checkpoint(manifest_digest(envelope), tmp_path / "into")
+    assert (fetched / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
+
+
+def test_certificate__missing_file_and_foreign_key_are_named(tmp_path: Path, certificate: Certificate) -> None:
+    with pytest.raises(BadCertificate, match=r"nowhere\.pem"):
+        Certificate(tmp_path / "nowhere.pem").check()
+    with pytest.raises(BadCertificate, match=r"chain\.pem"):
+        Certificate(certificate.chain).check()  # no key in it
+    with pytest.raises(BadCertificate, match="no certificates"):
+        make_http(ca=tmp_path / "nowhere.pem")
