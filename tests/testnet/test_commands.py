@@ -68,6 +68,6 @@ async def test_commands__answer_what_the_documents_say(network: Network, tmp_pat
     (listed,) = runs
     assert (listed["run"], listed["state"]) == (network.prepared.spec.run_id, "open")
     assert listed["about"]["requirements"] == "none"
-    assert sum(row["final"] + row["pending"] for row in earned) > 0
+    assert sum(row["units"] + row["pending"] for row in earned["totals"]) > 0
     assert spec["kind"] == "run/1"
     assert (status["role"], status["phase"]) == ("worker", "running")
