@@ -3,7 +3,6 @@ owed what is exactly what an independent count of the blobs says."""
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from pathlib import Path
 
@@ -11,31 +10,19 @@ from dht.encoding import decode
 from ledger.memory import MemoryLedger
 from ledger.merkle import merkle_root
 from roles.messages import Submission, Verdict
-from roles.rules import Reason, Reject
 from roles.tally import open_final_tally
 from roles.tally.body import plain_leaves
-from roles.verification import Case, Check
 from tests.recount import recount
 from tests.swarm.simulation import FAST_TRAINING, SimNode, SimulatedSwarm
 from tests.swarm.test_failover import TERMS, check_history
 from tests.swarm.test_faults import ForgingEngine
+from tests.testnet.lying_validator import make_lie
 
 TRAINING = FAST_TRAINING.model_copy(update={"steps": 8})
 
 
-def liar(seed: int) -> tuple[Check, ...]:
-    """Says fault or accept as a coin falls, whatever lies before it."""
-    coin = random.Random(seed)
-
-    def lie(case: Case) -> None:
-        if coin.random() < 0.5:
-            raise Reject(Reason.WRONG_REWARD, "a lie")
-
-    return (Check("lie", lie),)
-
-
 def prepare(swarm: SimulatedSwarm) -> None:
-    swarm.validators[0].checks = liar(seed=5)
+    swarm.validators[0].checks = (make_lie(seed=5),)
 
 
 def accepted_by_all_that_was_said(swarm: SimulatedSwarm) -> Counter[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -23,8 +24,8 @@ Event = dict[str, Any]
 class Network:
     """The processes of one network. Everything said so far by a node is kept in order."""
 
-    def __init__(self, plan: TestnetPlan, prepared: Prepared) -> None:
-        self.plan, self.prepared = plan, prepared
+    def __init__(self, plan: TestnetPlan, prepared: Prepared, chain: Child) -> None:
+        self.plan, self.prepared, self.chain = plan, prepared, chain
         self.children: dict[str, Child] = {}
         self._said: dict[str, list[Event]] = {}
         self._tails: dict[str, EventTail] = {}
@@ -47,17 +48,33 @@ class Network:
     async def start_cheat(self, name: str, *, wallet: str) -> None:
         """Start the cheating worker."""
         home = self.plan.directory / name
-        command = [
-            sys.executable,
-            "-m",
-            "tests.testnet.cheating_worker",
-            str(self.prepared.join_file),
-            str(home),
-            wallet,
-        ]
-        child = Child(name, command, output=home / "output.log")
+        await self._start_adversary(name, "cheating_worker", str(self.prepared.join_file), str(home), wallet)
+
+    async def start_liar(self, name: str) -> None:
+        """Start a validator of the plan as one that lies."""
+        await self._start_adversary(name, "lying_validator", str(self.node(name).config_file))
+
+    async def _start_adversary(self, name: str, module: str, *arguments: str) -> None:
+        command = [sys.executable, "-m", f"tests.testnet.{module}", *arguments]
+        child = Child(name, command, output=self.plan.directory / name / "output.log")
         self.children[name] = child
         await child.start()
+
+    def signal(self, name: str, number: signal.Signals) -> None:
+        """SIGSTOP makes a node stand still, SIGCONT lets it go on."""
+        os.kill(self.children[name].pid, number)
+
+    async def stop_chain(self) -> None:
+        """Kill the chain: no RPC end-point answers any more."""
+        self.chain.kill()
+        await self.chain.wait()
+
+    async def restart_chain(self, *, forget: int) -> None:
+        """Start the chain again without its last blocks: others take their place, and what was sent in them is undone."""
+        journal = self.plan.directory / "chain" / "journal"
+        lines = journal.read_text().splitlines(keepends=True)
+        journal.write_text("".join(lines[: len(lines) - forget]))
+        await self.chain.start()
 
     async def kill(self, name: str) -> None:
         """Kill -9, with no chance to say goodbye."""
@@ -102,7 +119,7 @@ async def running_network(options: TestnetOptions) -> AsyncIterator[Network]:
     async with AsyncExitStack() as stack:
         chain, rpc = await start_chain(plan, port)
         stack.push_async_callback(chain.stop)
-        network = Network(plan, await prepare_run(plan, options, rpc))
+        network = Network(plan, await prepare_run(plan, options, rpc), chain)
         try:
             yield network
         finally:
