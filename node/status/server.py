@@ -5,10 +5,9 @@ Read-only and free of secrets; bounded in clients, time and bytes by the relay's
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from starlette.applications import Starlette
@@ -48,19 +47,18 @@ async def status_server(
 ) -> AsyncIterator[int]:
     """Serve until left; yields the port. Raises ConfigError when it is taken.
 
-    `refresh` is called before anybody is told anything; `more_metrics` gives lines of others (p2pd's).
+    `refresh` is called before anybody is told anything; `more_metrics` gives lines of others (p2pd's), in bounded time.
     """
     app = Guard(StatusRoutes(read, story=story, refresh=refresh, more_metrics=more_metrics).app())
-    try:
-        async with serve(app, host=host, port=port, limits=LIMITS) as url:
-            try:
-                yield int(url.rpartition(":")[2])
-            finally:
-                story.close()  # so that the streams end by themselves
-    except PortTaken as error:
-        raise ConfigError(
-            f"cannot open the status port {port} on {host}: {error}; choose another with --status-port"
-        ) from error
+    async with AsyncExitStack() as stack:
+        try:
+            url = await stack.enter_async_context(serve(app, host=host, port=port, limits=LIMITS))
+        except PortTaken as error:
+            raise ConfigError(
+                f"cannot open the status port {port} on {host}: {error}; choose another with --status-port"
+            ) from error
+        stack.callback(story.close)  # first of all, so that the streams end by themselves
+        yield int(url.rpartition(":")[2])
 
 
 class StatusRoutes:
@@ -106,8 +104,7 @@ class StatusRoutes:
         self._refresh()
         text = format_metrics(self._read(), self._story)
         if self._more is not None:
-            async with asyncio.timeout(STATUS_TIMEOUT_SECONDS):
-                text += await self._more()
+            text += await self._more()
         return PlainTextResponse(text, media_type=CONTENT_TYPE)
 
     async def events(self, request: Request) -> Response:

@@ -19,6 +19,7 @@ from node.status.guard import is_local_name
 from node.status.pages import FOLDER, page_files
 from node.status.server import status_server
 from node.status.story import Story
+from roles.relay.server import PortTaken
 
 STATUS = {"role": "worker", "step": 3, "loop_lag_p99_seconds": 0.25, "events": {"submission.sent": 2}}
 SENT = {"ts": 5.0, "event": "submission.sent", "step": 3, "index": 0, "submission": "ab" * 32, "tokens": 7, "relays": 2}
@@ -144,6 +145,12 @@ async def test_status_server__port_in_use_is_a_sentence(story: Story) -> None:
         with pytest.raises(ConfigError, match=f"cannot open the status port {port}"):
             async with status_server(port, lambda: STATUS, story=story):
                 pass
+
+
+async def test_status_server__another_servers_taken_port_is_not_its_own(story: Story) -> None:
+    with pytest.raises(PortTaken):
+        async with status_server(0, lambda: STATUS, story=story):
+            raise PortTaken("of the relay")
 
 
 def test_page_files__load_nothing_from_elsewhere() -> None:
