@@ -9,14 +9,16 @@ from pathlib import Path
 import pytest
 
 from dht.errors import PeerError, TransportError
+from dht.identity import NodeKey
 from ledger.errors import LedgerRejected
-from ledger.records import RegistrationRequest
+from ledger.records import RegistrationRequest, RotationRequest
 from roles.relay.refusal import Refusal
 from roles.relay.sponsor import SponsorDesk
 from roles.shardcast.work import compute_work
 from tests.unit.roles.shardcast.network import RUN, WORKER, running_network
 
 BITS = 4
+OTHER = NodeKey(bytes([7]) * 32)
 
 
 def make_request(**changes: object) -> RegistrationRequest:
@@ -36,10 +38,10 @@ class Payer:
     """A sponsor that remembers, and fails when told to."""
 
     def __init__(self, error: Exception | None = None) -> None:
-        self.paid: list[RegistrationRequest] = []
+        self.paid: list[RegistrationRequest | RotationRequest] = []
         self.error = error
 
-    async def __call__(self, request: RegistrationRequest) -> object:
+    async def __call__(self, request: RegistrationRequest | RotationRequest) -> object:
         if self.error:
             raise self.error
         self.paid.append(request)
@@ -61,6 +63,14 @@ async def test_take__pays_once_and_answers_twice() -> None:
     desk = make_desk(payer)
     assert await take(desk, make_request()) == await take(desk, make_request()) == "0xhash"
     assert payer.paid == [make_request()]
+
+
+async def test_take__a_rotation_is_sponsored_too__key_01() -> None:  # KEY-01
+    payer = Payer()
+    rotation = RotationRequest(RUN, WORKER.node, OTHER.node, None, 2, "", "ab" * 64, "cd" * 64)
+    work = compute_work(WORKER.node, 2, bits=BITS)
+    answer = await make_desk(payer).take(json.dumps(asdict(rotation)).encode(), str(work))
+    assert (answer, payer.paid) == ("0xhash", [rotation])
 
 
 async def test_take__budget_of_an_hour() -> None:

@@ -1,0 +1,44 @@
+"""Amounts as typed and as shown."""
+
+from __future__ import annotations
+
+import pytest
+
+from node.amounts import parse_amount, show_amount
+from node.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("text", "amount"),
+    [
+        ("1500", 1500),
+        ("0.5eth", 5 * 10**17),
+        ("3 gwei", 3 * 10**9),
+        ("1.000000000000000001 ETH", 10**18 + 1),
+        ("7wei", 7),
+    ],
+)
+def test_parse_amount(text: str, amount: int) -> None:
+    assert parse_amount(text) == amount
+
+
+@pytest.mark.parametrize(
+    "text", ["", "0", "0eth", "-1", "1.5", "1.5.5eth", "1e18", "eth", "0.5wei", "1.1234567891gwei", "9" * 40, "²"]
+)
+def test_parse_amount__refuses(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_amount(text)
+
+
+@pytest.mark.parametrize(
+    ("amount", "token", "shown"),
+    [
+        (0, None, "0 eth"),
+        (999, None, "999 wei"),
+        (25 * 10**17, None, "2.5 eth"),
+        (10**20, None, "100 eth"),
+        (5, "0xab", "5 base units of 0xab"),
+    ],
+)
+def test_show_amount(amount: int, token: str | None, shown: str) -> None:
+    assert show_amount(amount, token) == shown
