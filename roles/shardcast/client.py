@@ -22,11 +22,10 @@ from ledger.records import RegistrationRequest, RotationRequest
 from roles.messages import CheckpointManifest
 from roles.shardcast.assembly import Assembly, load_checkpoint_manifest
 from roles.shardcast.copies import replicate
-from roles.shardcast.delta import WORTHWHILE_SHARE
 from roles.shardcast.errors import NotHeld
 from roles.shardcast.gather import ShardGatherer
 from roles.shardcast.keeper import Keeper
-from roles.shardcast.link import DeltaHint, RelayInfo, RelayLink, TransferLimits
+from roles.shardcast.link import RelayInfo, RelayLink, TransferLimits
 from roles.shardcast.manifest import check_manifest
 from roles.shardcast.origin import Origin
 from roles.shardcast.progress import Progress
@@ -67,7 +66,7 @@ class RelayClient:
         self.origin = Origin(self.link, trainers=frozenset(trainers))
         self.keeper = Keeper(self.link, self._push_again)
         self._trainers = frozenset(trainers)
-        self._shortcuts = Shortcuts(self.link, trainers=self._trainers)
+        self._shortcuts = Shortcuts(self.link, trainers=self._trainers, fetch_manifest=self._fetch_manifest)
         self._fetching: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._received: defaultdict[str, Counter[str]] = defaultdict(Counter)  # by manifest: bytes of each relay
 
@@ -245,7 +244,7 @@ class RelayClient:
         started, fetched = time.monotonic(), Fetched()
         try:
             if assembly.missing:
-                await self._shorten(assembly, relays, fetched)
+                await self._shortcuts.fill(assembly, relays, fetched)
             if assembly.missing:
                 await self._gather(assembly, relays, fetched)
             path = await asyncio.to_thread(assembly.finish)
@@ -277,31 +276,3 @@ class RelayClient:
             await gatherer.gather(tuple(assembly.missing))
         finally:
             fetched.by_relay += gatherer.served
-
-    async def _shorten(self, assembly: Assembly, relays: Sequence[NodeId], fetched: Fetched) -> None:
-        """Fill in what deltas give, if they are the shorter way. What goes wrong is said, and costs time only."""
-        below = WORTHWHILE_SHARE * sum(assembly.layout.size(index) for index in assembly.missing)
-        into = assembly.final.parent
-        try:
-            chain = await self._shortcuts.find(assembly.digest, into, below=below, relays=relays)
-            base = into / chain[0].base if chain else into
-            for hint in chain[:-1]:
-                base = await self._step_over(hint, assembly.scratch, base=base, relays=relays, fetched=fetched)
-            for hint in chain[-1:]:
-                await self._shortcuts.take(hint, assembly, base=base, relays=relays, fetched=fetched)
-        except (NodeError, OSError) as error:
-            log.info("delta.unused", manifest=assembly.digest, reason=str(error))
-        await asyncio.to_thread(shutil.rmtree, assembly.scratch, ignore_errors=True)  # who is stopped goes on there
-
-    async def _step_over(
-        self, hint: DeltaHint, scratch: Path, *, base: Path, relays: Sequence[NodeId], fetched: Fetched
-    ) -> Path:
-        """Rebuild a checkpoint that lies on the way to the one wanted; its folder."""
-        middle = Assembly(scratch, *await self._fetch_manifest(hint.target, relays))
-        if not await asyncio.to_thread(middle.open):
-            raise TransportError("another process of this machine is at a checkpoint on the way")
-        try:
-            await self._shortcuts.take(hint, middle, base=base, relays=relays, fetched=fetched)
-            return await asyncio.to_thread(middle.finish)
-        finally:
-            middle.close()

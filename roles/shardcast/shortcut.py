@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,9 +18,9 @@ import structlog
 from dht.envelope import Envelope
 from dht.errors import Malformed, NodeError, PeerError, TransportError
 from dht.identity import NodeId
-from roles.messages import CheckpointDelta
+from roles.messages import CheckpointDelta, CheckpointManifest
 from roles.shardcast.assembly import Assembly, load_checkpoint_manifest
-from roles.shardcast.delta import FolderBase
+from roles.shardcast.delta import WORTHWHILE_SHARE, FolderBase
 from roles.shardcast.errors import WrongBytes
 from roles.shardcast.gather import ShardGatherer
 from roles.shardcast.link import DeltaHint, RelayInfo, RelayLink
@@ -36,6 +36,10 @@ PATIENCE = 10.0
 """Seconds for a delta on top of its bytes at the slowest pace: it may be listed before it is sent."""
 LONGEST_CHAIN = 4
 """Deltas applied one after the other: relays keep five checkpoints, so there are no more."""
+
+
+FetchManifest = Callable[[str, Sequence[NodeId]], Awaitable[tuple[Envelope, CheckpointManifest]]]
+"""A signed manifest by its digest, judged. Raises TransportError."""
 
 
 @dataclass(slots=True)
@@ -70,11 +74,39 @@ def _cost(way: list[DeltaHint] | None, *, none: float = 0) -> float:
 class Shortcuts:
     """Deltas as one client uses them. Those that turned out to be bad are not tried again."""
 
-    def __init__(self, link: RelayLink, *, trainers: frozenset[NodeId]) -> None:
-        self._link, self._trainers = link, trainers
+    def __init__(self, link: RelayLink, *, trainers: frozenset[NodeId], fetch_manifest: FetchManifest) -> None:
+        self._link, self._trainers, self._fetch_manifest = link, trainers, fetch_manifest
         self._refused: set[str] = set()
 
-    async def find(self, target: str, into: Path, *, below: float, relays: Sequence[NodeId]) -> list[DeltaHint]:
+    async def fill(self, assembly: Assembly, relays: Sequence[NodeId], fetched: Fetched) -> None:
+        """Fill in what deltas give, if they are the shorter way. What goes wrong is said, and costs time only."""
+        below = WORTHWHILE_SHARE * sum(assembly.layout.size(index) for index in assembly.missing)
+        into = assembly.final.parent
+        try:
+            chain = await self._find(assembly.digest, into, below=below, relays=relays)
+            base = into / chain[0].base if chain else into
+            for hint in chain[:-1]:
+                base = await self._step_over(hint, assembly.scratch, base=base, relays=relays, fetched=fetched)
+            for hint in chain[-1:]:
+                await self._take(hint, assembly, base=base, relays=relays, fetched=fetched)
+        except (NodeError, OSError) as error:
+            log.info("delta.unused", manifest=assembly.digest, reason=str(error))
+        await asyncio.to_thread(shutil.rmtree, assembly.scratch, ignore_errors=True)  # who is stopped goes on there
+
+    async def _step_over(
+        self, hint: DeltaHint, scratch: Path, *, base: Path, relays: Sequence[NodeId], fetched: Fetched
+    ) -> Path:
+        """Rebuild a checkpoint that lies on the way to the one wanted; its folder."""
+        middle = Assembly(scratch, *await self._fetch_manifest(hint.target, relays))
+        if not await asyncio.to_thread(middle.open):
+            raise TransportError("another process of this machine is at a checkpoint on the way")
+        try:
+            await self._take(hint, middle, base=base, relays=relays, fetched=fetched)
+            return await asyncio.to_thread(middle.finish)
+        finally:
+            middle.close()
+
+    async def _find(self, target: str, into: Path, *, below: float, relays: Sequence[NodeId]) -> list[DeltaHint]:
         """Deltas to apply one after the other, the first to a checkpoint in `into`, the last to give `target`; empty when
         the shards themselves are the shorter way."""
         held = await asyncio.to_thread(_held, into)
@@ -105,7 +137,7 @@ class Shortcuts:
         except (PeerError, TransportError):
             return set()
 
-    async def take(
+    async def _take(
         self, hint: DeltaHint, assembly: Assembly, *, base: Path, relays: Sequence[NodeId], fetched: Fetched
     ) -> None:
         """Fetch a delta and fill the assembly with what it makes of `base`, a checkpoint's folder; shards done stay done.
