@@ -1,6 +1,6 @@
 """The command line: which command was meant, and how every failure ends as one sentence and an exit code.
 
-0 done; 1 failed, with a sentence; 2 wrong usage; 130 interrupted. Commands import what they need when they run, so that
+0 done; 1 failed, with a sentence; 2 wrong usage; 3 the machine does not fit; 130 interrupted. Commands import what they need when they run, so that
 `--help` is immediate.
 """
 
@@ -46,6 +46,7 @@ GROUPS = {
         "audit": "re-check a run from its public records alone",
     },
     "models and tasks": {
+        "model": "make a checkpoint folder out of a GGUF file or a Hugging Face folder",
         "eval": "how often a checkpoint passes a task, and whether another does better",
         "filter": "the problems of a data set that a model can learn from",
     },
@@ -57,7 +58,10 @@ GROUPS = {
 """Commands by what a person is about to do, each a module of `node.commands`."""
 COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
 ROLES = ("worker", "validator", "trainer", "relay")
-EXIT_CODES = "exit codes: 0 done; 1 failed, with a sentence that says why; 2 wrong usage; 130 interrupted"
+EXIT_CODES = (
+    "exit codes: 0 done; 1 failed, with a sentence that says why; 2 wrong usage; 3 this machine is less than the run asks "
+    "for; 130 interrupted"
+)
 
 
 DISK_FAULTS = (
@@ -145,13 +149,11 @@ def _meant(name: str) -> str:
 
 def report(error: Exception) -> int:
     """One sentence for a failure. What nobody foresaw goes to a file, whose name is printed."""
-    from node.errors import UsageError
-
     foreseen = _sentences(error)
     if foreseen:
         for sentence in foreseen:
             sys.stderr.write(f"intellect-node: {sentence}\n")
-        return 2 if isinstance(error, UsageError) else 1
+        return int(getattr(error, "exit_code", 1))
     path = _save_traceback(error)
     sys.stderr.write(f"intellect-node: an error of the program itself: {type(error).__name__}: {error}\n")
     sys.stderr.write(f"The details are in {path}\n")

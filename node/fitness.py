@@ -16,7 +16,7 @@ from dht.encoding import decode
 from dht.errors import Malformed, PeerError, TransportError
 from ledger.errors import LedgerError
 from ledger.records import Commit
-from node.errors import ConfigError
+from node.errors import Unfit
 from node.hardware import measure_hardware
 from roles.messages import CheckpointManifest
 from roles.requirements import Hardware, find_shortfalls
@@ -32,10 +32,6 @@ LEAST_BYTES = 2**20
 """Below this a transfer tells more about round trips than about the line."""
 AT_ONCE = 4
 """Shards fetched side by side, from whichever relays there are."""
-
-
-class Unfit(ConfigError):
-    """This machine is not what the run asks for; the text has every shortfall."""
 
 
 async def measure_machine(

@@ -143,7 +143,7 @@ def test_systemd_unit__is_well_formed_and_restarts_what_can_be_helped(path: Path
     parser, rest = parser_for(words)
     assert parser is not None
     assert argparse.ArgumentParser.parse_known_args(parser, rest)[1] == []
-    assert (service["Restart"], service["RestartPreventExitStatus"]) == ("on-failure", "2")
+    assert (service["Restart"], service["RestartPreventExitStatus"]) == ("on-failure", "2 3")
     assert int(service["LimitNOFILE"]) >= 8192
     assert service["NoNewPrivileges"] == "yes"
 

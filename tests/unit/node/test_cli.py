@@ -14,7 +14,7 @@ import pytest
 import node.cli
 from dht.errors import TransportError
 from node.cli import COMMANDS, command_of, dispatch, main, report
-from node.errors import ConfigError, UsageError
+from node.errors import ConfigError, Unfit, UsageError
 from node.parsing import described
 
 
@@ -46,7 +46,13 @@ def test_wrong_usage__names_the_nearest_and_exits_with_2(
 
 
 @pytest.mark.parametrize(
-    ("error", "code"), [(ConfigError("no such thing"), 1), (UsageError("no such thing"), 2), (TransportError("x"), 1)]
+    ("error", "code"),
+    [
+        (ConfigError("no such thing"), 1),
+        (UsageError("no such thing"), 2),
+        (Unfit("no such machine"), 3),
+        (TransportError("x"), 1),
+    ],
 )
 def test_report__foreseen_failure_is_one_sentence(
     error: Exception, code: int, capsys: pytest.CaptureFixture[str]

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from node.fitness import LEAST_BYTES, Meter, Unfit, check_fitness, measure_download
+from node.app import Node
+from node.config import NodeConfig
+from node.errors import Unfit
+from node.fitness import LEAST_BYTES, Meter, check_fitness, measure_download
+from node.log import EventStream
 from roles.requirements import GB, Hardware
 from roles.spec import GpuSpec, RequirementsSpec
+from tests.builders import make_spec
 
 ASKED = RequirementsSpec(gpus=(GpuSpec(models=("H100",)),), ram_gb=8, download_mbit=50)
 MACHINE = Hardware("x86_64", cores=2, ram=4 * GB, disk=GB, download_mbit=49.9)
@@ -66,3 +74,27 @@ async def test_measure_download__relays_without_the_shard_are_no_slow_line() -> 
         return None
 
     assert await measure_download(refuse, [("a", LEAST_BYTES), ("b", 1)]) is None
+
+
+@pytest.mark.parametrize(("role", "is_refused"), [("worker", True), ("validator", False), ("relay", False)])
+async def test_node__a_worker_leaves_before_it_registers_and_says_why(
+    role: str, is_refused: bool, tmp_path: Path
+) -> None:
+    """The spec asks for more memory than any machine has; whom it does not name by its requirements goes on."""
+    config = NodeConfig.model_validate({"role": role, "data": tmp_path})
+    parts: Any = SimpleNamespace(
+        config=config,
+        spec=make_spec(requirements=RequirementsSpec(ram_gb=10**6)),
+        relays=None,
+        book=None,
+        ledger=SimpleNamespace(commits=None),
+    )
+    events = EventStream(tmp_path / "events.jsonl")
+    node = Node(config, events)
+    if is_refused:
+        with pytest.raises(Unfit, match="memory: the run asks for 1000000 GB, this machine has"):
+            await node._measure(parts)
+    else:
+        await node._measure(parts)
+    assert "cores" in str(node.status()["hardware"])  # what its record will show
+    events.close()
