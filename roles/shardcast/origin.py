@@ -41,7 +41,7 @@ OFFER_SECONDS = 10.0
 OFFER_GRACE = 0.3
 """Seconds to wait for more relays once two have taken the manifest."""
 BACKGROUND_TRIES = 20
-REBUILD_PATIENCE = 5.0
+REBUILD_PATIENCE = 10.0
 """Seconds a relay may take for the next shard it rebuilds from a delta; then it is sent them."""
 
 

@@ -78,12 +78,14 @@ async def test_publish__relay_without_the_base_is_sent_the_shards(tmp_path: Path
 async def test_run__relay_that_is_sent_nothing_rebuilds_too(tmp_path: Path, line: Line) -> None:
     async with running_network(tmp_path, relays=3) as network, pulling(network):
         await publish(network, line, [0])
-        await wait_until(lambda: all(len(r.shelf.store) >= 7 for r in network.relays))
+        await wait_until(lambda: all(len(r.shelf.store) >= 7 for r in network.relays), seconds=40)
         pulled = [relay.counters.bytes_pulled for relay in network.relays]
         await publish(network, line, [0, 1])
-        await wait_until(lambda: all(len(r.shelf.catalogue) == 2 for r in network.relays))
+        await wait_until(lambda: all(len(r.shelf.catalogue) == 2 for r in network.relays), seconds=40)
         newest = [next(iter(relay.shelf.catalogue)) for relay in network.relays]
-        await wait_until(lambda: not any(r.shelf.missing(n) for r, n in zip(network.relays, newest, strict=True)))
+        await wait_until(
+            lambda: not any(r.shelf.missing(n) for r, n in zip(network.relays, newest, strict=True)), seconds=40
+        )
         now = [relay.counters.bytes_pulled for relay in network.relays]
         assert all(after - before < 10_000 for after, before in zip(now, pulled, strict=True))
 
