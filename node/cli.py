@@ -1,7 +1,7 @@
 """The command line: which command was meant, and how every failure ends as one sentence and an exit code.
 
-0 done; 1 failed, with a sentence; 2 wrong usage; 3 the machine does not fit; 130 interrupted. Commands import what they need when they run, so that
-`--help` is immediate.
+0 done; 1 failed, with a sentence; 2 wrong usage; 3 the machine does not fit; 130 interrupted. Commands import what they
+need when they run, so that `--help` is immediate.
 """
 
 from __future__ import annotations
