@@ -235,7 +235,9 @@ def _engine(parts: Parts) -> Any:
 
     _set_threads(parts.config)
     dtype = torch.float32 if parts.spec.model.dtype == "float32" else torch.bfloat16
-    return TransformersEngine(device=parts.config.device, dtype=dtype, attention=parts.spec.model.attention)
+    return TransformersEngine(
+        device=parts.config.device, dtype=dtype, attention=parts.spec.model.attention, chat=parts.spec.model.chat
+    )
 
 
 def _learner(parts: Parts, base: Path) -> Any:

@@ -43,6 +43,7 @@ class ModelSpec(Message):
     engine: Literal["transformers"] = "transformers"
     dtype: Literal["float32", "bfloat16"] = "float32"
     attention: Literal["sdpa", "eager"] = "sdpa"
+    chat: bool = False  # prompts are put into the tokenizer's chat template, as what a user says
 
 
 class TaskSpec(Message):

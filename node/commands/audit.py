@@ -76,7 +76,9 @@ def _sample(share: float, seed: str, config: NodeConfig, spec: RunSpec) -> Sampl
         from roles.inference.transformers_engine import TransformersEngine
 
         dtype = torch.float32 if spec.model.dtype == "float32" else torch.bfloat16
-        return TransformersEngine(device=config.device, dtype=dtype, attention=spec.model.attention)
+        return TransformersEngine(
+            device=config.device, dtype=dtype, attention=spec.model.attention, chat=spec.model.chat
+        )
 
     def task() -> Any:
         from roles.tasks import load_tasks

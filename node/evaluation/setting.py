@@ -58,7 +58,7 @@ def load_asked_engine(options: argparse.Namespace, checkpoint: Path) -> Engine:
     if not checkpoint.is_dir():
         raise ConfigError(f"{checkpoint} is no folder; a checkpoint is one with config.json and *.safetensors")
     dtype = torch.float32 if options.dtype == "float32" else torch.bfloat16
-    engine = TransformersEngine(device=options.device, dtype=dtype)
+    engine = TransformersEngine(device=options.device, dtype=dtype, chat=options.chat)
     try:
         engine.load(checkpoint)
     except BadCheckpoint as error:

@@ -15,6 +15,7 @@ from transformers import DynamicCache
 
 from roles.inference.checkpoint_loading import load_model, load_tokenizer, read_architecture, swap_weights
 from roles.inference.engine import Completion, Finish, Prefill, Request
+from roles.inference.errors import BadCheckpoint
 from roles.inference.sampling import Floats, SamplingSettings, choose, gumbel_noise, token_logprobs
 
 _NOISE_ELEMENTS = 1 << 20  # noise is made for this many (row, position, token) triples at a time
@@ -25,7 +26,8 @@ class TransformersEngine:
     """`Engine` over `AutoModelForCausalLM`. Holds one model; not thread-safe.
 
     `tokenizer` is a folder when the checkpoints carry weights only. `max_rows` bounds the rows generated together.
-    `attention` is the kernel, as transformers names it ("sdpa", "eager").
+    `attention` is the kernel, as transformers names it ("sdpa", "eager"). With `chat` a prompt is what a user says, in the
+    tokenizer's chat template.
     """
 
     def __init__(
@@ -36,12 +38,14 @@ class TransformersEngine:
         attention: str = "sdpa",
         tokenizer: Path | None = None,
         max_rows: int = 256,
+        chat: bool = False,
     ) -> None:
         self._device = torch.device(device)
         self._dtype = dtype
         self._attention = attention
         self._tokenizer_folder = tokenizer
         self._max_rows = max_rows
+        self._chat = chat
         self._architecture: dict[str, object] | None = None
         self._model: Any = None
         self._tokenizer: Any = None
@@ -61,10 +65,16 @@ class TransformersEngine:
             return
         model = load_model(checkpoint, device=self._device, dtype=self._dtype, attention=self._attention)
         tokenizer = load_tokenizer(self._tokenizer_folder or checkpoint)
+        if self._chat and not tokenizer.chat_template:
+            raise BadCheckpoint(f"{checkpoint.name}: the run speaks in a chat template, and the tokenizer has none")
         self._model, self._tokenizer, self._architecture = model, tokenizer, architecture
 
     def encode(self, text: str) -> tuple[int, ...]:
-        return tuple(self._loaded_tokenizer().encode(text, add_special_tokens=False))
+        tokenizer = self._loaded_tokenizer()
+        if self._chat:
+            said = [{"role": "user", "content": text}]
+            text = tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True)
+        return tuple(tokenizer.encode(text, add_special_tokens=False))
 
     def decode(self, tokens: Sequence[int]) -> str:
         return str(
