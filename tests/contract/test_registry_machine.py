@@ -154,31 +154,30 @@ class RegistryMachine(RuleBasedStateMachine):
 
     @rule(
         run=RUNS,
-        epoch=OFFSETS,
-        back=st.sampled_from([0, 0, 0, 1, 5]),
+        flaw=st.sampled_from([""] * 6 + ["epoch", "parent", "block", "more", "less", "signers", "early"]),
         more=st.lists(st.integers(0, 120), min_size=3, max_size=3),
-        lie=st.sampled_from([0, 0, 0, 0, 50, -50]),
         signers=st.lists(st.sampled_from([*VALIDATORS, *OTHER_VALIDATORS]), max_size=3),
-        honest=MOSTLY,
     )
-    def finalise(
-        self, run: str, epoch: int, back: int, more: list[int], lie: int, signers: list[bytes], honest: bool
-    ) -> None:
-        """A tally whose leaves grow by `more`, and which promises their sum but for `lie`."""
-        roots, block = self.state(run).events.roots, self.registry.next_block
-        leaves = self._grown(run, more)
+    def finalise(self, run: str, flaw: str, more: list[int], signers: list[bytes]) -> None:
+        """A tally whose leaves grow by `more`, of an epoch that has closed; or one with a flaw."""
+        roots = self.state(run).events.roots
+        for _ in range(0 if flaw == "early" else 2):
+            self.commit(run, 0, True, False, 0)
+        block, leaves = self.registry.next_block, self._grown(run, more)
+        total = sum(leaf.amount for leaf in leaves)
         proposal = Proposal(
             run=run,
-            epoch=max(0, len(roots) + epoch),
+            epoch=len(roots) + (flaw == "epoch"),
             round=0,
-            closing_block=max(0, block.number - back),
-            parent_root=roots[-1].root if roots else ZERO_DIGEST,
+            closing_block=block.number + (1 if flaw == "block" else -1),
+            parent_root=roots[-1].root if roots and flaw != "parent" else ZERO_DIGEST,
             root=merkle_root(leaves),
             total=sum(leaf.units for leaf in leaves),
             blob=digest("blob"),
-            amount=max(0, sum(leaf.amount for leaf in leaves) + lie),
+            amount=total + 200 if flaw == "more" else total // 2 if flaw == "less" else total,
         )
-        attestations = self.signed(run, tally_typed_data(self.registry.domain, proposal), honest, signers)
+        typed = tally_typed_data(self.registry.domain, proposal)
+        attestations = self.signed(run, typed, flaw != "signers", signers)
         if self.same(
             lambda: self.model.finalise(proposal, attestations, block=block),
             lambda: self.registry.finalise(proposal, attestations),
@@ -201,20 +200,22 @@ class RegistryMachine(RuleBasedStateMachine):
     def fund(self, run: str, key: bytes, amount: int) -> None:
         self.both(key, "fund", amount, run=run)
 
-    @rule(run=RUNS, key=st.sampled_from(ANYBODY), place=st.integers(0, 2), back=st.integers(0, 1), more=OFFSETS)
-    def claim(self, run: str, key: bytes, place: int, back: int, more: int) -> None:
+    @rule(run=RUNS, key=st.sampled_from(ANYBODY), place=st.integers(0, 2), back=SELDOM, more=OFFSETS)
+    def claim(self, run: str, key: bytes, place: int, back: bool, more: int) -> None:
         """A leaf of the newest root or of the one before, now and then with another amount than it has."""
         trees = self.trees[run]
         if not trees:
-            return
-        epoch = max(0, len(trees) - 1 - back)
-        leaf = trees[epoch][place]
-        proof = merkle_proof(trees[epoch], leaf)
-        self.both(key, "claim", epoch, replace(leaf, amount=max(0, leaf.amount + more)), proof, run=run)
+            self.finalise(run, "", [100, 50, 0], [])
+        if trees:
+            epoch = max(0, len(trees) - 1 - back)
+            leaf = trees[epoch][place]
+            proof = merkle_proof(trees[epoch], leaf)
+            self.both(key, "claim", epoch, replace(leaf, amount=max(0, leaf.amount + more)), proof, run=run)
 
-    @rule(run=RUNS, key=st.sampled_from([OWNER, OWNER, STRANGER]), patient=MOSTLY)
-    def reclaim(self, run: str, key: bytes, patient: bool) -> None:
-        if patient and self.state(run).has_ended:
+    @rule(run=RUNS, key=st.sampled_from([OWNER, OWNER, STRANGER]), ending=st.sampled_from([False, False, True]))
+    def reclaim(self, run: str, key: bytes, ending: bool) -> None:
+        if ending:
+            self.commit(run, 0, True, True, 0)
             self.registry.skip(16)
         self.both(key, "reclaim", ADDRESSES[9], run=run)
 
@@ -222,13 +223,21 @@ class RegistryMachine(RuleBasedStateMachine):
     def stake(self, run: str, key: bytes, node: str, wallet: bytes, amount: int) -> None:
         self.both(key, "stake", node, address_of(wallet), amount, run=run)
 
-    @rule(run=RUNS, node=NODE, wallet=WALLET)
-    def unbond(self, run: str, node: str, wallet: bytes) -> None:
+    def _staked(self, run: str, choice: int) -> tuple[str, bytes]:
+        """One of the stakes there are, if there are any."""
+        held = sorted(self.state(run).stakes) or [(NODES[5], address_of(WALLETS[0]))]
+        node, wallet = held[choice % len(held)]
+        return node, WALLETS[[address_of(key) for key in WALLETS].index(wallet)]
+
+    @rule(run=RUNS, choice=st.integers(0, 5))
+    def unbond(self, run: str, choice: int) -> None:
+        node, wallet = self._staked(run, choice)
         self.both(wallet, "unbond", node, run=run)
 
-    @rule(run=RUNS, node=NODE, wallet=WALLET, patient=MOSTLY)
-    def withdraw(self, run: str, node: str, wallet: bytes, patient: bool) -> None:
-        if patient and (node, address_of(wallet)) in self.state(run).stakes:
+    @rule(run=RUNS, choice=st.integers(0, 5), patient=MOSTLY)
+    def withdraw(self, run: str, choice: int, patient: bool) -> None:
+        node, wallet = self._staked(run, choice)
+        if patient:
             self.both(wallet, "unbond", node, run=run)
             self.registry.skip(15)
         self.both(wallet, "withdraw", node, run=run)
@@ -237,13 +246,13 @@ class RegistryMachine(RuleBasedStateMachine):
 
     @rule(
         run=RUNS,
-        node=NODE,
-        wallet=WALLET,
+        choice=st.integers(0, 5),
         number=OFFSETS,
         signers=st.lists(st.sampled_from([*VALIDATORS, STRANGER]), max_size=3),
         honest=MOSTLY,
     )
-    def strike(self, run: str, node: str, wallet: bytes, number: int, signers: list[bytes], honest: bool) -> None:
+    def strike(self, run: str, choice: int, number: int, signers: list[bytes], honest: bool) -> None:
+        node, wallet = self._staked(run, choice)
         count = max(0, self.state(run).strike_count[node] + number)
         strike = Strike(run, node, address_of(wallet), count, 3, digest("evidence"))
         typed, block = strike_typed_data(self.registry.domain, strike), self.registry.next_block
@@ -253,18 +262,30 @@ class RegistryMachine(RuleBasedStateMachine):
             lambda: self.registry.put_strike(strike, attestations),
         )
 
-    @rule(run=RUNS, node=NODE, wallet=WALLET)
-    def dispute(self, run: str, node: str, wallet: bytes) -> None:
-        self.both(wallet, "dispute", node, digest("answer"), run=run)
+    def _struck(self, run: str) -> str:
+        """A node with an open strike, if there is one; sometimes after striking one."""
+        held = [node for node, last in self.state(run).strikes.items() if last.is_open]
+        if not held:
+            self.strike(run, 0, 0, [], True)
+        return held[0] if held else NODES[5]
 
-    @rule(run=RUNS, node=NODE, number=OFFSETS, honest=MOSTLY)
-    def lift(self, run: str, node: str, number: int, honest: bool) -> None:
+    @rule(run=RUNS, rightly=MOSTLY)
+    def dispute(self, run: str, rightly: bool) -> None:
+        node = self._struck(run)
+        last = self.state(run).strikes.get(node)
+        wallet = next((key for key in WALLETS if last and address_of(key) == last.wallet), WALLETS[0])
+        self.both(wallet if rightly else STRANGER, "dispute", node, digest("answer"), run=run)
+
+    @rule(run=RUNS, number=OFFSETS, honest=MOSTLY)
+    def lift(self, run: str, number: int, honest: bool) -> None:
+        node = self._struck(run)
         named = max(0, self.state(run).strike_count[node] - 1 + number)
         typed = lift_typed_data(self.registry.domain, run=run, node=node, number=named)
         self.both(STRANGER, "lift", node, named, self.signed(run, typed, honest, [STRANGER]), run=run)
 
-    @rule(run=RUNS, node=NODE, patient=MOSTLY)
-    def settle(self, run: str, node: str, patient: bool) -> None:
+    @rule(run=RUNS, patient=MOSTLY)
+    def settle(self, run: str, patient: bool) -> None:
+        node = self._struck(run)
         if patient:
             self.registry.skip(11)
         self.both(STRANGER, "settle", node, run=run)
@@ -286,19 +307,15 @@ class RegistryMachine(RuleBasedStateMachine):
 
     # -- the owner
 
-    @rule(run=RUNS, key=st.sampled_from([OWNER, OWNER, STRANGER]), first=st.booleans(), quorum=st.integers(1, 3))
-    def propose_validators(self, run: str, key: bytes, first: bool, quorum: int) -> None:
-        validators = tuple(make_operator(index) for index in ((1, 2, 3) if first else (4, 5)))
-        if first and self.state(run).set_in_force == 0:
-            validators = validators[:quorum]
-        self.both(key, "propose_validators", (*validators,) if not first else validators, quorum, run=run)
+    @rule(run=RUNS, key=st.sampled_from([OWNER, OWNER, STRANGER]), quorum=st.sampled_from([2, 2, 1]))
+    def propose_validators(self, run: str, key: bytes, quorum: int) -> None:
+        """The second set; `signed` knows but two."""
+        self.both(key, "propose_validators", tuple(make_operator(index) for index in (4, 5)), quorum, run=run)
 
     @rule(run=RUNS, patient=MOSTLY)
     def apply_validators(self, run: str, patient: bool) -> None:
-        waiting = self.state(run).sets[self.state(run).set_waiting].validators
-        if self.state(run).set_waiting and waiting[0] != make_operator(4):
-            return  # `signed` knows but two sets
         if patient:
+            self.propose_validators(run, OWNER, 2)
             self.registry.skip(12)
         self.both(STRANGER, "apply_validators", run=run)
 
