@@ -52,7 +52,8 @@ class EventStream:
         self.counts[str(event.get("event"))] += 1
         self.recent.append(dict(event))
         for listener in self.listeners:
-            listener(event)
+            with contextlib.suppress(Exception):  # who looks on must not stop who works
+                listener(event)
         with contextlib.suppress(OSError):
             if self._file.closed:
                 self._file = self._open()

@@ -47,7 +47,7 @@ QUIET = (
 OF_SUBMISSION = ("submission.made", "submission.sent", "verdict.signed", *DECIDED)
 COUNTS = {"accepted": "accepted", "refused": "refused"}
 NODE_FIELDS = ("node", "relay", "proposer", "signer")
-MAX_TEXT, MAX_FIELDS = 400, 40
+MAX_TEXT, MAX_FIELDS = 300, 24
 
 
 class Story:

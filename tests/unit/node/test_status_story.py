@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from node.log import EventStream
 from node.status.metrics import format_metrics, read_daemon_metrics
 from node.status.stages import STAGES, span_of
 from node.status.story import Story
@@ -166,6 +167,14 @@ def test_take__damaged_events_are_no_error(event: dict[str, Any]) -> None:
     story = Story()
     story.take("relay-1", event)
     assert len(story.tables.rows("log")) == 1
+
+
+def test_listeners__a_fault_of_who_looks_on_stops_nobody(tmp_path: Path) -> None:
+    stream, story = EventStream(tmp_path / "events.jsonl"), Story()
+    stream.listeners.append(lambda event: story.take("worker", {**event, "tokens": object()}))
+    stream.write({"event": "submission.accepted", "step": 1, "index": 0})
+    stream.close()
+    assert (tmp_path / "events.jsonl").read_text() == '{"event":"submission.accepted","step":1,"index":0}\n'
 
 
 def test_take__what_others_chose_is_cut() -> None:
