@@ -180,3 +180,23 @@ def test_package__holds_every_file_the_program_reads() -> None:
     ).stdout.split()
     files = [Path(name) for name in tracked if not name.endswith(".py")]
     assert [path for path in files if not any(fnmatch.fnmatch(path.name, pattern) for pattern in patterns)] == []
+
+
+def test_attacks__each_answer_has_a_test_that_exists() -> None:
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in (ROOT / "docs" / "attacks.md").read_text().splitlines()
+        if line.startswith("| ") and not line.startswith("| attack ")
+    ]
+    sources = {path: path.read_text() for path in (ROOT / "tests").rglob("test_*.py")}
+    text = "\n".join(sources.values())
+    files = {str(path.relative_to(ROOT / "tests")) for path in sources}
+
+    def exists(name: str) -> bool:
+        stem = name.removesuffix("..").rstrip("_")
+        return name in files if name.endswith(".py") else f"def {stem}" in text
+
+    assert len(rows) > 40
+    assert [row[0] for row in rows if len(row) != 3 or not re.findall(r"`([^`]+)`", row[2])] == []
+    named = [name for row in rows for name in re.findall(r"`([^`]+)`", row[2])]
+    assert [name for name in named if not exists(name)] == []
