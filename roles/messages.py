@@ -22,6 +22,8 @@ SHARE_ALL = 2**64
 NodeName = Annotated[str, Field(min_length=40, max_length=64, pattern=r"^12D3KooW[1-9A-HJ-NP-Za-km-z]+$")]
 Short = Annotated[str, Field(max_length=64)]
 Address = Annotated[str, Field(max_length=256)]
+HalfDigest = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+"""The first 16 bytes of a digest: enough to name one that was there before."""
 Role = Literal["trainer", "worker", "validator", "relay"]
 ROLES: tuple[Role, ...] = ("trainer", "worker", "validator", "relay")
 
@@ -166,8 +168,8 @@ class Statistics(Message):
 class Verdict(Message):
     """A validator's judgement of one submission. The one with the highest sequence stands.
 
-    Where the run seals verdicts, `salt` opens the seal of this one (`roles.seals`), and `seen` are the seals of other
-    validators on this submission that its author held when it opened its own; else both are empty.
+    Where the run seals verdicts, `salt` opens the seal of this one (`roles.seals`), and `seen` names the seals of
+    other validators on this submission that its author held when it opened its own; else both are empty.
     """
 
     kind: Literal["verdict/2"] = "verdict/2"
@@ -182,7 +184,7 @@ class Verdict(Message):
     tokens: Natural
     statistics: Statistics | None = None
     salt: Annotated[str, Field(pattern=r"^([0-9a-f]{32})?$")] = ""
-    seen: Annotated[tuple[Digest, ...], Field(max_length=64)] = ()
+    seen: Annotated[tuple[HalfDigest, ...], Field(max_length=32)] = ()
 
 
 class SealedVerdict(Message):
@@ -210,7 +212,7 @@ class Receipt(Message):
     run: Digest
     client: NodeName
     step: Natural
-    shares: Annotated[tuple[ReceivedShare, ...], Field(min_length=1, max_length=32)]
+    shares: Annotated[tuple[ReceivedShare, ...], Field(min_length=1, max_length=24)]
 
 
 class StrikeRow(Message):
@@ -271,9 +273,9 @@ ROW_RULES: dict[str, RowRule] = {
     "head/1": RowRule(Head, 4096, 60),
     "checkpoint/1": RowRule(CheckpointRow, 2048, 600),
     "submission/1": RowRule(Submission, 3072, 600),
-    "verdict/2": RowRule(Verdict, 7168, 600),
+    "verdict/2": RowRule(Verdict, 4096, 600),
     "seal/1": RowRule(SealedVerdict, 2048, 600),
-    "receipt/1": RowRule(Receipt, 6144, 600),
+    "receipt/1": RowRule(Receipt, 4096, 600),
     "strike/1": RowRule(StrikeRow, 2560, 600),
     "tally/2": RowRule(TallyRow, 2560, 600),
     "grant/1": RowRule(UploadGrant, 2048, 600),

@@ -21,7 +21,7 @@ from roles.shardcast.disk import write_durably
 
 log = structlog.get_logger()
 
-MOST_RELAYS = 32
+MOST_RELAYS = 24
 KEPT = 64
 """Receipts kept, and said again after a restart: those of the newest checkpoints."""
 

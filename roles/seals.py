@@ -13,6 +13,7 @@ from dht.encoding import digest
 from roles.messages import Verdict
 
 SALT_BYTES = 16
+HALF, MOST_SEEN = 32, 32
 
 
 def new_salt() -> str:
@@ -42,4 +43,12 @@ def _others(verdicts: Mapping[str, Verdict], name: str) -> Iterable[Collection[s
 
 
 def _is_listed(seal: str, lists: Iterable[Collection[str]]) -> bool:
-    return any(seal in seen for seen in lists)
+    return any(seal[:HALF] in seen for seen in lists)
+
+
+def seen_seals(seals: Mapping[str, str], validator: str) -> tuple[str, ...]:
+    """What the opening of this validator lists: the others' seals, by their first half. Of more than fit, each validator
+    lists others, so that everybody is listed by somebody."""
+    others = {seal for name, seal in seals.items() if name != validator}
+    chosen = sorted(others, key=lambda seal: digest("seal-order/1", validator, seal))[:MOST_SEEN]
+    return tuple(sorted(seal[:HALF] for seal in chosen))

@@ -22,7 +22,7 @@ MAX_ROWS = 40 * 2**20
 """Bytes of signed rows in one tally; what exceeds them is credited in a later one."""
 MAX_ITEMS = 50_000
 MAX_RECEIPTS = 50_000
-Row = Annotated[str, Field(max_length=9600, pattern=r"^[A-Za-z0-9+/]+={0,2}$")]
+Row = Annotated[str, Field(max_length=5600, pattern=r"^[A-Za-z0-9+/]+={0,2}$")]
 """A signed row, base64."""
 Count = Annotated[int, Field(ge=0, lt=2**128)]
 

@@ -13,7 +13,7 @@ from roles.messages import SealedVerdict, Submission, Verdict
 from roles.observer import Observer
 from roles.ports import Clock
 from roles.rules import Ignore
-from roles.seals import new_salt, seal_of
+from roles.seals import new_salt, seal_of, seen_seals
 from roles.trusted import TrustedState
 from roles.validator.records import JudgedRows
 from roles.verification import Finding
@@ -89,10 +89,8 @@ class Signing:
         self._records.keep_verdict(verdict, finding.sequences)  # a restart opens what was sealed, and nothing else
         await self._announce_seal(verdict)
         await self._until_open(verdict.submission)
-        others = {
-            name: seal for name, seal in self._trusted.seals[verdict.submission].items() if name != self._voice.node
-        }
-        return verdict.model_copy(update={"seen": tuple(sorted(set(others.values())))})
+        seen = seen_seals(self._trusted.seals[verdict.submission], self._voice.node)
+        return verdict.model_copy(update={"seen": seen})
 
     async def _announce_seal(self, verdict: Verdict) -> None:
         sealed = SealedVerdict(

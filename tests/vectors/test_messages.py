@@ -128,7 +128,7 @@ MESSAGES: dict[str, Message] = {
             exponent_mismatches=0, mantissa_mean=1, mantissa_median=2, margin_mean=3, tokens_exact=1000
         ),
         salt="0f" * 16,
-        seen=(digits("b"), digits("c")),
+        seen=(digits("b")[:32], digits("c")[:32]),
     ),
     "seal/1": SealedVerdict(run=RUN, submission=digits("7"), node=OTHER.node, step=8, seal=digits("b")),
     "receipt/1": Receipt(run=RUN, client=KEY.node, step=7, shares=(ReceivedShare(relay=OTHER.node, size=2049),)),

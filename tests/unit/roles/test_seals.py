@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from roles.messages import Verdict
-from roles.seals import earning_validators, new_salt, seal_of
+from roles.seals import earning_validators, new_salt, seal_of, seen_seals
 from tests.builders import VALIDATORS, make_submission, make_verdict, make_world
 
 WORLD = make_world()
@@ -34,7 +34,7 @@ def test_seal_of__is_one_validators_own() -> None:
 
 
 def test_seal_of__does_not_depend_on_what_was_seen() -> None:
-    assert seal_of(sealed(seen=("ab" * 32,)), FIRST) == seal_of(sealed(), FIRST)
+    assert seal_of(sealed(seen=("ab" * 16,)), FIRST) == seal_of(sealed(), FIRST)
 
 
 def test_new_salt__differs_each_time() -> None:
@@ -47,11 +47,23 @@ def test_earning_validators__not_sealed__everybody() -> None:
 
 def test_earning_validators__listed_by_another() -> None:
     seal = seal_of(sealed(), FIRST)
-    verdicts = {FIRST: sealed(seen=(seal,)), SECOND: sealed(seen=(seal,)), THIRD: make_verdict(SUBMISSION)}
+    verdicts = {FIRST: sealed(seen=(seal[:32],)), SECOND: sealed(seen=(seal[:32],)), THIRD: make_verdict(SUBMISSION)}
     assert earning_validators(verdicts, sealed=True) == {FIRST}
 
 
 def test_earning_validators__opened_otherwise_than_sealed() -> None:
     """The seal that others saw was that of a fault; the acceptance came once theirs could be read."""
     seal = seal_of(sealed(outcome="fault", reason=602), FIRST)
-    assert not earning_validators({FIRST: sealed(), SECOND: sealed(seen=(seal,))}, sealed=True)
+    assert not earning_validators({FIRST: sealed(), SECOND: sealed(seen=(seal[:32],))}, sealed=True)
+
+
+def test_seen_seals__others_only_by_their_first_half() -> None:
+    seals = {FIRST: "aa" * 32, SECOND: "bb" * 32, THIRD: "cc" * 32}
+    assert seen_seals(seals, FIRST) == ("bb" * 16, "cc" * 16)
+
+
+def test_seen_seals__of_more_than_fit_everybody_is_listed_by_somebody() -> None:
+    seals = {f"validator-{number}": f"{number:064x}"[::-1] for number in range(64)}
+    lists = [seen_seals(seals, name) for name in seals]
+    assert all(len(each) == 32 for each in lists)
+    assert {half for each in lists for half in each} == {seal[:32] for seal in seals.values()}

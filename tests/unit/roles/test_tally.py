@@ -543,7 +543,7 @@ def sealed_item(*sees: str) -> Contribution:
     bare = [make_verdict(submission, salt=f"{number:032x}") for number in range(3)]
     seals = [seal_of(verdict, key.node) for verdict, key in zip(bare, VALIDATORS, strict=True)]
     rows = tuple(
-        SEALING.row(verdict.model_copy(update={"seen": tuple(seals[int(other)] for other in seen)}), key)
+        SEALING.row(verdict.model_copy(update={"seen": tuple(seals[int(other)][:32] for other in seen)}), key)
         for verdict, key, seen in zip(bare, VALIDATORS, sees, strict=True)
     )
     return Contribution(SEALING.row(submission, WORKERS[0]), rows)
