@@ -108,7 +108,10 @@ class Journal:
         sync_directory(target.parent)
 
     def forget_after(self, step: int) -> None:
-        """Drop what was made beyond a step, and its batch: another trainer made it, and of groups not known here."""
+        """Drop the learner's state, what was made beyond a step, and its batch: another trainer made that, of groups not
+        known here. The state goes first: without it a kill from here on leaves a folder that is rebuilt once more."""
+        for path in self.learner.glob("*.safetensors"):
+            path.unlink()
         for name, last in (("manifests", step), ("batches", step - 1), ("checkpoints", step)):
             for path in (self._root / name).iterdir():
                 if path.stem.isdigit() and int(path.stem) > last:

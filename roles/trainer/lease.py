@@ -45,7 +45,7 @@ class LeaseKeeper:
         """Keep the lease, for ever. Raises Fenced once the ledger shows another leader or term."""
         while True:
             self.check()
-            await self._renew_if_due()
+            await self.renew_if_due()
             await self._watch.changed(IDLE_SECONDS)
 
     def check(self) -> None:
@@ -54,7 +54,8 @@ class LeaseKeeper:
         if lease is not None and (lease.term, lease.leader) != (self._term, self._node):
             raise Fenced(f"{lease.leader} leads term {lease.term} of the run, this trainer led term {self._term}")
 
-    async def _renew_if_due(self) -> None:
+    async def renew_if_due(self) -> None:
+        """Send a renewal when a third of the lease has passed and none is on its way."""
         view, lease, now = self._trusted.view, self._trusted.lease, self._clock()
         if view is None or lease is None or (lease == self._renewed and now < self._quiet_until <= now + SEEN_MS):
             return

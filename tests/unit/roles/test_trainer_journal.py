@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from roles.messages import SHARE_ALL, OpenStep
+from roles.messages import SHARE_ALL, OpenStep, StateRef
 from roles.rl.batch import TrainingGroup
 from roles.spec import ModelSpec, PinnedFile
 from roles.trainer.closing import ClosedBatch, PooledGroup
 from roles.trainer.errors import BaseMismatch, StateMissing
 from roles.trainer.journal import Journal
-from roles.trainer.stepping import choose_shard_size
+from roles.trainer.stepping import choose_shard_size, used_groups
 from tests.builders import POLICY, make_head, make_spec
 
 
@@ -91,3 +92,50 @@ def test_journal__half_written_checkpoints_of_a_kill_go__ckpt_04(tmp_path: Path)
 @pytest.mark.parametrize(("total", "size"), [(1000, 65_536), (64 * 2**20, 2 * 2**20), (65 * 10**9, 50_000_000)])
 def test_choose_shard_size__overlapping_hops_and_no_crumbs(total: int, size: int) -> None:
     assert choose_shard_size(total) == size
+
+
+def test_forget_after__a_fork_goes_with_the_state_that_made_it(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    for step in (1, 2, 3):
+        journal.save_batch(make_batch(step))
+        journal.checkpoint(step).mkdir()
+    journal.learner.mkdir()
+    (journal.learner / "state.safetensors").write_bytes(b"of step 3")
+    journal.forget_after(2)
+    assert [batch.step for batch in journal.batches()] == [1]
+    assert [journal.checkpoint(step).exists() for step in (1, 2, 3)] == [True, True, False]
+    assert not any(journal.learner.iterdir())
+
+
+def test_adopt__takes_the_files_and_nothing_hidden(tmp_path: Path) -> None:
+    journal, fetched = Journal(tmp_path / "own"), tmp_path / "fetched"
+    fetched.mkdir()
+    (fetched / "model.safetensors").write_bytes(b"weights")
+    (fetched / ".manifest").write_bytes(b"row")
+    journal.checkpoint(4).mkdir()
+    (journal.checkpoint(4) / "left-over").touch()
+    journal.adopt(4, fetched)
+    assert [path.name for path in journal.checkpoint(4).iterdir()] == ["model.safetensors"]
+    assert (fetched / "model.safetensors").read_bytes() == b"weights"
+
+
+def test_state_ref__comes_back_and_older_pieces_go(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    assert journal.state_ref() is None
+    ref = StateRef(step=10, index="ab" * 32, size=100)
+    journal.save_state_ref(ref)
+    for step in (5, 10):
+        journal.sealed(step).mkdir()
+    journal.forget_sealed_before(10)
+    assert Journal(tmp_path).state_ref() == ref
+    assert (journal.sealed(5).exists(), journal.sealed(10).exists()) == (False, True)
+    journal.save_state_ref(None)
+    assert journal.state_ref() is None
+
+
+def test_used_groups__by_submission_in_the_order_of_the_batch() -> None:
+    first, second = make_batch().groups[0], replace(make_batch().groups[0], submission="cd" * 32, number=0)
+    batch = replace(make_batch(), groups=(first, second, replace(first, number=0)))
+    found = used_groups(batch)
+    assert [(item.submission, item.groups) for item in found] == [("ab" * 32, (2, 0)), ("cd" * 32, (0,))]
+    assert used_groups(None) == ()
