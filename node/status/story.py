@@ -143,6 +143,8 @@ class Story:
                 self._step(step, trained=at, **_numbers(event))
             case "checkpoint.published":
                 self._step(step, published=at, bytes=event.get("bytes"), broadcast_seconds=event.get("seconds"))
+            case "checkpoint.fetched":
+                self._step(step, fetched=int(event.get("full") or 0) + int(event.get("delta") or 0))
             case "checkpoint.committed":
                 self._step(step, committed=at, block=event.get("block"))
             case "run.ended":

@@ -1,6 +1,6 @@
 // What happened at the same time: a lane for each stage, a bar for each piece of work, over the last minute.
 
-import { byId, clock, colour, fillTable, fitCanvas, mark, say } from "./dom.js";
+import { byId, bytes, clock, colour, fillTable, fitCanvas, mark, say } from "./dom.js";
 
 const LANES = [
   ["generate", "worker"],
@@ -116,7 +116,17 @@ export class Timeline {
     if (!byId("timeline-table").closest("details").open) return;
     fillTable(
       byId("timeline-table"),
-      ["step", "opened", "generate, mean", "verify, mean", "train", "broadcast", "on the ledger"],
+      [
+        "step",
+        "opened",
+        "generate, mean",
+        "verify, mean",
+        "train",
+        "broadcast",
+        "on the ledger",
+        "checkpoint",
+        "fetched by a node",
+      ],
       steps
         .slice(0, 30)
         .map((row) => [
@@ -127,6 +137,8 @@ export class Timeline {
           round(row.seconds),
           round(row.broadcast_seconds),
           clock(row.committed),
+          bytes(row.bytes),
+          bytes(row.fetched),
         ]),
     );
   }

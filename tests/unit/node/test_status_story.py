@@ -200,6 +200,14 @@ def test_take__step_keeps_every_number_of_the_training() -> None:
     assert (row["entropy"], row["clipped_low"], row["committed"] > row["trained"]) == (0.04, 0.001, True)
 
 
+def test_take__what_a_checkpoint_cost_to_fetch() -> None:
+    story = Story()
+    fetched = {"event": "checkpoint.fetched", "ts": 1.0, "step": 4, "full": 0, "delta": 700, "seconds": 0.5}
+    story.take("worker-1", fetched)
+    assert story.tables.get("step", "4")["fetched"] == 700
+    assert [row["stage"] for _, row in story.tables.rows("span")] == ["broadcast"]
+
+
 def test_span_of__training_ends_before_its_checkpoint_is_saved() -> None:
     event = {"event": "step.trained", "ts": 10.0, "seconds": 2.0, "step": 3, "timeline": {"train": 2.0, "save": 0.5}}
     span = span_of(event)
