@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import pytest
+import structlog.testing
 
 from dht.envelope import Envelope
 from dht.memory import MemoryDirectory, MemoryNetwork
@@ -196,3 +197,27 @@ async def test_look__beacon_is_unknown_until_its_block_lies_deep_enough__chain_f
     scene.chain.mine()
     await scene.observer.look()
     assert scene.trusted.seed_of(STRANGER.node, 1, 0) is not None
+
+
+async def test_look__without_the_ledger_the_last_term_is_believed_for_a_while_and_that_is_said(scene: Scene) -> None:
+    now = [0.0]
+    observer = Observer(
+        spec=scene.world.spec,
+        trusted=scene.trusted,
+        directory=scene.directory,
+        ledger=MemoryLedger(scene.chain, run=scene.world.run),
+        monotonic=lambda: now[0],
+    )
+    await observer.look()
+    scene.chain.is_down = True
+    with structlog.testing.capture_logs() as logs:
+        for now[0], step in ((500.0, 2), (700.0, 3), (3700.0, 4)):
+            await scene.put(make_row(make_head(step), TRAINER, spec=scene.world.spec, now=unix_ms() + step))
+            await observer.look()
+            await observer.look()
+    assert [line["seconds"] for line in logs if line["event"] == "term.assumed"] == [700]  # once, after a lease
+    assert scene.trusted.head == make_head(3)  # an hour is too long: nobody knows who leads
+    scene.chain.is_down = False
+    scene.chain.mine()
+    await observer.look()
+    assert scene.trusted.head == make_head(4)
