@@ -13,9 +13,14 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from benchmarks.ledger import gas, sender, trees
+from benchmarks.ledger import gas, sender, tally, trees
 
-PARTS: Mapping[str, Callable[[bool], dict[str, Any]]] = {"gas": gas.measure, "sender": sender.measure, "trees": trees.measure}
+PARTS: Mapping[str, Callable[[bool], dict[str, Any]]] = {
+    "gas": gas.measure,
+    "sender": sender.measure,
+    "trees": trees.measure,
+    "tally": tally.measure,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
