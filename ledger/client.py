@@ -243,12 +243,23 @@ class LedgerClient(BaseLedger):
         token = (await self.terms()).token
         if token is None:
             return amount
-        owner = self._must_have_sender().address
-        data = encode_token_call("allowance", owner, self.domain.contract)
-        answer = await self._rpc.call("eth_call", {"to": token, "data": data}, "latest")
-        if int(answer, 16) < amount:
-            await self._must_have_sender().send(token, encode_token_call("approve", self.domain.contract, amount))
+        allowed = await self._allowance(token)
+        if allowed < amount:
+            # Some tokens take a new allowance only in place of none.
+            for wanted in (0, amount) if allowed else (amount,):
+                data = encode_token_call("approve", self.domain.contract, wanted)
+                await self._must_have_sender().send(token, data)
         return 0
+
+    async def _allowance(self, token: str) -> int:
+        """Base units of a token that the contract may take from the operator."""
+        data = encode_token_call("allowance", self._must_have_sender().address, self.domain.contract)
+        try:
+            return int(await self._rpc.call("eth_call", {"to": token, "data": data}, "latest"), 16)
+        except RpcError as error:
+            raise LedgerUnavailable(f"the RPC end-point refused to read the token: {error.message}") from error
+        except (TypeError, ValueError) as error:
+            raise LedgerError(f"the run's token {token} does not answer like an ERC-20") from error
 
     async def _send(self, name: str, *arguments: object, value: int = 0) -> None:
         await self._must_have_sender().send(self.domain.contract, abi.encode_call(name, *arguments), value)

@@ -5,6 +5,7 @@ Pure folds over the log; `until` None means all of it.
 
 from __future__ import annotations
 
+import bisect
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -42,12 +43,11 @@ def lease_of(terms: RunTerms, commits: Sequence[Commit], changes: Iterable[Chang
     """Who leads. Inside one block a lapse comes first, then a take-over, then commits and renewals: the contract
     allows no other order to matter."""
     lease = Lease(FIRST_TERM, terms.trainers[0].node, 0, 0)
-    events: list[tuple[int, int, Change | Commit]] = [
-        (each.block, _rank(each), each)
-        for each in (*up_to(changes, until), *(c for c in commits if until is None or c.block <= until))
-        if isinstance(each, Commit | Renewed | LapseReported | TakenOver)
-    ]
-    for _, _, event in sorted(events, key=lambda item: item[:2]):
+    count = len(commits) if until is None else bisect.bisect_right(commits, until, key=lambda each: each.block)
+    # Each commit undoes what the ones before it did to the lease: only the last counts.
+    events: list[Change | Commit] = [*commits[max(0, count - 1) : count]]
+    events += [each for each in up_to(changes, until) if isinstance(each, Renewed | LapseReported | TakenOver)]
+    for event in sorted(events, key=lambda each: (each.block, _rank(each))):
         lease = _next_lease(lease, terms, event)
     return lease
 

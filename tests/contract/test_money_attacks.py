@@ -13,9 +13,11 @@ import pytest
 
 from ledger import abi
 from ledger.calls import arguments_of, strike_arguments, tally_arguments
+from ledger.changes import Struck
 from ledger.errors import LedgerRejected
 from ledger.merkle import MerkleProof, leaf_hash, merkle_proof, merkle_root, sorted_leaves
-from ledger.records import Leaf, RunTerms, Strike
+from ledger.records import Attestation, Leaf, RunTerms, Strike
+from ledger.rules import fold_registrations, is_signed_by_node
 from ledger.signing import strike_typed_data
 from ledger.wallet import NO_ADDRESS, address_of, node_from_public_key, sign_typed_data
 from tests.contract.counterparts import Counterpart
@@ -32,14 +34,17 @@ from tests.contract.harness import (
     attest_lift,
     digest,
     make_proposal,
+    make_registration,
+    make_rotation,
     make_strike,
     make_terms,
 )
-from tests.contract.worlds import MONEY_TERMS
+from tests.contract.worlds import MONEY_TERMS, ContractWorld
 
 PAYEE = ADDRESSES[7]
 NODE = NODES[5]
 OTHER_RUN = digest("other run")
+SECP256K1_ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
 
 
 def money_terms(**changes: Any) -> RunTerms:
@@ -126,6 +131,19 @@ def test_token__with_or_without_a_return_value(registry: Registry, name: str) ->
     registry.skip(100)
     registry.do(WALLET, "withdraw", NODE)
     assert (made.view("balanceOf", PAYEE), made.view("balanceOf", registry.address)) == (340, 200)
+
+
+@pytest.mark.parametrize("name", ["token", "silent_token"])
+async def test_token__a_node_allows_just_what_it_gives(registry: Registry, name: str) -> None:
+    made = Counterpart(registry, name)
+    made.call(OWNER, "mint", address_of(OWNER), 1000)
+    world = ContractWorld(money_terms(token=made.address), registry)
+    await world.ledger(OWNER).fund(300)
+    made.call(OWNER, "approve", registry.address, 5)  # less than enough, left from elsewhere
+    await world.ledger(OWNER).stake(NODE, PAYEE, 40)
+    assert (await world.ledger().funds_at(), (await world.ledger().stakes())[(NODE, PAYEE)].amount) == (300, 40)
+    assert made.view("balanceOf", registry.address) == 340
+    assert made.view("allowance", address_of(OWNER), registry.address) == 0
 
 
 def test_token__that_answers_false_pays_and_credits_nothing(registry: Registry, token: Counterpart) -> None:
@@ -353,6 +371,33 @@ def test_front_running__a_claim_sent_by_somebody_else_pays_the_wallet_all_the_sa
     assert (native.coins(PAYEE), native.coins(address_of(STRANGER))) == (200, 0)
 
 
+def test_front_running__a_registration_sent_first_with_a_junk_node_signature(native: Registry) -> None:
+    honest = make_registration(native.domain, nonce=3)
+    native.register(replace(honest, node_signature="00" * 64))
+    native.register(honest)
+    held = fold_registrations(
+        event for event in native.events().registrations if is_signed_by_node(event, domain=native.domain, run=RUN)
+    )
+    assert held[NODE].wallet == PAYEE
+    assert held[NODE].block == int(native.chain.head["number"], 16)
+
+
+def test_front_running__a_rotation_sent_first_with_junk_node_signatures(native: Registry) -> None:
+    native.register(make_registration(native.domain))
+    honest = make_rotation(native.domain)
+    native.rotate(replace(honest, new_node_signature="00" * 64))
+    native.rotate(replace(honest, new_node_signature=make_rotation(native.domain, new=4).new_node_signature))
+    native.rotate(honest)
+    events = [each for each in native.events().registrations if is_signed_by_node(each, domain=native.domain, run=RUN)]
+    assert list(fold_registrations(events)) == [NODES[6]]
+
+
+def test_front_running__a_run_id_taken_first_is_not_the_same_run(native: Registry) -> None:
+    assert refusal(lambda: native.create_run(money_terms(epoch_budget=7))) == "run exists"
+    assert native.terms() != money_terms(epoch_budget=7, created_block=native.terms().created_block)
+    assert native.terms() == money_terms(created_block=native.terms().created_block)
+
+
 # -- trees ------------------------------------------------------------------------------------------------------------
 
 
@@ -419,6 +464,20 @@ def test_duplicate_validators__count_once(native: Registry) -> None:
     assert refusal(lambda: native.strike(make_strike(), [VALIDATORS[0]] * 2)) == "attester repeated"
     assert refusal(lambda: native.strike(make_strike(), [VALIDATORS[0]])) == "too few attestations"
     assert native.view("strike_count", bytes.fromhex(RUN), bytes(32)) == (0,)
+
+
+def test_malleability__the_second_form_of_a_signature_is_none(native: Registry) -> None:
+    raw = bytes.fromhex(sign_typed_data(strike_typed_data(native.domain, make_strike()), VALIDATORS[0]))
+    flipped = (SECP256K1_ORDER - int.from_bytes(raw[32:64], "big")).to_bytes(32, "big")
+    twin = raw[:32] + flipped + bytes([55 - raw[64]])
+    for second in (twin, raw[:64] + bytes([raw[64] - 27]), raw[:64]):
+        given = [Attestation("", each.hex()) for each in (raw, second)]
+        assert refusal(lambda given=given: native.put_strike(make_strike(), given)) == "not a validator"
+    assert not any(isinstance(each, Struck) for each in native.events().changes)
+
+
+def test_overflow__a_quorum_beyond_all_numbers(registry: Registry) -> None:
+    assert refusal(lambda: registry.create_run(money_terms(quorum=2**256 - 1))) == "quorum"
 
 
 def test_replay__a_strike_counts_once(native: Registry) -> None:

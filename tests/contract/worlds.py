@@ -60,8 +60,8 @@ class DirectRpc:
 class ContractWorld:
     """The compiled contract on an EVM, through the client every node uses."""
 
-    def __init__(self, terms: RunTerms) -> None:
-        self.registry = Registry()
+    def __init__(self, terms: RunTerms, registry: Registry | None = None) -> None:
+        self.registry = registry or Registry()
         self.registry.create_run(terms)
         self._rpc = DirectRpc(self.registry)
 
