@@ -50,6 +50,9 @@ GROUPS = {
         "eval": "how often a checkpoint passes a task, and whether another does better",
         "filter": "the problems of a data set that a model can learn from",
     },
+    "weights without a run": {
+        "shardcast": "publish, relay or fetch checkpoints in signed shards",
+    },
     "the program": {
         "config": "show every setting and where its value comes from",
         "completion": "completion for bash, zsh or fish",

@@ -1,1 +1,42 @@
-"""SHARDCAST: weights from the trainer to everybody, in shards, by digest, over relays (INTELLECT-2, section 3.2)."""
+"""SHARDCAST: weights from the trainer to everybody, in shards, by digest, over relays (INTELLECT-2, section 3.2).
+
+Use without a node, ledger or DHT. A publisher is a key; whoever knows its id can check every byte:
+
+    from roles.shardcast import NodeKey, open_channel
+
+    key = NodeKey.generate()                                    # key.save(path), NodeKey.load(path)
+    async with open_channel(key.node, ["http://relay:8080"], key=key) as channel:
+        published = await channel.publish(Path("checkpoint"))   # step 0, then 1, 2, ..
+
+    async with open_channel(publisher, ["http://relay:8080", "http://other:8080"]) as channel:
+        folder = await channel.fetch(Path("weights"))           # the newest, verified, or not there at all
+        await channel.follow(Path("weights"), print)            # and each one from now on
+
+A relay of the channel is `roles.relay.Relay(key, root=folder, run=channel_of(publisher), trainers=[publisher], ..)`, or
+`intellect-node shardcast relay`. Errors are `dht.errors.TransportError` (no relay gives or takes it; call again to go
+on), `roles.shardcast.errors.StoreFull` (the disk), `dht.errors.PeerError` (a signature that is not the publisher's).
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dht.identity import NodeKey as NodeKey
+    from roles.shardcast.direct import Channel as Channel
+    from roles.shardcast.direct import Published as Published
+    from roles.shardcast.direct import channel_of as channel_of
+    from roles.shardcast.direct import open_channel as open_channel
+
+__all__ = ["Channel", "NodeKey", "Published", "channel_of", "open_channel"]
+
+
+def __getattr__(name: str) -> Any:
+    """Imported when used: what needs one module of the package need not load the client."""
+    if name == "NodeKey":
+        from dht.identity import NodeKey
+
+        return NodeKey
+    if name in __all__:
+        from roles.shardcast import direct
+
+        return getattr(direct, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

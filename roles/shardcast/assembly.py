@@ -10,7 +10,7 @@ import fcntl
 import hashlib
 import os
 import shutil
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from io import FileIO
 from pathlib import Path
@@ -36,14 +36,21 @@ SCRATCH = ".deltas"
 class Assembly:
     """Blocking calls all: run them in a thread. `open_assembly` makes one; `finish` or `close` ends it."""
 
-    def __init__(self, into: Path, envelope: Envelope, manifest: Sharded) -> None:
+    def __init__(
+        self,
+        into: Path,
+        envelope: Envelope,
+        manifest: Sharded,
+        *,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None:
         self.digest = manifest_digest(envelope)
         self.layout = Layout(manifest)
         self.final = into / self.digest
         self.scratch = into / SCRATCH / self.digest
         self._partial = into / f".partial-{self.digest}"
         self.files = self._partial / "files"
-        self._envelope = envelope
+        self._envelope, self._progress = envelope, progress
         self._lock = -1
         self.missing: set[int] = set(range(len(manifest.shards)))
 
@@ -61,6 +68,7 @@ class Assembly:
             self.close()
             raise StoreFull(f"cannot write a checkpoint under {self.final.parent}: {error.strerror}") from error
         self._resume()
+        self._say()
         return True
 
     def close(self) -> None:
@@ -78,6 +86,7 @@ class Assembly:
         with (self._partial / "journal").open("a") as journal:
             journal.write(f"{index}\n")
         self.missing.discard(index)
+        self._say()
 
     def finish(self) -> Path:
         """Sync and move the whole into place. Raises ValueError while a shard is missing."""
@@ -96,6 +105,11 @@ class Assembly:
         self.close()
         shutil.rmtree(self._partial, ignore_errors=True)
         return self.final
+
+    def _say(self) -> None:
+        if self._progress is not None:
+            missing = sum(self.layout.size(index) for index in tuple(self.missing))
+            self._progress(self.layout.total - missing, self.layout.total)
 
     def _make_files(self) -> None:
         for file in self.layout.manifest.files:
@@ -176,6 +190,21 @@ def load_checkpoint_manifest(
         return None
     right = manifest_digest(envelope) == digest and is_checkpoint_intact(directory, Layout(manifest))
     return manifest if right else None
+
+
+def find_newest(into: Path, *, run: str, trainers: frozenset[NodeId]) -> tuple[str, int] | None:
+    """Manifest digest and step of the newest finished checkpoint in a folder, by the manifests kept with them. Blocking."""
+    found: list[tuple[int, int, str]] = []
+    for folder in into.iterdir() if into.is_dir() else ():
+        try:
+            with (folder / MANIFEST_FILE).open("rb") as file:
+                envelope = from_bytes(file.read(MAX_MANIFEST_BYTES + 1), limit=MAX_MANIFEST_BYTES)
+            manifest = check_manifest(envelope, run=run, trainers=trainers)
+        except (OSError, PeerError):
+            continue
+        if folder.name == manifest_digest(envelope):
+            found.append((manifest.term, manifest.step, folder.name))
+    return (max(found)[2], max(found)[1]) if found else None
 
 
 def prune_checkpoints(into: Path, *, keep: Collection[str]) -> None:

@@ -132,11 +132,19 @@ class RelayClient:
         """Verified bytes of a checkpoint fetched here, by the relay they came from. Told once: then it is forgotten."""
         return self._received.pop(manifest, {})
 
-    async def fetch_checkpoint(self, digest: str, into: Path, *, relays: Sequence[NodeId] = ()) -> Path:
+    async def fetch_checkpoint(
+        self,
+        digest: str,
+        into: Path,
+        *,
+        relays: Sequence[NodeId] = (),
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Path:
         """Fetch a checkpoint to `into/{digest}`, every byte verified; what an earlier try got is not fetched again.
 
         From a checkpoint that is in `into` already, by deltas where relays have them: they are far smaller.
-        Starts as soon as a relay has the manifest. Raises TransportError when relays give nothing for a minute (call
+        Starts as soon as a relay has the manifest. `progress` is told, in the thread of each shard that was verified, of
+        the bytes that are here and of all. Raises TransportError when relays give nothing for a minute (call
         again to resume), StoreFull when the disk does not take it.
         """
         lock = self._fetching.setdefault(digest, asyncio.Lock())
@@ -145,7 +153,7 @@ class RelayClient:
             if await self._is_there(final, digest):
                 return final
             envelope, manifest = await self._await_manifest(digest, relays)
-            return await self._assemble(Assembly(into, envelope, manifest), relays)
+            return await self._assemble(Assembly(into, envelope, manifest, progress=progress), relays)
 
     async def put_checkpoint(
         self, manifest: Envelope, directory: Path, *, delta: tuple[Envelope, Path] | None = None, whole: bool = True

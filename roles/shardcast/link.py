@@ -168,7 +168,7 @@ class RelayLink:
         self.run = run
         self.limits = limits or TransferLimits()
         self.choice = choice or ServerChoice()
-        self._key, self._relays, self._http, self._clock = key, relays, http, clock
+        self.key, self._relays, self._http, self._clock = key, relays, http, clock
         self._lanes = http.lanes if isinstance(http, RelayHttp) else None
 
     def order(
@@ -179,7 +179,7 @@ class RelayLink:
 
         At most `most`: a flood of dead records must not make one call last for hours.
         """
-        known = {info.node: info for info in self._relays() if info.node != self._key.node and _is_usable(info.url)}
+        known = {info.node: info for info in self._relays() if info.node != self.key.node and _is_usable(info.url)}
         hinted = [node for node in dict.fromkeys(hints) if node in known and self.choice.is_well(node)]
         rank = {node: (node in last, known[node].is_free) for node in known}
         rest = sorted(self.choice.order(node for node in known if node not in hinted), key=rank.__getitem__)
@@ -349,7 +349,7 @@ class RelayLink:
             raise TransportError(f"relay {relay.node} answered with something that is not JSON") from error
 
     def _grant(self, relay: RelayInfo, blob: str, size: int) -> dict[str, str]:
-        sealed = seal_grant(self._key, run=self.run, relay=relay.node, blob=blob, size=size, now_ms=self._clock())
+        sealed = seal_grant(self.key, run=self.run, relay=relay.node, blob=blob, size=size, now_ms=self._clock())
         return {"X-Grant": sealed}
 
     async def _put(

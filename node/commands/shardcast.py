@@ -1,0 +1,264 @@
+"""`intellect-node shardcast serve|relay|get`: publish a folder, pass checkpoints on, fetch them; without a run or a ledger."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from node.cli import Parser, print_line
+from node.commands.reading import add_json_flag
+
+if TYPE_CHECKING:
+    import httpx
+
+    from dht.identity import NodeKey
+    from roles.shardcast.link import RelayInfo
+
+EXAMPLES = """\
+  intellect-node shardcast serve ./checkpoint --key publisher.key              publish, and serve it from here
+  intellect-node shardcast relay --publisher 12D3.. --relay http://ORIGIN:8080 pass it on
+  intellect-node shardcast serve ./checkpoint --key publisher.key --relay http://A:8080 --relay http://B:8080
+  intellect-node shardcast get ./weights --publisher 12D3.. --relay http://A:8080 --relay http://B:8080
+  intellect-node shardcast get ./weights --publisher 12D3.. --relay http://A:8080 --follow
+
+The publisher's key signs each manifest; its id is printed by serve, and readers believe no other. Each checkpoint lands
+in a folder named by its digest, whole and verified, or not at all; a fetch that was killed goes on where it was.
+"""
+ACTIONS = ("serve", "relay", "get")
+DEFAULT_DISK = 100 * 10**9
+LOOK_SECONDS = 5.0
+"""Between two tries to reach a relay that was named and has not answered yet."""
+
+
+def main(words: Sequence[str]) -> int:
+    """Run the command."""
+    options = _parse(words)
+    run = {"serve": _serve, "relay": _relay, "get": _get}[options.action]
+    _quiet_log()
+    return asyncio.run(_until_signal(run(options)))
+
+
+def _parse(words: Sequence[str]) -> argparse.Namespace:
+    parser = Parser(
+        "intellect-node shardcast",
+        "Publish, relay or fetch checkpoints over HTTP, in signed shards; without a run.",
+        examples=EXAMPLES,
+    )
+    parser.add_argument("action", choices=ACTIONS)
+    parser.add_argument("folder", nargs="?", type=Path, help="serve: what to publish; get: where checkpoints go")
+    parser.add_argument("--publisher", metavar="ID", help="relay, get: the id that serve prints")
+    parser.add_argument("--key", type=Path, help="serve: the publisher's key file, made if there is none")
+    parser.add_argument(
+        "--relay", action="append", default=[], metavar="URL", help="a relay; several times for several"
+    )
+    parser.add_argument("--step", type=int, help="serve: the checkpoint's number; default one more than the newest")
+    parser.add_argument("--manifest", metavar="DIGEST", help="get: this checkpoint, not the newest")
+    parser.add_argument("--follow", action="store_true", help="get: and each one published from now on")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
+    parser.add_argument("--port", type=int, default=0, help="port to listen on; 0 takes a free one")
+    parser.add_argument("--data", type=Path, default=Path("shardcast-data"), help="serve, relay: where shards are kept")
+    parser.add_argument("--max-disk", type=int, default=DEFAULT_DISK, help="serve, relay: bytes of disk to use")
+    parser.add_argument("--tls-certificate", type=Path, help="serve https with this certificate (PEM)")
+    parser.add_argument("--tls-key", type=Path, help="its key (PEM), if it is not in the same file")
+    parser.add_argument("--ca", type=Path, help="certificates (PEM) to trust besides the system's")
+    add_json_flag(parser)
+    options = parser.parse_args(words)
+    if options.action in ("serve", "get") and options.folder is None:
+        parser.error(f"shardcast {options.action} needs a folder: intellect-node shardcast {options.action} FOLDER")
+    if options.action in ("relay", "get") and not options.publisher:
+        parser.error(f"shardcast {options.action} needs --publisher ID: serve prints it")
+    if options.action == "get" and not options.relay:
+        parser.error("shardcast get needs --relay URL")
+    return options
+
+
+async def _serve(options: argparse.Namespace) -> None:
+    """Publish to the relays named; with none, be one, until a signal."""
+    from roles.shardcast import open_channel
+
+    key = _load_key(options.key)
+    _say(options, f"publisher {key.node}", publisher=key.node)
+    if options.relay:
+        async with open_channel(key.node, options.relay, key=key, ca=options.ca) as channel:
+            await _publish(options, channel)
+        return
+    async with (
+        _serving(options, publisher=key.node) as url,
+        open_channel(key.node, [url], key=key, ca=options.ca or options.tls_certificate) as channel,
+    ):
+        await _publish(options, channel)
+        await asyncio.Event().wait()
+
+
+async def _publish(options: argparse.Namespace, channel: Any) -> None:
+    from roles.shardcast.direct import Published
+
+    began = time.monotonic()
+    try:
+        published: Published = await channel.publish(options.folder, step=options.step)
+    except ValueError as error:
+        raise _usage(str(error)) from error
+    _say(
+        options,
+        f"step {published.step}: {published.size} bytes on {len(published.relays)} relays "
+        f"in {time.monotonic() - began:.1f} s, manifest {published.manifest}",
+        manifest=published.manifest,
+        step=published.step,
+        bytes=published.size,
+        relays=list(published.relays),
+    )
+
+
+async def _relay(options: argparse.Namespace) -> None:
+    """Serve what the publisher signed, pulled from the relays named, until a signal."""
+    async with _serving(options, publisher=options.publisher):
+        await asyncio.Event().wait()
+
+
+@asynccontextmanager
+async def _serving(options: argparse.Namespace, *, publisher: str) -> AsyncIterator[str]:
+    """A relay that runs while the block lasts; its URL."""
+    from roles.relay import Certificate, Relay, RelaySettings, serve
+    from roles.shardcast import NodeKey, channel_of
+    from roles.shardcast.link import make_http
+
+    path = options.data / "relay.key"
+    if not path.exists():
+        options.data.mkdir(parents=True, exist_ok=True)
+        NodeKey.generate().save(path)
+    certificate = Certificate(options.tls_certificate, options.tls_key) if options.tls_certificate else None
+    neighbours = _Neighbours(options.relay, run=channel_of(publisher))
+    async with make_http(ca=options.ca) as http:
+        relay = Relay(
+            NodeKey.load(path),
+            root=options.data,
+            run=channel_of(publisher),
+            trainers=[publisher],
+            is_member=lambda node: False,
+            relays=neighbours,
+            http=http,
+            settings=RelaySettings(max_disk=options.max_disk),
+        )
+        async with (
+            serve(relay.app, host=options.host, port=options.port, certificate=certificate) as url,
+            asyncio.TaskGroup() as group,
+        ):
+            beside = [group.create_task(relay.run()), group.create_task(neighbours.run(http))]
+            _say(options, f"relay at {url}", relay=relay.node, url=url)
+            try:
+                yield url
+            finally:
+                for task in beside:
+                    task.cancel()
+
+
+class _Neighbours:
+    """The relays named on the command line, as far as they have answered."""
+
+    def __init__(self, urls: Sequence[str], *, run: str) -> None:
+        self._urls, self._run = urls, run
+        self._found: dict[str, RelayInfo] = {}
+
+    def __call__(self) -> tuple[RelayInfo, ...]:
+        return tuple(self._found.values())
+
+    async def run(self, http: httpx.AsyncClient) -> None:
+        """Ask those that have not answered yet, now and then."""
+        from dht.errors import PeerError, TransportError
+        from roles.shardcast.direct import introduce
+
+        while len(self._found) < len(set(self._urls)):
+            for url in self._urls:
+                try:
+                    if url not in self._found:
+                        self._found[url] = await introduce(http, url, self._run)
+                except (PeerError, TransportError) as error:
+                    sys.stderr.write(f"{error}\n")
+            await asyncio.sleep(LOOK_SECONDS)
+
+
+async def _get(options: argparse.Namespace) -> None:
+    from node.terminal import Terminal
+    from roles.shardcast import open_channel
+
+    screen = Terminal(sys.stderr)
+    progress = _bar(screen)
+
+    def fetched(path: Path) -> None:
+        screen.line(f"verified: {path}")
+        _say(options, str(path), path=str(path), manifest=path.name)
+
+    async with open_channel(options.publisher, options.relay, ca=options.ca) as channel:
+        if options.follow:
+            await channel.follow(options.folder, fetched, progress=progress)
+        else:
+            fetched(await channel.fetch(options.folder, manifest=options.manifest, progress=progress))
+
+
+def _bar(screen: Any) -> Callable[[int, int], None]:
+    from node.terminal import BAR, format_bytes
+
+    began, first = time.monotonic(), -1
+
+    def show(here: int, total: int) -> None:
+        nonlocal first, began
+        if first < 0 or here < first:
+            began, first = time.monotonic(), here
+        rate = (here - first) / max(time.monotonic() - began, 1e-3)
+        filled = round(BAR * here / total)
+        screen.progress(
+            f"[{'#' * filled}{'.' * (BAR - filled)}] {100 * here // total}% of {format_bytes(total)}, "
+            f"{format_bytes(int(rate))}/s"
+        )
+
+    return show
+
+
+def _load_key(path: Path | None) -> NodeKey:
+    """The publisher's key; a fresh one, forgotten at the end, when no file is named."""
+    from roles.shardcast import NodeKey
+
+    if path is None:
+        return NodeKey.generate()
+    if not path.exists():
+        NodeKey.generate().save(path)
+    return NodeKey.load(path)
+
+
+def _say(options: argparse.Namespace, line: str, **fields: object) -> None:
+    print_line(json.dumps(fields) if options.json else line)
+    sys.stdout.flush()
+
+
+def _usage(text: str) -> Exception:
+    from node.errors import UsageError
+
+    return UsageError(text)
+
+
+def _quiet_log() -> None:
+    """Only what is wrong, to stderr: the answer is on stdout."""
+    import logging
+
+    import structlog
+
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+
+
+async def _until_signal(work: Coroutine[Any, Any, None]) -> int:
+    """130 after an interrupt, 0 after another signal or at the end of the work."""
+    from node.running import stop_on_signals, until_stopped
+
+    async with stop_on_signals() as stop:
+        await until_stopped(work, stop, seconds=3.0)
+    return 130 if stop.was_interrupt else 0

@@ -1,0 +1,189 @@
+"""SHARDCAST without a node: publish a folder, fetch what a key published, know the relays by their addresses alone.
+
+A publisher's key names a channel; relays of that channel take manifests of that key only, and readers believe nothing
+else. No ledger, no DHT. See `roles.shardcast` for an example.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import structlog
+
+from dht.encoding import ZERO_DIGEST, digest
+from dht.errors import Malformed, PeerError, TransportError
+from dht.identity import NodeId, NodeKey, public_key_of
+from roles.messages import CheckpointManifest
+from roles.shardcast.assembly import find_newest
+from roles.shardcast.client import RelayClient
+from roles.shardcast.link import Offer, RelayHttp, RelayInfo, make_http
+from roles.shardcast.manifest import build_manifest, check_manifest, manifest_digest, seal_manifest
+
+log = structlog.get_logger("shardcast")
+
+SMALLEST_SHARD, LARGEST_SHARD, SHARDS = 64 * 1024, 50_000_000, 64
+MAX_STATUS = 256 * 1024
+ASK_SECONDS = 10.0
+TRY_AGAIN = 60.0
+"""Seconds after which a follower looks again though nobody called it: what failed may go now."""
+TERM = 1
+NOTHING = -1
+
+Progress = Callable[[int, int], None]
+"""Told of bytes that are here, and of all bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What readers fetch: the digest of the signed manifest, its step, its bytes, and the relays that hold all of it."""
+
+    manifest: str
+    step: int
+    size: int
+    relays: tuple[NodeId, ...]
+
+
+def channel_of(publisher: NodeId) -> str:
+    """The run id of a publisher's channel. Raises Malformed when that is not the id of a key."""
+    public_key_of(publisher)
+    return digest("shardcast-channel/1", publisher)
+
+
+@asynccontextmanager
+async def open_channel(
+    publisher: NodeId, urls: Sequence[str], *, key: NodeKey | None = None, ca: Path | None = None
+) -> AsyncIterator[Channel]:
+    """Reach a channel through relays, by their base URLs. `key` signs uploads: the publisher's own to publish.
+
+    `ca`: a file of certificates to trust besides the system's. Raises BadCertificate, or TransportError when no relay
+    answers.
+    """
+    async with make_http(ca=ca) as http:
+        run = channel_of(publisher)
+        relays = await _introduce(http, urls, run)
+        client = RelayClient(key or NodeKey.generate(), run=run, trainers=[publisher], relays=lambda: relays, http=http)
+        yield Channel(publisher, client)
+
+
+class Channel:
+    """One publisher's checkpoints on some relays. `open_channel` makes one."""
+
+    def __init__(self, publisher: NodeId, client: RelayClient) -> None:
+        self.publisher, self.client = publisher, client
+
+    async def publish(self, folder: Path, *, step: int | None = None) -> Published:
+        """Sign and upload the files of a folder; readers may fetch from the first shard on.
+
+        `step`: its number, by default one more than the newest on the relays. Raises TransportError when no relay takes
+        it, ValueError for a folder without a byte.
+        """
+        offered = [offer.step for offer in await self._offers()]
+        number = max(offered, default=NOTHING) + 1 if step is None else step
+        manifest = await asyncio.to_thread(self._build, folder, number)
+        envelope = seal_manifest(self.client.link.key, manifest)
+        holders = await self.client.put_checkpoint(envelope, folder)
+        size = sum(file.size for file in manifest.files)
+        return Published(manifest_digest(envelope), number, size, holders)
+
+    async def newest(self) -> tuple[str, int] | None:
+        """Digest and step of the newest checkpoint that any relay can show the publisher's signature for."""
+        for offer in sorted(await self._offers(), key=lambda offer: (offer.term, offer.step), reverse=True):
+            try:
+                envelope = await self.client.fetch_manifest(offer.manifest)
+                manifest = check_manifest(envelope, run=self.client.link.run, trainers=[self.publisher])
+            except (PeerError, TransportError):
+                continue
+            return offer.manifest, manifest.step
+        return None
+
+    async def fetch(self, into: Path, *, manifest: str | None = None, progress: Progress | None = None) -> Path:
+        """A checkpoint, by default the newest, in `into/{digest}`; every byte verified, a killed fetch goes on.
+
+        What is in `into` serves as base of a delta, and an older checkpoint than that is not taken for the newest. Raises
+        TransportError when relays do not have it, StoreFull.
+        """
+        wanted = manifest or await self._newest_for(into)
+        return await self.client.fetch_checkpoint(wanted, into, progress=progress)
+
+    async def follow(self, into: Path, fetched: Callable[[Path], None], *, progress: Progress | None = None) -> None:
+        """Fetch each newest checkpoint as it is published, until cancelled. Relays say when; nobody polls."""
+        done, heard = "", asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.client.watch(lambda offer: heard.set(), held=lambda: done))
+            while True:
+                heard.clear()
+                try:
+                    path = await self.fetch(into, progress=progress)
+                except TransportError as error:
+                    log.info("channel.waiting", reason=str(error))
+                else:
+                    if path.name != done:
+                        done = path.name
+                        fetched(path)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(TRY_AGAIN):
+                        await heard.wait()
+
+    async def _newest_for(self, into: Path) -> str:
+        newest = await self.newest()
+        held = await asyncio.to_thread(
+            find_newest, into, run=self.client.link.run, trainers=frozenset([self.publisher])
+        )
+        if newest is None and held is None:
+            raise TransportError("the relays have no checkpoint of this publisher")
+        if held is not None and (newest is None or held[1] >= newest[1]):
+            return held[0]
+        return newest[0] if newest else ZERO_DIGEST
+
+    async def _offers(self) -> list[Offer]:
+        async def ask(relay: RelayInfo) -> tuple[Offer, ...]:
+            try:
+                return (await self.client.link.read_news(relay)).offers
+            except (PeerError, TransportError):
+                return ()
+
+        answers = await asyncio.gather(*(ask(relay) for relay in self.client.link.known()))
+        return [offer for offers in answers for offer in offers]
+
+    def _build(self, folder: Path, step: int) -> CheckpointManifest:
+        total = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
+        shard_size = min(LARGEST_SHARD, max(SMALLEST_SHARD, -(-total // SHARDS)))
+        return build_manifest(
+            folder, run=self.client.link.run, term=TERM, step=step, parent=ZERO_DIGEST, shard_size=shard_size
+        )
+
+
+async def introduce(http: httpx.AsyncClient, url: str, run: str) -> RelayInfo:
+    """Who answers at a relay's base URL. Raises TransportError, or Malformed for a relay of another channel."""
+    try:
+        async with asyncio.timeout(ASK_SECONDS), http.stream("GET", url.rstrip("/") + "/status") as reply:
+            data = bytearray()
+            async for block in reply.aiter_bytes():
+                data += block
+                if len(data) > MAX_STATUS:
+                    raise ValueError("longer than a relay's status")
+        said: Any = httpx.Response(200, content=bytes(data)).json()
+        node, serves = str(said["node"])[:64], said["run"]
+    except (httpx.HTTPError, httpx.InvalidURL, OSError, TimeoutError, ValueError, KeyError, TypeError) as error:
+        raise TransportError(f"no relay answers at {url}: {error or type(error).__name__}") from error
+    if serves != run:
+        raise Malformed(f"the relay at {url} serves another publisher; start it with this publisher's id")
+    return RelayInfo(node, url.rstrip("/"))
+
+
+async def _introduce(http: RelayHttp, urls: Sequence[str], run: str) -> tuple[RelayInfo, ...]:
+    """Those that answer. Raises TransportError when none does, with the last one's trouble."""
+    found = await asyncio.gather(*(introduce(http, url, run) for url in urls), return_exceptions=True)
+    relays = tuple(one for one in found if isinstance(one, RelayInfo))
+    troubles = [one for one in found if isinstance(one, PeerError | TransportError)]
+    if not relays:
+        raise troubles[-1] if troubles else TransportError("no relay is named")
+    for trouble in troubles:
+        log.warning("relay.unreachable", reason=str(trouble))
+    return relays
