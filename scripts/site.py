@@ -13,6 +13,7 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = {"README.md": "index.md", "ARCHITECTURE.md": "architecture.md", "CHANGELOG.md": "changelog.md"}
+_ATTRIBUTE = re.compile(r'\b(src|srcset|href)="docs/')
 _LINK = re.compile(r"(?P<label>!?\[[^\]]*\])\((?P<target>[^)\s]+)\)")
 
 
@@ -40,6 +41,8 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Files) -> 
 
 def rewrite_links(text: str, *, folder: Path) -> str:
     """Links of a file that lies in this folder of the repository, as seen from its page on the site."""
+    if not folder.parts:
+        text = _ATTRIBUTE.sub(r'\1="', text)
     return _LINK.sub(lambda found: _rewritten(found, folder), text)
 
 

@@ -124,6 +124,8 @@ def test_site__is_built_of_the_same_files_without_a_warning(tmp_path: Path) -> N
     assert [page.stem for page in pages if page.stem not in built] == []
     home = (tmp_path / "index.html").read_text()
     assert "Decentralised reinforcement learning" in home
+    local = [name for name in re.findall(r'\b(?:src|srcset)="([^"]+)"', home) if "://" not in name]
+    assert [name for name in local if not (tmp_path / name).exists()] == []
     assert not re.search(
         r'(src|href)="https?://(?!squidfunk|github)[^"]*\.(js|css|woff2?)"', home
     )  # nothing from elsewhere
