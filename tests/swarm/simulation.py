@@ -353,6 +353,7 @@ class SimulatedSwarm:
     async def _start_relays(self) -> None:
         mounts: dict[str, httpx.AsyncBaseTransport | None] = {}
         for node in self.relays:
+            await self._register(node)
             relay = Relay(
                 node.key,
                 root=node.folder / "store",

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ledger.memory import MemoryLedger
+from node.audit import audit_run
 from roles.rl.batch import TrainingGroup
 from roles.rl.metrics import StepMetrics
+from roles.tally import MAX_BLOB, open_final_tally
 from tests.swarm.even_task import EvenTask
 from tests.swarm.simulation import FAST_TRAINING, SimulatedSwarm
 
@@ -20,8 +24,26 @@ async def test_swarm__trains_to_the_end_and_is_tallied(tmp_path: Path) -> None:
         commits = swarm.commits()
         assert [commit.step for commit in commits] == [0, 1, 2, 3, 4]
         assert [commit.final for commit in commits] == [False, False, False, False, True]
-        assert swarm.chain.model.runs[swarm.spec.run_id].events.roots[0].total > 0
         assert not swarm.events.find("submission.refused")
+        await swarm.events.wait("tally.finalised")
+        await audited(swarm, tmp_path / "audit")
+
+
+async def audited(swarm: SimulatedSwarm, folder: Path) -> None:
+    """Everybody is credited, and whoever comes along can count it again from ledger and relays."""
+    ledger = MemoryLedger(swarm.chain, run=swarm.spec.run_id)
+    client = swarm.client(swarm.workers[0])
+    report = await audit_run(swarm.spec, ledger=ledger, relays=client, home=folder)
+    assert not report.missing
+    (root,) = await ledger.final_roots()
+    units: Counter[str] = Counter()
+    for leaf in open_final_tally(await client.get(root.blob, limit=MAX_BLOB), root).leaves:
+        units[leaf.role] += leaf.units
+    said = [row for row in swarm.events.find("verdict.signed") if row["outcome"] == "accept"]
+    accepted = {row["submission"]: row["tokens"] for row in said}
+    assert (units["worker"], units["trainer"]) == (sum(accepted.values()), 4)
+    assert 2 * len(accepted) <= units["validator"] <= len(said)
+    assert units["relay"] > 0
 
 
 async def test_swarm__reward_rises(tmp_path: Path) -> None:
