@@ -6,6 +6,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from dht.memory import MemoryDirectory
 from roles.messages import CheckpointRow, Head, open_row
 from roles.spec import TermsSpec
@@ -140,6 +142,20 @@ async def test_first_stand_by_dead_too__the_next_takes_over_a_lease_later(tmp_pa
         await take_over(swarm, third)
         await swarm.events.wait("run.ended", node_name=third.name)
         check_history(swarm, steps=5)
+
+
+@pytest.mark.parametrize("moment", ["lease.taken_over", "trainer.rebuilt", "step.opened"])
+async def test_new_leader_killed_at_once__goes_on_in_its_own_term(tmp_path: Path, moment: str) -> None:
+    async with SimulatedSwarm.open(tmp_path, **{**QUICK, "training": SHORT}) as swarm:
+        leader, second = swarm.trainers
+        await swarm.events.wait("checkpoint.committed", step=1)
+        await swarm.kill(leader)
+        await swarm.events.wait(moment, node_name=second.name)
+        await swarm.kill(second)
+        await swarm.start(second)
+        await swarm.events.wait("run.ended", node_name=second.name)
+        check_history(swarm, steps=3)
+        assert set(steps_by_term(swarm)) <= {1, 2}
 
 
 async def test_leader_dead_after_the_final_commit__everybody_leaves(tmp_path: Path) -> None:
