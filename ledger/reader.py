@@ -22,7 +22,7 @@ from ledger.wallet import Domain
 POLL_SECONDS = 0.05
 """A burst of reads shares one request."""
 LOG_RANGE = 2000
-"""Blocks per log request: hosted end-points refuse more."""
+"""Blocks per log request at first: hosted end-points refuse more, some of them even so many."""
 OVERLAP = 8
 MAX_BLOCKS = 8192
 ANCHORS = 256
@@ -48,6 +48,7 @@ class RunReader:
         self._run = run
         self._first_block = first_block
         self._depth = confirmations - 1
+        self._range = LOG_RANGE
         self._file = file
         self._is_loaded = file is None
         self._kept, self._unkept = first_block - 1, first_block  # last block on disk; first that is not, or not so
@@ -179,9 +180,7 @@ class RunReader:
         # Some blocks again: behind a load balancer the index of logs may trail the head.
         unread = await self._first_unread(parent)
         start = max(self._first_block, unread - OVERLAP)
-        logs: list[Mapping[str, Any]] = []
-        for first in range(start, head.number + 1, LOG_RANGE):
-            logs += await self._fetch_logs(first, min(first + LOG_RANGE - 1, head.number))
+        logs = await self._fetch_range(start, head.number)
         self._events.forget_from(unread)
         self._events.add(logs)
         if not self._events.is_complete():
@@ -246,6 +245,21 @@ class RunReader:
         except RpcError as error:
             raise LedgerUnavailable(f"the RPC end-point refused to give block {tag}: {error.message}") from error
         return answer
+
+    async def _fetch_range(self, first: int, last: int) -> list[Mapping[str, Any]]:
+        """Logs of blocks first..last, in bounded pieces: smaller ones where an end-point will not give so many."""
+        logs: list[Mapping[str, Any]] = []
+        while first <= last:
+            until = min(first + self._range - 1, last)
+            try:
+                logs += await self._fetch_logs(first, until)
+            except LedgerUnavailable as error:
+                if not isinstance(error.__cause__, RpcError) or until == first:
+                    raise
+                self._range = max(1, (until - first + 1) // 2)
+                continue
+            first = until + 1
+        return logs
 
     async def _fetch_logs(self, first: int, last: int) -> list[Mapping[str, Any]]:
         query = {

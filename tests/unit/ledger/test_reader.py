@@ -12,6 +12,7 @@ from ledger.errors import LedgerError, LedgerUnavailable
 from ledger.events import TOPICS
 from ledger.evm import DevChain, Genesis
 from ledger.reader import RunReader
+from ledger.rpc import RpcError
 from tests.contract.harness import ADDRESSES, RUN, START, Registry, digest, make_registration
 from tests.unit.ledger.test_sender import ScriptedRpc
 
@@ -25,8 +26,9 @@ class Branches:
         self.is_down = False
         self.refused = 0
         self.answers: dict[str, Any] = {}  # lies, by method
+        self.most_blocks = 2000  # in one request for logs
 
-    async def call(self, method: str, *parameters: object) -> Any:
+    async def call(self, method: str, *parameters: Any) -> Any:
         await asyncio.sleep(0)
         if self.is_down:
             self.refused += 1
@@ -35,6 +37,10 @@ class Branches:
             return []
         if method in self.answers:
             return self.answers[method]
+        if method == "eth_getLogs":
+            asked = int(parameters[0]["toBlock"], 16) - int(parameters[0]["fromBlock"], 16) + 1
+            if asked > self.most_blocks:
+                raise RpcError(-32005, "query returned more than 10000 results", b"")
         return await self.rpc.call(method, *parameters)
 
 
@@ -213,3 +219,17 @@ async def test_registrations__as_of_a_block() -> None:
     reader = make_reader(branches)
     assert list(await reader.registrations(until=3)) == [request.node]
     assert await reader.registrations(until=2) == {}
+
+
+@pytest.mark.parametrize("most", [1, 3])
+async def test_refresh__asks_for_fewer_blocks_where_so_many_are_refused(most: int) -> None:
+    branches = Branches(make_registry(*[commit(step) for step in range(7)]))
+    branches.most_blocks = most
+    assert await manifests(make_reader(branches)) == [digest(step) for step in range(7)]
+
+
+async def test_refresh__an_end_point_that_gives_no_logs_is_unavailable() -> None:
+    branches = Branches(make_registry(commit(0)))
+    branches.most_blocks = 0
+    with pytest.raises(LedgerUnavailable, match="refused to give logs"):
+        await make_reader(branches).refresh(now=True)
