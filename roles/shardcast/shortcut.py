@@ -34,6 +34,8 @@ ASKED = 3
 LOOK_SECONDS = 2.0
 PATIENCE = 10.0
 """Seconds for a delta on top of its bytes at the slowest pace: it may be listed before it is sent."""
+TRIES = 3
+MOST_REFUSED = 256
 LONGEST_CHAIN = 4
 """Deltas applied one after the other: relays keep five checkpoints, so there are no more."""
 
@@ -76,22 +78,31 @@ class Shortcuts:
 
     def __init__(self, link: RelayLink, *, trainers: frozenset[NodeId], fetch_manifest: FetchManifest) -> None:
         self._link, self._trainers, self._fetch_manifest = link, trainers, fetch_manifest
-        self._refused: set[str] = set()
+        self._refused: dict[str, None] = {}
 
     async def fill(self, assembly: Assembly, relays: Sequence[NodeId], fetched: Fetched) -> None:
         """Fill in what deltas give, if they are the shorter way. What goes wrong is said, and costs time only."""
+        for _ in range(TRIES):
+            try:
+                await self._follow(assembly, relays, fetched)
+                break
+            except PeerError as error:  # a lie, or a bad delta: there may be another way, without it
+                log.info("delta.unused", manifest=assembly.digest, reason=str(error))
+            except (NodeError, OSError) as error:
+                log.info("delta.unused", manifest=assembly.digest, reason=str(error))
+                break
+        await asyncio.to_thread(shutil.rmtree, assembly.scratch, ignore_errors=True)  # who is stopped goes on there
+
+    async def _follow(self, assembly: Assembly, relays: Sequence[NodeId], fetched: Fetched) -> None:
+        """Go the shortest way there is, if any."""
         below = WORTHWHILE_SHARE * sum(assembly.layout.size(index) for index in assembly.missing)
         into = assembly.final.parent
-        try:
-            chain = await self._find(assembly.digest, into, below=below, relays=relays)
-            base = into / chain[0].base if chain else into
-            for hint in chain[:-1]:
-                base = await self._step_over(hint, assembly.scratch, base=base, relays=relays, fetched=fetched)
-            for hint in chain[-1:]:
-                await self._take(hint, assembly, base=base, relays=relays, fetched=fetched)
-        except (NodeError, OSError) as error:
-            log.info("delta.unused", manifest=assembly.digest, reason=str(error))
-        await asyncio.to_thread(shutil.rmtree, assembly.scratch, ignore_errors=True)  # who is stopped goes on there
+        chain = await self._find(assembly.digest, into, below=below, relays=relays)
+        base = into / chain[0].base if chain else into
+        for hint in chain[:-1]:
+            base = await self._step_over(hint, assembly.scratch, base=base, relays=relays, fetched=fetched)
+        for hint in chain[-1:]:
+            await self._take(hint, assembly, base=base, relays=relays, fetched=fetched)
 
     async def _step_over(
         self, hint: DeltaHint, scratch: Path, *, base: Path, relays: Sequence[NodeId], fetched: Fetched
@@ -113,7 +124,7 @@ class Shortcuts:
         if not held:
             return []
         hints = await self._ask(target, relays)
-        return find_chain([hint for hint in hints if hint.delta not in self._refused], target, held, below=below)
+        return find_chain(hints, target, held, below=below)
 
     async def _ask(self, target: str, relays: Sequence[NodeId]) -> set[DeltaHint]:
         """What some relays list, all that was told until one knew of a delta to `target`."""
@@ -122,7 +133,7 @@ class Shortcuts:
             asked = [group.create_task(self._ask_one(relay)) for relay in self._link.order(relays, most=ASKED)]
             for answer in asyncio.as_completed(asked, timeout=LOOK_SECONDS):
                 try:
-                    hints |= await answer
+                    hints |= {hint for hint in await answer if hint.delta not in self._refused}
                 except TimeoutError:
                     break
                 if any(hint.target == target for hint in hints):
@@ -160,7 +171,7 @@ class Shortcuts:
 
     async def _fetch_row(self, hint: DeltaHint, relays: Sequence[NodeId]) -> tuple[Envelope, CheckpointDelta]:
         trouble = "no relay is known"
-        for relay in self._link.order(relays):
+        for relay in self._link.order([hint.relay.node, *relays]):
             try:
                 envelope = await self._link.receive_manifest(relay, hint.delta)
                 row = check_delta(envelope, run=self._link.run, trainers=self._trainers)
@@ -171,7 +182,14 @@ class Shortcuts:
                 self._link.report_cheat(hint.relay, "it lists a delta as what it is not")
                 raise PeerError("a relay lists a delta as what it is not")
             return envelope, row
-        raise TransportError(f"no relay has the row of delta {hint.delta[:12]}: {trouble}")
+        self._refuse(hint)
+        self._link.choice.failed(hint.relay.node)
+        raise PeerError(f"no relay has the row of delta {hint.delta[:12]}, which one lists: {trouble}")
+
+    def _refuse(self, hint: DeltaHint) -> None:
+        self._refused[hint.delta] = None
+        while len(self._refused) > MOST_REFUSED:
+            del self._refused[next(iter(self._refused))]
 
     async def _fetch(
         self, envelope: Envelope, row: CheckpointDelta, scratch: Path, *, relays: Sequence[NodeId], fetched: Fetched
@@ -202,7 +220,7 @@ class Shortcuts:
             log.warning("checkpoint.damaged", manifest=hint.base)
             await asyncio.to_thread(shutil.rmtree, base, ignore_errors=True)
             return
-        self._refused.add(hint.delta)
+        self._refuse(hint)
         log.warning("delta.refused", delta=hint.delta, manifest=hint.target, trainer=row.signer, reason=str(error))
 
 

@@ -30,11 +30,14 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(root: Path, wrap: Callable[[ASGIApp], ASGIApp] = lambda app: app) -> AsyncIterator[Scene]:
+async def scene(
+    root: Path, wrap: Callable[[ASGIApp], ASGIApp] = lambda app: app, *, both: bool = False
+) -> AsyncIterator[Scene]:
+    """`wrap` makes a bad one of the first relay, or of both."""
     line = make_line(root / "line", steps=3)
     async with running_network(root, relays=0) as network:
-        for _ in range(2):
-            await network.add_relay(wrap)
+        await network.add_relay(wrap)
+        await network.add_relay(wrap if both else lambda app: app)
         async with pulling(network):
             await publish(network, line, [0])
             client, into = network.client(), root / "into"
@@ -107,9 +110,20 @@ async def test_delta__listed_as_what_it_is_not_costs_the_relay_its_place(tmp_pat
         ]
 
 
+async def test_delta__that_nobody_has_hides_no_other(tmp_path: Path) -> None:
+    """A relay lists one of a single byte, which everybody would take first."""
+    made_up = {"delta": "ab" * 32, "size": 1}
+    async with scene(tmp_path, lambda app: listing(app, lambda one: {**one, **made_up})) as at:
+        await publish(at.network, at.line, [0, 1])
+        with structlog.testing.capture_logs() as log:
+            fetched = await at.client.fetch_checkpoint(at.line.digest(1), at.into)
+        assert is_same(fetched, at.line.folders[1])
+        assert fetches(log)[0][0] is False
+
+
 @pytest.mark.parametrize("change", [{"size": True}, {"base": "../.."}])
 async def test_delta__listed_in_no_form_is_passed_over(tmp_path: Path, change: dict[str, object]) -> None:
-    async with scene(tmp_path, lambda app: listing(app, lambda one: {**one, **change})) as at:
+    async with scene(tmp_path, lambda app: listing(app, lambda one: {**one, **change}), both=True) as at:
         await publish(at.network, at.line, [0, 1])
         with structlog.testing.capture_logs() as log:
             await at.client.fetch_checkpoint(at.line.digest(1), at.into)
