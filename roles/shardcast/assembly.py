@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from io import FileIO
 from pathlib import Path
+from threading import Lock
 from types import TracebackType
 from typing import Self
 
@@ -136,6 +137,7 @@ class ShardWriter:
         self._size = assembly.layout.size(index)
         self._written, self._hash = 0, hashlib.sha256()
         self._files: dict[str, FileIO] = {}
+        self._lock, self._is_closed = Lock(), False  # a thread may write still when its fetch is given up
 
     async def __aenter__(self) -> Self:
         return self
@@ -143,14 +145,23 @@ class ShardWriter:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for file in self._files.values():
-            file.close()
+        with self._lock:
+            self._is_closed = True
+            for file in self._files.values():
+                file.close()
 
     def take(self, block: bytes | bytearray | memoryview) -> None:
         """Take bytes. Raises WrongBytes once they are more than the shard has, StoreFull on a disk error."""
         view = memoryview(block)
         if self._written + len(view) > self._size:
             raise WrongBytes("relay sends more than the shard has")
+        with self._lock:
+            self._take(view)
+        self._written += len(block)
+
+    def _take(self, view: memoryview) -> None:
+        if self._is_closed:
+            return
         self._hash.update(view)
         try:
             for piece in self._assembly.layout.pieces(self._index, skip=self._written, length=len(view)):
@@ -158,7 +169,6 @@ class ShardWriter:
                 view = view[piece.length :]
         except OSError as error:
             raise StoreFull(f"cannot write a checkpoint: {error.strerror}") from error
-        self._written += len(block)
 
     def commit(self) -> None:
         """Count the shard as verified. Raises WrongBytes unless its digest is right."""
