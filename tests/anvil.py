@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
@@ -16,6 +17,8 @@ import urllib.request
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
+
+import pytest
 
 from ledger.evm import BALANCE, CHAIN_ID
 
@@ -51,12 +54,35 @@ def running_anvil(program: str, funded: Sequence[str]) -> Iterator[str]:
             process.stdout.close()
 
 
+_shared = contextlib.ExitStack()
+_url: list[str] = []
+
+
+def shared_anvil(funded: Sequence[str]) -> str:
+    """The one chain of this session, started when it is first asked for; these addresses hold coins. Skips without one."""
+    program = find_anvil()
+    if program is None:
+        pytest.skip(WHY_NOT)
+    if not _url:
+        _url.append(_shared.enter_context(running_anvil(program, ())))
+        atexit.register(_shared.close)
+    for address in funded:
+        ask(_url[0], "anvil_setBalance", address, hex(BALANCE))
+    return _url[0]
+
+
 def ask(url: str, method: str, *parameters: object) -> Any:
     """Result of a JSON-RPC request, from a thread that may wait."""
+    return ask_all(url, method, *parameters)["result"]
+
+
+def ask_all(url: str, method: str, *parameters: object) -> dict[str, Any]:
+    """The whole answer to a JSON-RPC request: `result` or `error`."""
     body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": parameters}).encode()
     request = urllib.request.Request(url, body, {"content-type": "application/json"})  # noqa: S310 - a loopback address
     with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
-        return json.load(answer)["result"]
+        found: dict[str, Any] = json.load(answer)
+        return found
 
 
 def _address(process: subprocess.Popen[str]) -> str:

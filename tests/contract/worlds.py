@@ -4,20 +4,36 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
+
+from eth_account import Account
+from eth_utils.address import to_checksum_address
 
 from ledger import abi
 from ledger.base import BaseLedger
 from ledger.client import LedgerClient
 from ledger.devnet import DevnetRpc
+from ledger.events import operator_tuples, term_tuple
 from ledger.evm import CHAIN_ID
 from ledger.memory import MemoryChain, MemoryLedger
 from ledger.merkle import MerkleProof, merkle_proof, merkle_root
 from ledger.records import ZERO_DIGEST, Leaf, MoreTerms, Proposal, RunTerms
 from ledger.rpc import Request, RpcError
 from ledger.sender import Sender
-from ledger.wallet import Domain
-from tests.contract.harness import OWNER, RUN, START, STRANGER, TRAINER, VALIDATORS, Registry, digest, make_terms
+from ledger.wallet import Domain, address_of
+from tests.anvil import ask_all, shared_anvil
+from tests.contract.harness import (
+    ADDRESSES,
+    OWNER,
+    RUN,
+    START,
+    STRANGER,
+    TRAINER,
+    VALIDATORS,
+    Registry,
+    digest,
+    make_terms,
+)
 
 
 class World(Protocol):
@@ -113,7 +129,102 @@ class ModelWorld:
         return self._chain.model.received[address]
 
 
-WORLDS: dict[str, Callable[[RunTerms], World]] = {"contract": ContractWorld, "model": ModelWorld}
+class AnvilRpc:
+    """JSON-RPC of an anvil, and its clock: each block is a second after its parent, as on our own chain."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def ask(self, method: str, *parameters: object) -> Any:
+        """Result. Raises RpcError."""
+        answer = ask_all(self._url, method, *parameters)
+        if "error" in answer:
+            error = answer["error"]
+            data = error.get("data")
+            raise RpcError(error["code"], error["message"], abi.unhex(data) if isinstance(data, str) else b"")
+        return answer["result"]
+
+    async def call(self, method: str, *parameters: object) -> Any:
+        return self.ask(method, *parameters)
+
+    async def together(self, *requests: Request) -> list[Any]:
+        return [self.ask(method, *parameters) for method, *parameters in requests]
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+class AnvilWorld:
+    """The compiled contract on Foundry's EVM, on a chain that begins with it: what is really deployed to."""
+
+    _start: ClassVar[str | None] = None
+
+    def __init__(self, terms: RunTerms) -> None:
+        self._rpc = AnvilRpc(shared_anvil(ADDRESSES))
+        if AnvilWorld._start is not None:
+            self._rpc.ask("evm_revert", AnvilWorld._start)
+        AnvilWorld._start = self._rpc.ask("evm_snapshot")
+        self._rpc.ask("anvil_setBlockTimestampInterval", 1)
+        self._before = {address: self._balance(address) for address in ADDRESSES}
+        self._first = int(self._rpc.ask("eth_blockNumber"), 16) + 1
+        receipt = self._transact(None, abi.built()["bytecode"])
+        self._domain = Domain(CHAIN_ID, to_checksum_address(receipt["contractAddress"]))
+        operators = operator_tuples(terms.validators), operator_tuples(terms.trainers)
+        create = abi.encode_call("create_run", bytes.fromhex(RUN), term_tuple(terms), *operators)
+        assert self._transact(self._domain.contract, create)["status"] == "0x1"
+
+    @property
+    def domain(self) -> Domain:
+        return self._domain
+
+    def ledger(self, key: bytes | None = None) -> BaseLedger:
+        sender = Sender(self._rpc, key, chain_id=CHAIN_ID, journal=None) if key else None
+        return LedgerClient(self._rpc, domain=self.domain, code_hash="", run=RUN, operator_key=key, sender=sender)
+
+    def skip(self, seconds: int) -> None:
+        newest = self._rpc.ask("eth_getBlockByNumber", "latest", False)
+        self._rpc.ask("evm_setNextBlockTimestamp", int(newest["timestamp"], 16) + seconds)
+        self._rpc.ask("evm_mine")
+
+    def coins(self, address: str) -> int:
+        return self._balance(address) + self._gas_of(address) - self._before.get(address, 0)
+
+    def _balance(self, address: str) -> int:
+        return int(self._rpc.ask("eth_getBalance", address, "latest"), 16)
+
+    def _gas_of(self, address: str) -> int:
+        newest, spent = int(self._rpc.ask("eth_blockNumber"), 16), 0
+        for number in range(self._first, newest + 1):
+            for receipt in self._rpc.ask("eth_getBlockReceipts", hex(number)):
+                if to_checksum_address(receipt["from"]) == address:
+                    spent += int(receipt["gasUsed"], 16) * int(receipt["effectiveGasPrice"], 16)
+        return spent
+
+    def _transact(self, to: str | None, data: str) -> dict[str, Any]:
+        transaction = {
+            "type": 2,
+            "chainId": CHAIN_ID,
+            "nonce": int(self._rpc.ask("eth_getTransactionCount", address_of(OWNER), "latest"), 16),
+            "gas": 8_000_000,
+            "maxFeePerGas": 10**10,
+            "maxPriorityFeePerGas": 1,
+            "data": data,
+            "value": 0,
+            **({"to": to} if to else {}),
+        }
+        raw = bytes(Account.sign_transaction(transaction, OWNER).raw_transaction)
+        digest_of_it = self._rpc.ask("eth_sendRawTransaction", "0x" + raw.hex())
+        found: dict[str, Any] | None = None
+        while found is None:  # its block is made a moment later
+            found = self._rpc.ask("eth_getTransactionReceipt", digest_of_it)
+        return found
+
+
+WORLDS: dict[str, Callable[[RunTerms], World]] = {
+    "anvil": AnvilWorld,
+    "contract": ContractWorld,
+    "model": ModelWorld,
+}
 MONEY_TERMS: dict[str, Any] = {
     "lease_seconds": 60,
     "unbond_seconds": 100,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ from ledger.client import Deployment, LedgerClient, create_run, deploy
 from ledger.devnet import devnet_accounts, running_devnet
 from ledger.records import Operator
 from ledger.wallet import address_of
-from tests.anvil import WHY_NOT, find_anvil, running_anvil
+from tests.anvil import shared_anvil
 from tests.contract.harness import NODES, RUN
 
 ACCOUNTS = devnet_accounts(8, "unit-tests")
@@ -36,13 +36,9 @@ def operator(index: int) -> Operator:
 
 
 @pytest.fixture(scope="session")
-def anvil() -> Iterator[str]:
+def anvil() -> str:
     """One anvil for all tests: each deploys a contract of its own."""
-    program = find_anvil()
-    if program is None:
-        pytest.skip(WHY_NOT)
-    with running_anvil(program, [address_of(key) for key in ACCOUNTS]) as url:
-        yield url
+    return shared_anvil([address_of(key) for key in ACCOUNTS])
 
 
 @pytest.fixture(params=["devnet", "anvil"])
