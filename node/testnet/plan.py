@@ -160,7 +160,7 @@ def make_plan(options: TestnetOptions) -> TestnetPlan:
 
     trainers = tuple(nodes("trainer", options.trainers, is_operator=True))
     validators = tuple(nodes("validator", options.validators, is_operator=True))
-    relays = tuple(nodes("relay", options.relays, is_operator=True))
+    relays = tuple(nodes("relay", options.relays, is_operator=True, has_wallet=True))
     workers = tuple(nodes("worker", options.workers, is_operator=False, has_wallet=True))
     return TestnetPlan(home, chain_seed, owner, trainers, relays, validators, workers, options.quorum)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dht.encoding import encode
-from ledger.client import create_run, deploy
+from ledger.client import LedgerClient, create_run, deploy
 from ledger.errors import LedgerError
 from node.data_sets import FOLDER
 from node.errors import ConfigError
@@ -21,6 +21,8 @@ from roles.spec import RunSpec
 
 LEASE_SECONDS = 20
 """Of a testnet with a stand-by, unless its draft says otherwise: whoever kills the leader wants to see what follows."""
+MOST_COINS = 10**23
+"""Base units a testnet's run is funded with at most: a tenth of what its owner has."""
 CHAIN_SECONDS = 60.0
 """What the chain may take to answer: py-evm's import alone is some seconds on a busy machine."""
 
@@ -106,8 +108,21 @@ async def _create(rpc: str, plan: TestnetPlan, spec: RunSpec) -> None:
             contract=spec.ledger.contract,
             **terms_of(spec),
         )
+        await _fund(rpc, plan, spec)
     except LedgerError as error:
         raise ConfigError(f"the run could not be created on the ledger: {error}") from error
+
+
+async def _fund(rpc: str, plan: TestnetPlan, spec: RunSpec) -> None:
+    """Pay in what all epochs of the run can cost."""
+    amount = int(spec.rewards.budget) * (spec.training.steps // spec.epoch.checkpoints + 2)
+    if not amount or spec.rewards.token is not None:
+        return
+    client = await LedgerClient.connect(
+        [rpc], contract=spec.ledger.contract, run=spec.run_id, operator_key=plan.owner_key
+    )
+    async with client:
+        await client.fund(min(amount, MOST_COINS))
 
 
 def node_child(node: NodePlan) -> Child:
