@@ -22,6 +22,7 @@ from tests.contract.harness import (
     WALLET,
     digest,
     make_operator,
+    make_proposal,
     make_registration,
     make_rotation,
     make_strike,
@@ -267,6 +268,34 @@ async def test_reclaim__of_a_run_left_alone_for_a_month(world: World) -> None:
     assert world.coins(ADDRESSES[6]) == 1000
 
 
+async def test_reclaim__waits_anew_after_a_tally_or_a_pause(world: World) -> None:
+    await fund(world, 1000)
+    for _ in range(2):
+        await commit(world)
+    await commit(world, final=True)
+    world.skip(90)
+    await finalise_after_the_end(world)
+    world.skip(98)
+    await refused(world.ledger(OWNER).reclaim(ADDRESSES[6]), "run is not over")
+    await world.ledger(OWNER).pause(True)
+    world.skip(200)
+    await world.ledger(OWNER).pause(False)
+    world.skip(98)
+    await refused(world.ledger(OWNER).reclaim(ADDRESSES[6]), "run is not over")
+    world.skip(2)
+    await world.ledger(OWNER).reclaim(ADDRESSES[6])
+    assert world.coins(ADDRESSES[6]) == 900
+
+
+async def finalise_after_the_end(world: World) -> None:
+    """A tally of 100 that closes with the final checkpoint."""
+    ledger, closing = world.ledger(VALIDATORS[0]), await world.ledger().closing_block()
+    assert closing is not None
+    proposal = make_proposal(closing_block=closing.number, amount=100)
+    attestations = [await world.ledger(key).attest(proposal) for key in VALIDATORS[:2]]
+    await ledger.finalise(proposal, attestations)
+
+
 # -- stakes and strikes -----------------------------------------------------------------------------------------------
 
 
@@ -384,6 +413,7 @@ async def test_lift__gives_the_stake_back(world: World) -> None:
     await refused(world.ledger(STRANGER).settle(NODE), "no strike is open")
     await world.ledger(WALLET).withdraw(NODE)
     assert world.coins(PAYEE) == 40
+    await world.ledger(STRANGER).stake(NODE, PAYEE, 7)  # the node may go on
 
 
 async def test_strike__again_after_one_was_lifted(world: World) -> None:
