@@ -11,8 +11,11 @@ import pytest
 from dht.encoding import encode
 from dht.envelope import Envelope, seal
 from dht.errors import Malformed
-from roles.messages import NodeRecord, OpenStep, Submission, TallyRow, head_key, open_row
+from dht.identity import NodeKey
+from ledger.records import ValidatorSet
+from roles.messages import NodeRecord, OpenStep, SealedVerdict, Submission, TallyRow, head_key, open_row
 from roles.rules import Ignore, Reason, Reject
+from roles.spec import RewardSpec
 from roles.trusted import MAX_DIGESTS_PER_INDEX, MAX_INDICES, MAX_ROUNDS, TrustedState
 from roles.worker.generation import submission_digest
 from tests.builders import (
@@ -23,6 +26,7 @@ from tests.builders import (
     WORKERS,
     World,
     make_head,
+    make_row,
     make_spec,
     make_submission,
     make_verdict,
@@ -511,3 +515,85 @@ def test_is_member__registered_nodes_and_operators() -> None:
     members = [key.node for key in (WORKER, VALIDATORS[0], TRAINER)]
     assert all(map(world.trusted.is_member, members))
     assert not world.trusted.is_member(node_key(77).node)
+
+
+# -- strikes, stake, sets of validators -------------------------------------------------------------------------------
+
+
+def test_admit_submission__ignore_an_ejected_node_until_its_strike_is_lifted() -> None:
+    world = make_world()
+    row, view = world.row(make_submission(world), WORKER), world.trusted.view
+    assert view is not None
+    world.trusted.admit_view(replace(view, ejected=frozenset({WORKER.node})))
+    before = world.state()
+    with pytest.raises(Ignore) as caught:
+        world.trusted.admit_submission(row)
+    assert caught.value.reason is Reason.EJECTED
+    assert world.state() == before
+    assert not world.trusted.is_member(WORKER.node)
+    assert not world.trusted.may_be_stored(row)
+    world.trusted.admit_view(view)
+    assert world.trusted.admit_submission(row).digest == row.digest
+
+
+def test_admit_submission__ignore_a_node_without_the_stake_the_run_asks_for() -> None:
+    world = make_world(make_spec(rewards=RewardSpec(min_stake="10")))
+    row, view = world.row(make_submission(world), WORKER), world.trusted.view
+    assert view is not None
+    before = world.state()
+    with pytest.raises(Ignore) as caught:
+        world.trusted.admit_submission(row)
+    assert caught.value.reason is Reason.NO_STAKE
+    assert world.state() == before
+    world.trusted.admit_view(replace(view, stakes={WORKER.node: 10}))
+    assert world.trusted.admit_submission(row).digest == row.digest
+
+
+def test_admit_view__the_word_of_a_validator_that_left_counts_no_more() -> None:
+    world = make_world()
+    submission = make_submission(world)
+    admitted = world.trusted.admit_submission(world.row(submission, WORKER))
+    for key in VALIDATORS[:2]:
+        world.trusted.admit_verdict(world.row(make_verdict(submission), key))
+    assert world.trusted.is_accepted(admitted.digest)
+    view = world.trusted.view
+    assert view is not None
+    left = ValidatorSet(1, view.terms.validators[1:], 2, 50)
+    world.trusted.admit_view(replace(view, judges=left))
+    assert not world.trusted.is_accepted(admitted.digest)
+    with pytest.raises(Reject):
+        world.trusted.admit_verdict(world.row(make_verdict(submission), VALIDATORS[0], sequence=NOW + 1))
+
+
+def test_admit_seal__the_first_of_a_validator_stands() -> None:
+    world = make_world()
+    submission = make_submission(world)
+
+    def sealed(seal: str, key: NodeKey = VALIDATORS[0], now: int = NOW) -> SealedVerdict:
+        message = SealedVerdict(
+            run=world.run, submission=submission_digest(submission), node=WORKER.node, step=1, seal=seal
+        )
+        return world.trusted.admit_seal(world.row(message, key, now=now))
+
+    sealed("ab" * 32)
+    with pytest.raises(Ignore):
+        sealed("cd" * 32, now=NOW + 1)
+    with pytest.raises(Reject):
+        sealed("cd" * 32, STRANGER)
+    assert world.trusted.seals[submission_digest(submission)] == {VALIDATORS[0].node: "ab" * 32}
+
+
+def test_admit_seal__on_what_was_never_seen_is_bounded() -> None:
+    spec = make_spec()
+    trusted = TrustedState(spec, spec.run_id, most_early=2)
+    trusted.admit_view(make_view(spec))
+    for number in range(3):
+        message = SealedVerdict(run=spec.run_id, submission=f"{number:064x}", node=WORKER.node, step=1, seal="ab" * 32)
+        row = make_row(message, VALIDATORS[0], spec=spec)
+        if number < 2:
+            trusted.admit_seal(row)
+        else:
+            with pytest.raises(Ignore):
+                trusted.admit_seal(row)
+    trusted.forget_before(2)
+    assert not trusted.seals
