@@ -72,8 +72,8 @@ def _begin(wish: Wish) -> None:
     """Refuse to write over another run's spec; note whose beginnings these are."""
     wanted = {"draft": sha256(json.dumps(wish.draft, sort_keys=True).encode()), "owner": address_of(wish.key)}
     note = wish.folder / "wish.json"
-    if note.exists():
-        if json.loads(note.read_text()) != wanted:
+    if _is_begun(wish.folder):
+        if not note.exists() or json.loads(note.read_text()) != wanted:
             raise ConfigError(
                 f"{wish.folder} holds the beginnings of another run (another draft or key): finish that one with them, "
                 "or remove the folder"
@@ -86,6 +86,11 @@ def _begin(wish: Wish) -> None:
     except OSError as error:
         raise ConfigError(f"cannot write beside {wish.spec}: {error.strerror}; name another file by --spec") from error
     _write(note, json.dumps(wanted).encode())
+
+
+def _is_begun(folder: Path) -> bool:
+    """Whether something there cost gas already, or is about to."""
+    return any(path.suffix in (".json", ".deployed") and path.name != "wish.json" for path in folder.glob("*"))
 
 
 async def _policy(wish: Wish) -> ChainPolicy:

@@ -11,7 +11,9 @@ from node.cli import Parser
 from node.commands.reading import add_json_flag, add_paying_flags, add_run_flags, answer, quiet_config
 
 if TYPE_CHECKING:
+    from ledger.records import Registration
     from node.earnings import Holding
+    from node.purse import Purse
 
 EXAMPLES = """\
   intellect-node claim --join RUN --operator-key any.key                  what the key's own address has earned
@@ -61,6 +63,7 @@ async def _claim(options: argparse.Namespace) -> int:
             must_pay(purse)
         found = await read_holdings(purse.ledger, get)
         due = [each for each in found.holdings if each.claimable and _is_meant(each, wallet, options.node)]
+        waiting = await _waiting(purse, found.holdings, wallet, options.node)
         if not options.dry_run:
             for each in due:
                 with explained():
@@ -71,7 +74,6 @@ async def _claim(options: argparse.Namespace) -> int:
         f"{show_amount(each.claimable, token)} {verb} to {each.leaf.wallet} ({each.leaf.role} {each.leaf.node})"
         for each in due
     ]
-    waiting = sum(each.leaf.amount for each in found.holdings if each.leaf.wallet is None)
     if not lines:
         lines = ["there is nothing to claim" + (f"; {show_amount(waiting, token)} wait for a link" if waiting else "")]
     rows = [
@@ -79,6 +81,20 @@ async def _claim(options: argparse.Namespace) -> int:
         for each in due
     ]
     return answer(options, {"epoch": found.epoch, "sent": not options.dry_run, "claims": rows}, *lines)
+
+
+async def _waiting(purse: Purse, holdings: Sequence[Holding], wallet: str | None, node: str | None) -> int:
+    """Base units that the node, or nodes that claim the wallet, earned before they were linked."""
+    held = await purse.ledger.registrations()
+    return sum(
+        each.leaf.amount
+        for each in holdings
+        if each.leaf.wallet is None and (each.leaf.node == node or _claims(held.get(each.leaf.node), wallet))
+    )
+
+
+def _claims(held: Registration | None, wallet: str | None) -> bool:
+    return held is not None and wallet is not None and held.claimed == wallet
 
 
 def _is_meant(holding: Holding, wallet: str | None, node: str | None) -> bool:

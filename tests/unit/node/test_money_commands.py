@@ -19,7 +19,7 @@ from dht.identity import NodeKey
 from ledger.accounts import devnet_accounts
 from ledger.client import LedgerClient, deploy
 from ledger.devnet import running_devnet
-from ledger.errors import LedgerError, LedgerRejected
+from ledger.errors import LedgerError, LedgerMismatch, LedgerRejected
 from ledger.keystore import save_key
 from ledger.records import Operator
 from ledger.wallet import address_of
@@ -297,6 +297,40 @@ def test_create__somebody_elses_run_of_that_id_is_told(chain: str, tmp_path: Pat
     asyncio.run(_create_as(chain, STRANGER, spec))
     with pytest.raises(LedgerRejected, match="run exists"):
         asyncio.run(create(wish))
+
+
+def test_create__on_a_contract_that_is_there(chain: str, spec: tuple[RunSpec, bytes], tmp_path: Path) -> None:
+    place = spec[0].ledger
+    before = asyncio.run(_transactions(chain, SPARE))
+    wish: dict[str, Any] = {"model": default_model(), "spec": tmp_path / "spec.json", "urls": [chain], "key": SPARE}
+    with pytest.raises(UsageError, match="deployment_block_hash"):
+        asyncio.run(create(Wish(make_draft(name="second"), contract=place.contract, **wish)))
+    draft = make_draft(name="second", ledger={"deployment_block_hash": place.deployment_block_hash})
+    made = asyncio.run(create(Wish(draft, contract=place.contract, **wish)))
+    assert made.ledger == place
+    assert asyncio.run(_transactions(chain, SPARE)) - before == 1
+
+
+def test_create__not_on_another_contract(chain: str, spec: tuple[RunSpec, bytes], tmp_path: Path) -> None:
+    contract = asyncio.run(_deploy_something(chain))
+    draft = make_draft(name="third", ledger={"deployment_block_hash": spec[0].ledger.deployment_block_hash})
+    wish = Wish(draft, default_model(), tmp_path / "spec.json", [chain], SPARE, contract=contract)
+    with pytest.raises(LedgerMismatch, match="not this version's contract"):
+        asyncio.run(create(wish))
+
+
+async def _deploy_something(url: str) -> str:
+    """A contract whose code is one STOP."""
+    from ledger.evm import CHAIN_ID
+    from ledger.rpc import Rpc
+    from ledger.sender import Sender
+
+    rpc = Rpc([url])
+    try:
+        receipt = await Sender(rpc, STRANGER, chain_id=CHAIN_ID, journal=None).send(None, "0x60016000f3")
+        return str(receipt["contractAddress"])
+    finally:
+        await rpc.close()
 
 
 async def _begin_and_die(wish: Wish, stage: str) -> RunSpec:
