@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -44,9 +45,23 @@ class EventLog:
         return log
 
     def is_complete(self) -> bool:
-        """Whether no commit or root is missing in between: both are numbered without gaps."""
+        """Whether nothing that is numbered without gaps is missing in between: commits, roots, a node's strikes, the
+        sets of validators."""
         steps, epochs = [each.step for each in self.commits], [each.epoch for each in self.roots]
-        return steps == list(range(len(steps))) and epochs == list(range(len(epochs)))
+        if steps != list(range(len(steps))) or epochs != list(range(len(epochs))):
+            return False
+        strikes: Counter[str] = Counter()
+        sets = 0
+        for change in self.changes:
+            if isinstance(change, changes.Struck):
+                if change.number != strikes[change.node]:
+                    return False
+                strikes[change.node] += 1
+            elif isinstance(change, changes.ValidatorsProposed):
+                sets += 1
+                if change.number != sets:
+                    return False
+        return True
 
     def add(self, logs: Sequence[Mapping[str, Any]]) -> None:
         """Take in logs as JSON-RPC gives them, those known already once.

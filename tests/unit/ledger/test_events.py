@@ -8,9 +8,19 @@ import pytest
 
 from ledger import abi, standing
 from ledger.calls import CALLS, PAYABLE
+from ledger.changes import Struck, ValidatorsProposed
 from ledger.errors import LedgerError
 from ledger.events import TOPICS, EventLog
-from tests.contract.harness import NODES, OWNER, STRANGER, Registry, make_registration, make_rotation, make_strike
+from tests.contract.harness import (
+    NODES,
+    OWNER,
+    STRANGER,
+    Registry,
+    make_registration,
+    make_rotation,
+    make_strike,
+    make_terms,
+)
 
 OTHER_CALLS = {"create_run", "register", "rotate", "commit_checkpoint", "finalise", "strike"}
 PAYEE = "0x" + "11" * 20
@@ -71,6 +81,20 @@ def test_add__a_malformed_log_takes_nothing_in(spoiled: dict[str, object]) -> No
     with pytest.raises(LedgerError):
         log.add([*logs, {**logs[2], **spoiled}])
     assert log == EventLog()
+
+
+def test_is_complete__notices_a_strike_or_a_set_that_was_left_out() -> None:
+    registry = make_registry()
+    registry.strike(make_strike(number=1))
+    for _ in range(2):
+        registry.do(OWNER, "propose_validators", make_terms().validators, 2)
+    whole = registry.events()
+    assert whole.is_complete()
+    for missing in (Struck, ValidatorsProposed):
+        first = next(each for each in whole.changes if isinstance(each, missing))
+        log = whole.until(10**6)
+        log.changes.remove(first)
+        assert not log.is_complete()
 
 
 def test_standing__survives_events_that_were_left_out() -> None:
