@@ -421,7 +421,7 @@ async def test_run__verdict_follows_within_a_third_of_a_second(tmp_path: Path) -
         assert min(times) < 0.33
 
 
-async def test_run__sealed__no_verdict_is_read_before_others_are_sealed(tmp_path: Path) -> None:
+async def test_run__sealed__no_verdict_is_read_before_others_are_sealed__val_07(tmp_path: Path) -> None:
     """Who judges with the others is listed by them and earns; who comes when they have opened is too late to."""
     spec = make_spec(checks=CheckSpec(seals=True), epoch=EpochSpec(checkpoints=3, round_seconds=30))
     async with running(tmp_path, spec=spec, validators=(0, 1)) as network:
