@@ -32,13 +32,15 @@ from ledger.recursion import restore_recursion_limit
 restore_recursion_limit()
 
 # Importing py-evm raised the limit tenfold: deep enough for a parser written in C to crash instead of raising
-# RecursionError. Python's own default is plenty for a contract that calls no other.
+# RecursionError. Python's own default is plenty for a registry, a token and a wallet that call each other.
 sys.setrecursionlimit(1000)
 
 CHAIN_ID = 31337
 GAS_LIMIT = 30_000_000
 BALANCE = 10**24
 """Wei each prefunded account starts with."""
+TOO_DEEP = "contracts call each other too deeply for this chain"
+"""py-evm runs each call on Python's own stack: about a hundred fit where the protocol allows 1,024."""
 NO_COINBASE = bytes(20)
 NO_MIX = bytes(32)
 EMPTY_TRIE = bytes.fromhex("56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421")
@@ -74,7 +76,7 @@ class Journal:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         os.ftruncate(self._descriptor, kept)
-        os.lseek(self._descriptor, 0, os.SEEK_END)
+        self._before = os.lseek(self._descriptor, 0, os.SEEK_END)
         if not lines:
             self._write({"timestamp": genesis.timestamp, "funded": genesis.funded}, sync=True)
             lines = [{"timestamp": genesis.timestamp, "funded": genesis.funded}]
@@ -85,11 +87,17 @@ class Journal:
         """Record a block before it is made; with a transaction, also flush it to the disk."""
         self._write([timestamp, raw.hex() if raw else None], sync=raw is not None)
 
+    def take_back(self) -> None:
+        """Forget the last block recorded: it could not be made."""
+        os.ftruncate(self._descriptor, self._before)
+        os.lseek(self._descriptor, self._before, os.SEEK_SET)
+
     def close(self) -> None:
         """Give the file back."""
         os.close(self._descriptor)
 
     def _write(self, line: object, *, sync: bool) -> None:
+        self._before = os.lseek(self._descriptor, 0, os.SEEK_CUR)
         os.write(self._descriptor, json.dumps(line).encode() + b"\n")
         if sync:
             os.fsync(self._descriptor)
@@ -174,6 +182,8 @@ class DevChain:
             computation = vm.state.costless_execute_transaction(spoofed)
         except ValidationError as error:
             raise Refused(f"invalid call: {error}") from error
+        except RecursionError as error:
+            raise Refused(TOO_DEEP) from error
         if computation.is_error:
             raise Reverted(computation.output)
         return computation.output, GAS_LIMIT - computation.get_gas_remaining()
@@ -229,7 +239,12 @@ class DevChain:
         timestamp = self._next_timestamp()
         if self._journal:
             self._journal.append(timestamp, raw)
-        self._make_block(timestamp, raw)
+        try:
+            self._make_block(timestamp, raw)
+        except RecursionError as error:
+            if self._journal:
+                self._journal.take_back()
+            raise Refused(TOO_DEEP) from error
 
     def _next_timestamp(self) -> int:
         return max(self.head_timestamp + 1, int(self._clock()))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from eth_account import Account
 
-from ledger.evm import CHAIN_ID, Refused
+from ledger.evm import CHAIN_ID, DevChain, Genesis, Refused
 from ledger.wallet import address_of, new_key
-from tests.contract.harness import ADDRESSES, TRAINER, Registry
+from tests.contract.harness import ADDRESSES, START, TRAINER, Registry
 
 
 def sign(key: bytes = TRAINER, **changes: Any) -> bytes:
@@ -65,3 +66,25 @@ def test_balance__pays_value_and_gas() -> None:
     registry.chain.send(sign(value=5))
     assert registry.chain.balance(ADDRESSES[1]) == before + 5
     assert registry.chain.balance(address_of(TRAINER)) < before - 5
+
+
+# A contract whose code is 5f5f5f5f5f305af100: call yourself with all the gas there is.
+ENDLESS = "0x68" + "5f5f5f5f5f305af100" + "5f5260096017f3"
+
+
+def test_send__contracts_that_call_each_other_too_deeply(tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    chain = DevChain(Genesis(START, ADDRESSES), clock=lambda: 0.0, journal=journal)
+    receipt = chain.receipt(chain.send(sign(to="", data=ENDLESS, gas=200_000)))
+    assert receipt is not None
+    endless = receipt["contractAddress"]
+    with pytest.raises(Refused, match="too deeply"):
+        chain.call(sender=ADDRESSES[0], to=endless, data=b"")
+    with pytest.raises(Refused, match="too deeply"):
+        chain.send(sign(nonce=1, to=endless, gas=20_000_000))
+    chain.send(sign(nonce=1))
+    head = chain.head
+    chain.close()
+    again = DevChain(Genesis(START, ADDRESSES), clock=lambda: 0.0, journal=journal)
+    assert (again.head, again.nonce(ADDRESSES[0])) == (head, 2)
+    again.close()
