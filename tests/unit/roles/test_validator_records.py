@@ -12,7 +12,7 @@ import structlog.testing
 
 from roles.messages import TallyRow
 from roles.validator.records import JudgedRows, StateError
-from tests.builders import WORKERS, make_head, make_submission, make_verdict, make_world
+from tests.builders import VALIDATORS, WORKERS, make_head, make_submission, make_verdict, make_world
 
 ROW = TallyRow(
     run="ab" * 32,
@@ -140,4 +140,32 @@ def test_read__damaged_rows_are_passed_over_and_said_once(tmp_path: Path, value:
         assert (list(records.rows()), records.opened(), records.verdicts(), records.attestations()) == ([], [], [], [])
     assert [line["of"] for line in logs] == ["rows", "opened", "verdicts", "attestations"]
     assert not records.keep_attestation(ROW)  # what it was is lost; that there was one is not
+    records.close()
+
+
+def test_keep_fault__with_the_rows_that_prove_it_and_sizes_of_checkpoints(tmp_path: Path) -> None:
+    world = make_world()
+    submission = make_submission(world)
+    row = world.row(submission, WORKERS[0])
+    votes = tuple(world.row(make_verdict(submission, outcome="fault", reason=401), key) for key in VALIDATORS[:2])
+    records = JudgedRows(tmp_path / "judged.sqlite")
+    records.keep_fault(submission, row, votes)
+    records.keep_published("ab" * 32, 2**40)
+    records.forget_before(100, 100)  # they outlive the epochs
+    records.close()
+    again = JudgedRows(tmp_path / "judged.sqlite")
+    assert again.faults() == [(row, votes)]
+    assert again.published() == [("ab" * 32, 2**40)]
+    again.forget_fault(row.digest)
+    assert again.faults() == []
+    again.close()
+
+
+def test_init__records_of_an_earlier_version_gain_what_they_lack(tmp_path: Path) -> None:
+    path = tmp_path / "judged.sqlite"
+    JudgedRows(path).close()
+    with closing(sqlite3.connect(path)) as db:
+        db.executescript("DROP TABLE faults; DROP TABLE published;")
+    records = JudgedRows(path)
+    assert (records.faults(), records.published()) == ([], [])
     records.close()
