@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from node.terminal import format_bytes
+
 PHRASES: Mapping[str, str] = {
     "archive.delayed": "the archive is not complete yet: {why}",
     "archive.fetched": "{blobs} blobs archived, {missing} not found yet",
@@ -107,6 +109,8 @@ def phrase_of(event: Mapping[str, Any]) -> str | None:
             return _registered(event)
         case "directory.state_changed":
             return _directory(event)
+        case "checkpoint.fetched":
+            return _fetched(event)
         case "submission.refused":
             return f"step {event.get('step')}, index {event.get('index')}: REFUSED, {event.get('reason')}"
         case "verdict.signed":
@@ -116,6 +120,16 @@ def phrase_of(event: Mapping[str, Any]) -> str | None:
     try:
         return PHRASES[event["event"]].format_map(fields)
     except KeyError:
+        return None
+
+
+def _fetched(event: Mapping[str, Any]) -> str | None:
+    try:
+        whole, delta = format_bytes(int(event["full"])), int(event["delta"])
+        way = f"{whole} whole and {format_bytes(delta)} of deltas" if delta and event["full"] else whole
+        way = f"{format_bytes(delta)} of deltas" if delta and not event["full"] else way
+        return f"checkpoint {event['step']} is here: {way} in {event['seconds']:.1f} s"
+    except (KeyError, TypeError, ValueError):
         return None
 
 

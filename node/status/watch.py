@@ -62,13 +62,21 @@ def summary_lines(status: Status) -> list[str]:
         "ledger": status.get("ledger_down") or (f"block {facts['block']}" if facts.get("block") else None),
         "DHT": status.get("directory_down") or _peers(status),
         "relays": status.get("relays"),
-        "accepted": f"{totals.get('accepted', 0)} submissions ({totals.get('tokens', 0)} tokens)",
-        "refused": _refused(status),
+        **_outcomes(status, f"{totals.get('accepted', 0)} submissions ({totals.get('tokens', 0)} tokens)"),
         "wallets": ", ".join(_wallet(row) for row in status.get("wallets", ())) or None,
         "up for": f"{status['uptime_seconds']:.0f} s" if "uptime_seconds" in status else None,
         "loop lag": f"{status['loop_lag_p99_seconds']} s (99 %)" if "loop_lag_p99_seconds" in status else None,
     }
     return [f"{name:12} {value}" for name, value in shown.items() if value not in (None, "")]
+
+
+def _outcomes(status: Status, whole: str) -> dict[str, str]:
+    """What was accepted and refused: of a worker its own, and apart from it the whole run's."""
+    own = next((row for row in status.get("nodes", ()) if row.get("node") == status.get("node")), None)
+    if status.get("role") != "worker" or own is None:
+        return {"accepted": whole, "refused": _refused(status)}
+    mine = f"{own.get('accepted', 0)} of this node's submissions"
+    return {"accepted": mine, "refused": str(own.get("refused", 0)), "whole run": f"{whole} accepted"}
 
 
 def _title(status: Status) -> Text:

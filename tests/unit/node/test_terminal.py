@@ -7,6 +7,7 @@ import io
 import pytest
 import structlog.testing
 
+from node.phrases import phrase_of
 from node.terminal import PIPED_SECONDS, Terminal, format_bytes, format_progress
 from roles.shardcast.progress import Progress
 
@@ -74,3 +75,16 @@ def test_progress__is_silent_for_what_is_quick_and_says_rate_and_rest() -> None:
         progress.count(100)
     (event,) = said
     assert (event["received"], event["total"], event["rate"], event["seconds_left"]) == (200, 1000, 100, 8.0)
+
+
+@pytest.mark.parametrize(
+    ("full", "delta", "said"),
+    [
+        (2_970_000, 0, "checkpoint 7 is here: 2.97 MB in 1.2 s"),
+        (0, 31_000, "checkpoint 7 is here: 31 kB of deltas in 1.2 s"),
+        (1_000_000, 31_000, "checkpoint 7 is here: 1 MB whole and 31 kB of deltas in 1.2 s"),
+    ],
+)
+def test_phrase__of_a_checkpoint_that_came(full: int, delta: int, said: str) -> None:
+    assert phrase_of({"event": "checkpoint.fetched", "step": 7, "full": full, "delta": delta, "seconds": 1.234}) == said
+    assert phrase_of({"event": "checkpoint.fetched", "step": 7}) is None
