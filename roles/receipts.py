@@ -61,7 +61,12 @@ class Receipts:
         except TransportError as error:  # the publisher goes on trying
             log.debug("receipt.delayed", step=receipt.step, why=str(error))
             return
-        log.debug("receipt.signed", step=receipt.step, relays=len(receipt.shares), size=received_bytes(receipt))
+        log.debug(
+            "receipt.signed",
+            step=receipt.step,
+            relays=len(receipt.shares),
+            size=sum(share.size for share in receipt.shares),
+        )
 
     async def _forget(self) -> None:
         for step in sorted(self._said)[:-KEPT]:
@@ -78,11 +83,6 @@ def build_receipt(received: Mapping[str, int], *, run: str, client: str, step: i
         ReceivedShare(relay=relay, size=size) for relay, size in sorted((relay, size) for size, relay in most)
     )
     return Receipt(run=run, client=client, step=step, shares=shares)
-
-
-def received_bytes(receipt: Receipt) -> int:
-    """Bytes that a receipt is about, over all relays."""
-    return sum(share.size for share in receipt.shares)
 
 
 def _save(folder: Path, receipt: Receipt) -> None:

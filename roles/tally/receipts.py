@@ -12,7 +12,6 @@ from collections.abc import Collection
 from dht.encoding import digest
 from dht.errors import Malformed
 from roles.messages import Receipt, open_row
-from roles.receipts import received_bytes
 from roles.tally.context import TallyContext
 from roles.tally.faults import TallyFault, TallyRefused
 from roles.tally.items import row_from_text
@@ -54,7 +53,7 @@ def relay_units(receipts: Collection[Receipt], context: TallyContext) -> Counter
     share is cut in proportion. Relays that were not registered at the closing block earn nothing."""
     units: Counter[str] = Counter()
     for receipt in receipts:
-        most, said = context.published[receipt.step], received_bytes(receipt)
+        most, said = context.published[receipt.step], sum(share.size for share in receipt.shares)
         for share in receipt.shares:
             if context.registration_of(share.relay) is not None:
                 units[share.relay] += share.size * min(most, said) // said
