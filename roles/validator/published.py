@@ -28,13 +28,15 @@ class PublishedSizes:
         return {step: await self._size(commits[step].manifest) for step in sorted(set(steps)) if step in commits}
 
     async def known(self, steps: Iterable[int], commits: Mapping[int, Commit]) -> dict[int, int]:
-        """The same, without those that are not to be had now."""
+        """The same, without those that are not to be had now; relays that do not answer are not waited for twice."""
         found: dict[int, int] = {}
-        for step in steps:
+        for step in sorted(steps, reverse=True):
             try:
                 found |= await self.of([step], commits)
-            except (NodeError, TimeoutError):
+            except NodeError:
                 continue
+            except TimeoutError:
+                break
         return found
 
     async def _size(self, manifest: str) -> int:
