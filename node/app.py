@@ -383,6 +383,8 @@ def _status_of_run(parts: Parts) -> dict[str, Any]:
         "step": head.step if head else 0,
         "head_state": head.state if head else "unknown",
         "committed_step": commit.step if commit else -1,
+        "term": parts.trusted.term,
+        "leader": parts.trusted.leader() or "",
         "relays": len(parts.book()),
         "ledger_down": parts.observer.ledger_down,
         "directory_down": parts.observer.directory_down,

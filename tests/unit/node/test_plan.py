@@ -32,7 +32,27 @@ def test_make_plan__ports_and_operators_are_distinct(tmp_path: Path) -> None:
     assert plan.quorum == 3
 
 
-@pytest.mark.parametrize("wrong", [{"validators": 0}, {"relays": 0}, {"steps": 0}, {"workers": -1}, {"workers": 100}])
+def test_make_plan__trainers_that_stand_by(tmp_path: Path) -> None:
+    plan = make_plan(TestnetOptions(tmp_path, trainers=3))
+    assert [node.name for node in plan.trainers] == ["trainer", "trainer-2", "trainer-3"]
+    assert plan.trainer == plan.trainers[0]
+    alone = make_plan(TestnetOptions(tmp_path))
+    assert alone.trainer.key.node == plan.trainer.key.node
+    assert len({node.operator_key for node in (*plan.trainers, *plan.validators, *plan.relays)}) == 3 + 3 + 2
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"validators": 0},
+        {"relays": 0},
+        {"steps": 0},
+        {"workers": -1},
+        {"workers": 100},
+        {"trainers": 0},
+        {"trainers": 9},
+    ],
+)
 def test_make_plan__numbers_that_make_no_network(tmp_path: Path, wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         make_plan(TestnetOptions(tmp_path, **wrong))
