@@ -285,9 +285,11 @@ class Relay:
         return await self._rebuilder.rebuild(kept, delta, self._hints.get(kept.digest, ()))
 
     async def _pull_shards(self, kept: KeptCheckpoint) -> None:
-        await self._until_quiet(lambda: False)
+        if self._link is None:
+            return
+        await self._until_useful(self._link, kept)
         missing = self.shelf.missing(kept)
-        if not missing or self._link is None:
+        if not missing:
             return
         gatherer = ShardGatherer(
             self._link,
@@ -303,6 +305,15 @@ class Relay:
     async def _until_quiet(self, is_enough: Callable[[], bool]) -> None:
         """While the trainer pushes here, pulling the same shards would only send them twice."""
         while not is_enough() and (left := self._last_push + PUSH_QUIET - time.monotonic()) > 0:
+            await self.shelf.store.wait_for_any(left)
+
+    async def _until_useful(self, link: RelayLink, kept: KeptCheckpoint) -> None:
+        """While the trainer sends shards here, others are worth asking only once they have some that we lack."""
+        while (left := self._last_push + PUSH_QUIET - time.monotonic()) > 0:
+            for relay in link.order(self._hints.get(kept.digest, ()), most=PULLS_AT_ONCE):
+                with suppress(NodeError):
+                    if await link.read_holdings(relay, kept.digest, known=0, wait=left) & ~self.shelf.holdings(kept):
+                        return
             await self.shelf.store.wait_for_any(left)
 
     def _count(self, size: int) -> None:

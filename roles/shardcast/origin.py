@@ -1,4 +1,4 @@
-"""The trainer's side: a manifest to every relay that answers, then its shards to two of them, never to none.
+"""The trainer's side: a manifest to every relay that answers, then its shards to two of them, each to one, never to none.
 
 Where a delta is at hand it goes first, and a relay that holds the base is left to rebuild the shards from it. The other
 relays pull. A second copy that is slow is finished in the background by `run`.
@@ -41,6 +41,10 @@ OFFER_SECONDS = 10.0
 OFFER_GRACE = 0.3
 """Seconds to wait for more relays once two have taken the manifest."""
 BACKGROUND_TRIES = 20
+HELD_OPEN = 8.0
+"""Seconds one question for a relay's holdings is held open."""
+SHARD_TIMES = 8
+"""A relay that gets a shard from its neighbours may take so many times as long as one took to go out."""
 REBUILD_PATIENCE = 10.0
 """Seconds a relay may take for the next shard it rebuilds from a delta; then it is sent them."""
 
@@ -67,11 +71,12 @@ class _Parcel:
 @dataclass(frozen=True, slots=True)
 class _Cargo:
     """A checkpoint, and a delta to it from `base` (a manifest digest). `whole`: every shard is sent, whatever a relay can
-    rebuild."""
+    rebuild. `unsent`: shards that no relay has or is being sent."""
 
     whole: bool
     checkpoint: _Parcel
     step: int
+    unsent: list[int]
     delta: _Parcel | None = None
     base: str = ""
 
@@ -128,12 +133,13 @@ class Origin:
     def _load(self, envelope: Envelope, directory: Path, delta: tuple[Envelope, Path] | None, whole: bool) -> _Cargo:
         manifest = check_manifest(envelope, run=self._link.run, trainers=self._trainers)
         checkpoint = _Parcel(envelope, directory, Layout(manifest))
+        unsent = list(range(len(manifest.shards)))
         if delta is None:
-            return _Cargo(whole, checkpoint, manifest.step)
+            return _Cargo(whole, checkpoint, manifest.step, unsent)
         row = check_delta(delta[0], run=self._link.run, trainers=self._trainers)
         if row.target != checkpoint.digest:
             raise Malformed("the delta leads to another checkpoint")
-        return _Cargo(whole, checkpoint, manifest.step, _Parcel(delta[0], delta[1], Layout(row)), row.base)
+        return _Cargo(whole, checkpoint, manifest.step, unsent, _Parcel(delta[0], delta[1], Layout(row)), row.base)
 
     async def run(self) -> None:
         """Finish second copies as relays appear, one checkpoint after the other, each with bounded tries."""
@@ -195,7 +201,7 @@ class Origin:
     async def _push(self, cargo: _Cargo, relay: RelayInfo) -> bool:
         try:
             if cargo.delta is None or not await self._push_delta(cargo, cargo.delta, relay):
-                await self._push_missing(cargo.checkpoint, relay)
+                await self._spread(cargo, relay)
         except (NodeError, OSError) as error:
             log.warning("copy.failed", relay=relay.node, reason=str(error))
             return False
@@ -207,24 +213,42 @@ class Origin:
             await self._push_missing(delta, relay)
             if cargo.whole or not await self._link.read_holdings(relay, cargo.base):
                 return False
-            return await self._is_rebuilt(cargo.checkpoint, relay)
+            return await self._has_all(cargo.checkpoint, relay, patience=REBUILD_PATIENCE)
         except NotHeld:  # of the base
             return False
         except (NodeError, OSError) as error:  # the checkpoint itself is what counts
             log.info("delta.unsent", relay=relay.node, reason=str(error))
             return False
 
-    async def _is_rebuilt(self, checkpoint: _Parcel, relay: RelayInfo) -> bool:
-        held, known = await self._link.read_holdings(relay, checkpoint.digest), -1
-        while held.bit_count() < len(checkpoint.layout.manifest.shards) and held.bit_count() > known:
-            known = held.bit_count()
-            held = await self._link.read_holdings(relay, checkpoint.digest, known=known, wait=REBUILD_PATIENCE)
-        return held.bit_count() == len(checkpoint.layout.manifest.shards)
+    async def _has_all(self, checkpoint: _Parcel, relay: RelayInfo, *, patience: float) -> bool:
+        """Whether the relay comes to hold every shard, one more at least in each `patience` seconds."""
+        every, until = len(checkpoint.layout.manifest.shards), time.monotonic() + patience
+        known = (await self._link.read_holdings(relay, checkpoint.digest)).bit_count()
+        while known < every and (left := until - time.monotonic()) > 0:
+            wait = min(left, HELD_OPEN)
+            now = (await self._link.read_holdings(relay, checkpoint.digest, known=known, wait=wait)).bit_count()
+            if now > known:
+                known, until = now, time.monotonic() + patience
+        return known == every
+
+    async def _spread(self, cargo: _Cargo, relay: RelayInfo) -> None:
+        """Send the relay shards that no other was sent; those it gets from the others, or from here once they fail to
+        come. So each shard goes over our line once, whatever the count of copies. Raises NodeError, OSError."""
+        held = await self._link.read_holdings(relay, cargo.digest)
+        cargo.unsent[:] = [index for index in cargo.unsent if not held >> index & 1]
+        began, before = time.monotonic(), len(cargo.unsent)
+        await self._push_all(cargo.checkpoint, relay, cargo.unsent)
+        patience = self._link.limits.fan_out + SHARD_TIMES * (time.monotonic() - began) / max(1, before)
+        if not await self._has_all(cargo.checkpoint, relay, patience=patience):
+            await self._push_missing(cargo.checkpoint, relay)
 
     async def _push_missing(self, parcel: _Parcel, relay: RelayInfo) -> None:
         """Send the shards the relay lacks. Raises NodeError, OSError."""
         held = await self._link.read_holdings(relay, parcel.digest)
         queue = [index for index in range(len(parcel.layout.manifest.shards)) if not held >> index & 1]
+        await self._push_all(parcel, relay, queue)
+
+    async def _push_all(self, parcel: _Parcel, relay: RelayInfo, queue: list[int]) -> None:
         try:
             async with asyncio.TaskGroup() as group:
                 for _ in range(min(SHARDS_AT_ONCE, len(queue))):
@@ -235,16 +259,23 @@ class Origin:
     async def _push_shards(self, relay: RelayInfo, parcel: _Parcel, queue: list[int]) -> None:
         while queue:
             index = queue.pop()
-            digest, parts = parcel.layout.manifest.shards[index], parcel.parts(index)
-            for left in reversed(range(SHARD_TRIES)):
-                try:
-                    await self._link.send_parts(relay, digest, parts)
-                    break
-                except RelayRefused:
+            try:
+                await self._push_shard(relay, parcel, index)
+            except BaseException:
+                queue.append(index)  # for whoever else takes from it
+                raise
+
+    async def _push_shard(self, relay: RelayInfo, parcel: _Parcel, index: int) -> None:
+        digest, parts = parcel.layout.manifest.shards[index], parcel.parts(index)
+        for left in reversed(range(SHARD_TRIES)):
+            try:
+                await self._link.send_parts(relay, digest, parts)
+                break
+            except RelayRefused:
+                raise
+            except TransportError:
+                if not left:
                     raise
-                except TransportError:
-                    if not left:
-                        raise
 
     def _say(self, cargo: _Cargo, holders: Sequence[str]) -> None:
         log.info("checkpoint.copied", step=cargo.step, manifest=cargo.digest, relays=len(holders))

@@ -26,7 +26,7 @@ RUN = "ab" * 32
 TRAINER = NodeKey(b"t" * 32)
 WORKER = NodeKey(b"w" * 32)
 QUICK = TransferLimits(
-    connect=1.0, idle=1.0, base=2.0, stall=2.0, news=0.2, bulk=1
+    connect=1.0, idle=1.0, base=2.0, stall=2.0, news=0.2, fan_out=0.05, bulk=1
 )  # every blob by a lane, as large shards go
 ZERO = "0" * 64
 
@@ -87,6 +87,7 @@ class Network:
         *,
         relays: Callable[[], tuple[RelayInfo, ...]] | None = None,
         news: float = QUICK.news,
+        fan_out: float = QUICK.fan_out,
     ) -> RelayClient:
         """A client of all relays, or of those given."""
         return RelayClient(
@@ -95,7 +96,7 @@ class Network:
             trainers=[TRAINER.node],
             relays=relays or (lambda: tuple(self.infos)),
             http=self.http,
-            limits=replace(QUICK, news=news),
+            limits=replace(QUICK, news=news, fan_out=fan_out),
         )
 
 

@@ -112,3 +112,15 @@ async def test_publish__directory_changed_since_is_refused_by_relays(tmp_path: P
         with contextlib.suppress(TransportError):
             assert await make_origin(network).publish(envelope, folder, deadline=0.1) == ()
         assert 5 not in held(network, folder)
+
+
+async def test_publish__each_shard_leaves_the_trainer_once_and_the_relays_share(tmp_path: Path) -> None:
+    source = make_checkpoint(tmp_path / "c", size=1_000_000)
+    async with running_network(tmp_path) as network, asyncio.TaskGroup() as group:
+        tasks = network.start(group)
+        origin = Origin(network.client(TRAINER, fan_out=10.0).link, trainers=[TRAINER.node])
+        assert len(await origin.publish(make_envelope(source), source)) == 2
+        for task in tasks:
+            task.cancel()
+    assert sum(relay.counters.bytes_received for relay in network.relays) == 1_000_000
+    assert sum(relay.counters.bytes_pulled for relay in network.relays) == 1_000_000
