@@ -72,7 +72,7 @@ def summary_lines(status: Status) -> list[str]:
 
 def _outcomes(status: Status, whole: str) -> dict[str, str]:
     """What was accepted and refused: of a worker its own, and apart from it the whole run's."""
-    own = next((row for row in status.get("nodes", ()) if row.get("node") == status.get("node")), None)
+    own = next((row for row in status.get("nodes", ()) if row.get("id") == status.get("node")), None)
     if status.get("role") != "worker" or own is None:
         return {"accepted": whole, "refused": _refused(status)}
     mine = f"{own.get('accepted', 0)} of this node's submissions"

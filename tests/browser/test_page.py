@@ -145,6 +145,7 @@ async def test_page__single_node_shows_what_it_knows(chromium: str) -> None:
     async with showing(network.story, chromium) as page:
         assert await page.run("document.querySelector('#contributions').hidden")
         assert "answers sampled here" in await text_of(page, "#curves-note")
+        assert "of this node" in await text_of(page, "#figures")
         assert page.complaints == []
 
 

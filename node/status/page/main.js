@@ -24,7 +24,7 @@ const timeline = new Timeline(byId("timeline"), store);
 const curves = new Curves(byId("curves"), store);
 
 const PARTS = [
-  [["facts", "step", "submission"], () => renderSummary(store)],
+  [["facts", "node", "step", "submission"], () => renderSummary(store)],
   [["node", "facts"], () => graph.render(store)],
   [["submission", "reason", "facts"], () => submissions.render()],
   [["span", "step"], () => timeline.render()],

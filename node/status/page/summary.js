@@ -51,8 +51,9 @@ function note(facts, open, newest) {
 function renderFigures(store, trained, steps) {
   const facts = store.facts;
   const totals = facts.totals ?? {};
-  const accepted = totals.accepted ?? 0;
-  const refused = totals.refused ?? 0;
+  const own = facts.kind === "node" && facts.role === "worker" ? (store.row("node", facts.role) ?? {}) : null;
+  const accepted = (own ?? totals).accepted ?? 0;
+  const refused = (own ?? totals).refused ?? 0;
   const rewards = steps
     .filter((row) => (row.reward ?? row.sampled_reward) !== undefined)
     .map((row) => row.reward ?? row.sampled_reward);
@@ -67,7 +68,7 @@ function renderFigures(store, trained, steps) {
       rewards.length ? rewards.at(-1).toFixed(3) : "–",
       rewards.length > 1 ? `from ${rewards[0].toFixed(3)}` : "",
     ],
-    ["Accepted", number(accepted), `${number(totals.tokens ?? 0)} tokens`],
+    ["Accepted", number(accepted), `${number((own ?? totals).tokens ?? 0)} tokens${own ? " of this node" : ""}`],
     ["Refused", number(refused), refused ? `${share(refused, accepted + refused)} of those decided` : "none so far"],
     [
       "A step takes",

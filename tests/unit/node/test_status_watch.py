@@ -80,8 +80,8 @@ def test_main__watch_and_json_exclude_each_other(capsys: pytest.CaptureFixture[s
 
 
 def test_summary_lines__of_a_worker_tell_its_own_from_the_runs() -> None:
-    own = {"node": "12D3KooWown", "accepted": 2, "refused": 1}
-    shown = {**status_of(steps=3), "role": "worker", "node": "12D3KooWown", "nodes": [own, {"node": "12D3KooWother"}]}
+    own = {"id": "12D3KooWown", "accepted": 2, "refused": 1}
+    shown = {**status_of(steps=3), "role": "worker", "node": "12D3KooWown", "nodes": [own, {"id": "12D3KooWother"}]}
     lines = summary_lines(shown)
     assert "accepted     2 of this node's submissions" in lines
     assert "refused      1" in lines
