@@ -5,7 +5,7 @@ its run (section 4.1): broadcast of a checkpoint, first rollout file after it, f
 training to inference FLOPs (2 per parameter and token generated, 6 per parameter and token trained on, 2 more for the
 recomputed log-probabilities). The paper has 14 min, 10 min, 22 min and about 1 : 4.5 for a 32B model over the internet.
 
-    python -m benchmarks.step [--quick] [--steps N] [--workers N] [--validators N] [--relays N]
+    python -m benchmarks.step [--quick] [--steps N] [--workers N] [--validators N] [--relays N] [--draft FILE]
 """
 
 from __future__ import annotations
@@ -163,6 +163,8 @@ def run_testnet(directory: Path, options: argparse.Namespace) -> None:
     command = [sys.executable, "-m", "node", "testnet", "--plain", "--dir", str(directory)]
     for name in ("steps", "workers", "validators", "relays"):
         command += [f"--{name}", str(getattr(options, name))]
+    if options.draft:
+        command += ["--spec", str(options.draft)]
     subprocess.run(command, check=True, stdout=sys.stderr)
 
 
@@ -174,6 +176,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--workers", type=int)
     parser.add_argument("--validators", type=int)
     parser.add_argument("--relays", type=int)
+    parser.add_argument("--draft", type=Path, help="the run's settings, instead of the built-in ones")
     options = parser.parse_args(arguments)
     defaults = {"steps": 6, "workers": 1, "validators": 1, "relays": 1} if options.quick else {}
     for name, value in ({"steps": 20, "workers": 2, "validators": 3, "relays": 2} | defaults).items():
