@@ -1,6 +1,7 @@
 """What a run's events add up to at a block: who leads, whose signature counts, what is funded, staked, struck, paid.
 
-Pure folds over the log; `until` None means all of it.
+Pure folds over the log; `until` None means all of it. What an end-point left out is not missed here: the log says
+whether it is complete.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from ledger.changes import (
     ValidatorsProposed,
     Withdrawn,
 )
+from ledger.errors import LedgerError
 from ledger.records import Commit, HeldStrike, Lease, Registration, Role, RunTerms, Stake, Strike, ValidatorSet
 
 FIRST_TERM = 1
@@ -164,6 +166,8 @@ def _next_lease(lease: Lease, terms: RunTerms, event: Change | Commit) -> Lease:
     if isinstance(event, Renewed):
         return replace(lease, until=event.until, lapse_block=0)
     if isinstance(event, TakenOver):
+        if event.leader >= len(terms.trainers):
+            raise LedgerError("the RPC end-point sent a take-over by a trainer that the run does not have")
         return Lease(event.term, terms.trainers[event.leader].node, event.until, 0)
     return replace(lease, lapse_block=event.block)
 

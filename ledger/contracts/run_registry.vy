@@ -26,6 +26,7 @@ MAX_DEPTH: constant(uint256) = 32
 MAX_NONCE: constant(uint256) = 2**64 - 1
 MAX_STEP: constant(uint256) = 2**40 - 1
 MAX_REASON: constant(uint256) = 2**16 - 1
+MAX_ROLE: constant(uint8) = 3
 MAX_AMOUNT: constant(uint256) = 2**128 - 1
 # A run without a final checkpoint counts as over after this long without a commit or a tally.
 ABANDONED_SECONDS: constant(uint256) = 30 * 86400
@@ -668,7 +669,7 @@ def claim(
     @notice Pay a leaf's wallet what a final root grants it and was not paid yet. Anyone may send it.
     @param run Id of the run
     @param epoch Epoch of the final root; amounts are cumulative, so the newest covers all before
-    @param leaf Role, node, wallet, cumulative units and amount
+    @param leaf Role (worker 0, validator 1, relay 2, trainer 3), node, wallet, cumulative units and amount
     @param index Position of the leaf in the tree
     @param count Number of leaves
     @param siblings Proof, from the bottom up
@@ -676,6 +677,7 @@ def claim(
     """
     self._must_exist(run)
     checks.must(epoch < self.epoch_count[run], "epoch")
+    checks.must(leaf.role <= MAX_ROLE, "role")
     checks.must(leaf.wallet != empty(address), "leaf has no wallet")
     checks.must(tree.root(leaf, index, count, siblings) == self.final_roots[run][epoch].root, "proof")
     key: bytes32 = self._claim_key(run, leaf.role, leaf.node, leaf.wallet)

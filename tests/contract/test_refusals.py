@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ledger.calls import leaf_tuple
 from ledger.contracts.build import FOLDER
 from ledger.errors import LedgerRejected
 from ledger.merkle import MerkleProof, merkle_proof, merkle_root
@@ -243,6 +244,12 @@ cases(
     ("leaf has no wallet", claim(LEAVES[2])),
     ("proof", claim(LEAVES[0], proof=merkle_proof(LEAVES, LEAVES[1]))),
 )
+
+
+@case("role")
+def claim_for_a_role_that_is_none(registry: Registry) -> None:
+    leaf = (4, *leaf_tuple(LEAVES[0])[1:])
+    tallied(registry).call(STRANGER, "claim", bytes.fromhex(RUN), 0, leaf, 0, 1, [])
 
 
 @case("nothing to pay")

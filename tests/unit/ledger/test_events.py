@@ -8,7 +8,7 @@ import pytest
 
 from ledger import abi, standing
 from ledger.calls import CALLS, PAYABLE
-from ledger.changes import Struck, ValidatorsProposed
+from ledger.changes import Struck, TakenOver, ValidatorsProposed
 from ledger.errors import LedgerError
 from ledger.events import TOPICS, EventLog
 from tests.contract.harness import (
@@ -101,6 +101,12 @@ def test_standing__survives_events_that_were_left_out() -> None:
     changes = make_registry().events().changes
     assert standing.strikes_of("run", [each for each in changes if type(each).__name__ != "Struck"]) == ()
     assert standing.stakes_of([each for each in changes if type(each).__name__ != "Staked"]) == {}
+
+
+def test_lease__a_take_over_by_nobody_is_a_lie() -> None:
+    taken = TakenOver(block=9, term=2, leader=1, until=5)
+    with pytest.raises(LedgerError, match="take-over"):
+        standing.lease_of(make_terms(), [], [taken])
 
 
 def test_calls__of_the_contract_are_all_known__chain_19() -> None:  # CHAIN-19
