@@ -23,6 +23,7 @@ from tests.unit.ledger.conftest import ACCOUNTS
 
 TARGET = address_of(ACCOUNTS[6])
 COUNT = 25
+SEED = 1
 
 
 class Killed(BaseException):
@@ -56,15 +57,14 @@ def place(request: pytest.FixtureRequest) -> tuple[str, httpx.AsyncBaseTransport
     return "http://chain", httpx.ASGITransport(app=DevnetRpc(DevChain(Genesis(START, tuple(funded)), clock=time.time)))
 
 
-@pytest.mark.parametrize("seed", range(2))
 async def test_send__over_a_bad_line_each_payment_arrives_once__chain_08_chain_10(
-    tmp_path: Path, place: tuple[str, httpx.AsyncBaseTransport], seed: int
+    tmp_path: Path, place: tuple[str, httpx.AsyncBaseTransport]
 ) -> None:
     url, way = place
     good = Rpc([url], transport=way)
     before = await _balance(good), await _nonce(good)
-    line = BadLine(way, Faults(), seed=seed)
-    dice = random.Random(seed)
+    line = BadLine(way, Faults(), seed=SEED)
+    dice = random.Random(SEED)
     kills = 0
     sender = _start(url, line, dice, tmp_path)
     for index in range(COUNT):
