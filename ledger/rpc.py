@@ -23,6 +23,8 @@ REQUEST_SECONDS = 5.0
 PATIENCE_SECONDS = 10.0
 MAX_ANSWER = 32 * 1024 * 1024
 MAX_URLS = 16
+BUSY = ("rate limit", "too many requests", "request limit", "daily limit", "over capacity", "exceeded its compute")
+"""What hosted end-points say, as an error with HTTP 200, when they would answer another time."""
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 2.0
 T = TypeVar("T")
@@ -206,7 +208,10 @@ class Rpc:
         except (httpx.HTTPError, TimeoutError) as error:
             raise Unreachable(type(error).__name__) from error
         if answer.get("error") is not None:
-            raise _rpc_error(answer["error"])
+            refusal = _rpc_error(answer["error"])
+            if any(words in refusal.message.lower() for words in BUSY):
+                raise Unreachable(refusal.message)
+            raise refusal
         if "result" not in answer:
             raise Unreachable("an answer without result")
         return answer["result"]

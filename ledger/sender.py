@@ -10,7 +10,8 @@ loses one signs anew.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -90,7 +91,8 @@ class Sender:
         The next `send` of the same call gets its receipt instead of sending it again.
         """
         async with self._lock, self._journal.turn():
-            await self._settle()
+            with _transient():
+                await self._settle()
 
     async def send(self, to: str | None, data: str, value: int = 0) -> Receipt:
         """Send a call with `value` wei (or with `to` None a deployment) and wait until its block lies deep enough.
@@ -100,21 +102,23 @@ class Sender:
         stays journalled and is seen through by the next call.
         """
         async with self._lock, self._journal.turn():
-            held = self._journal.pending
-            if held is not None and held.is_for(to, data, value):
-                return await self._finish(to, data, value)
-            await self._settle()
-            earlier = self._take_recovered(to, data, value)
-            return earlier if earlier is not None else await self._finish(to, data, value)
+            with _transient():
+                held = self._journal.pending
+                if held is not None and held.is_for(to, data, value):
+                    return await self._finish(to, data, value)
+                await self._settle()
+                earlier = self._take_recovered(to, data, value)
+                return earlier if earlier is not None else await self._finish(to, data, value)
 
     async def deploy(self, data: str) -> Receipt:
         """Deploy a contract and wait for it as `send` does; one deployed from this journal before is not deployed again."""
         async with self._lock, self._journal.turn():
-            done = self._journal.deployed(data)
-            for digest in done.hashes if done else ():
-                receipt: Receipt | None = await self._rpc.call("eth_getTransactionReceipt", "0x" + digest)
-                if receipt is not None and int(receipt["status"], 16) == 1:
-                    return receipt
+            with _transient():
+                done = self._journal.deployed(data)
+                for digest in done.hashes if done else ():
+                    receipt: Receipt | None = await self._rpc.call("eth_getTransactionReceipt", "0x" + digest)
+                    if receipt is not None and int(receipt["status"], 16) == 1:
+                        return receipt
         return await self.send(None, data)
 
     async def _finish(self, to: str | None, data: str, value: int) -> Receipt:
@@ -297,6 +301,15 @@ class Sender:
         if self._journal.pending is None:
             raise ValueError("no transaction is pending")
         return self._journal.pending
+
+
+@contextlib.contextmanager
+def _transient() -> Iterator[None]:
+    """What an end-point refuses to answer decides nothing: what is under way stays journalled."""
+    try:
+        yield
+    except RpcError as error:
+        raise LedgerUnavailable(f"the RPC end-point refused a request: {error.message}") from error
 
 
 class _Looks:

@@ -45,6 +45,9 @@ def broken(method: str) -> httpx.Response:
     [
         httpx.Response(502, text="<html>bad gateway</html>"),
         httpx.Response(429, json={"jsonrpc": "2.0", "id": 1, "error": {"code": -32005, "message": "slow down"}}),
+        httpx.Response(
+            200, json={"id": 1, "error": {"code": -32005, "message": "daily request count: Rate limit hit"}}
+        ),
         httpx.Response(200, text="[" * 100_000),
         httpx.Response(200, json=[]),
         httpx.Response(200, json={"id": 1}),

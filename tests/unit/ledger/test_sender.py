@@ -276,6 +276,25 @@ async def test_send__more_gas_than_estimated(rpc: ScriptedRpc, journal: Path) ->
     assert rpc.registry.chain.nonce(address_of(TRAINER)) == 2
 
 
+@pytest.mark.parametrize(
+    "method", ["eth_getBlockByNumber", "eth_getBalance", "eth_getTransactionCount", "eth_blockNumber", "eth_gasPrice"]
+)
+async def test_send__an_end_point_that_refuses_to_answer_decides_nothing(
+    rpc: ScriptedRpc, journal: Path, method: str
+) -> None:
+    def refuse(called: str) -> None:
+        if called in (method, "eth_maxPriorityFeePerGas"):
+            raise RpcError(-32000, "header not found", b"")
+
+    rpc.script = refuse
+    sender = make_sender(rpc, journal, policy=ChainPolicy(confirmations=2), inclusion_seconds=0.1)
+    with pytest.raises(LedgerUnavailable):
+        await sender.send(ADDRESSES[11], "0x", 5)
+    rpc.script = lambda called: rpc.registry.skip(1) if called == "eth_blockNumber" else None
+    await sender.send(ADDRESSES[11], "0x", 5)
+    assert rpc.registry.chain.balance(ADDRESSES[11]) == BALANCE + 5
+
+
 async def test_send__offers_no_more_than_the_cap(rpc: ScriptedRpc, journal: Path) -> None:
     base_fee = int(rpc.registry.chain.head["baseFeePerGas"], 16)
 
