@@ -16,6 +16,7 @@ from dht.envelope import Envelope
 from dht.errors import Malformed, NodeError
 from ledger.records import Commit, HeldStrike
 from roles.messages import NodeName, Submission, Verdict
+from roles.rules import Reason
 from roles.tally.body import TallyItem
 from roles.tally.context import Bench
 from roles.tally.items import open_item, row_from_text
@@ -66,12 +67,16 @@ def steps_dealt_with(before: Sequence[HeldStrike], commits: Iterable[Commit], *,
     return max(committed, default=0) + async_level + 1
 
 
-def submission_rows(data: bytes) -> list[Envelope]:
-    """The submissions held against the node, as it signed them. Raises EvidenceRefused."""
+def held_against(data: bytes) -> list[tuple[Envelope, Reason]]:
+    """The submissions held against the node, as it signed them, and the reason given for each. Raises EvidenceRefused."""
     try:
-        return [row_from_text(item.submission, "submission/1") for item in open_evidence(data).faults]
-    except Malformed as error:
-        raise EvidenceRefused(f"a submission cannot be read: {error}") from error
+        return [(row_from_text(item.submission, "submission/1"), _reason(item)) for item in open_evidence(data).faults]
+    except (Malformed, ValueError) as error:
+        raise EvidenceRefused(f"a fault cannot be read: {error}") from error
+
+
+def _reason(item: TallyItem) -> Reason:
+    return Reason(decode(Verdict, row_from_text(item.verdicts[0], "verdict/2").payload).reason)
 
 
 def check_evidence(

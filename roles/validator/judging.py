@@ -34,6 +34,8 @@ log = structlog.get_logger()
 
 PASSING = frozenset({Reason.BLOB_MISSING, Reason.SCORING_TIMEOUT})
 """Soft refusals that become an acceptance once resolved."""
+BESIDE = frozenset({Reason.REPEATED_EQUIVOCATION, Reason.NOT_ADMITTED})
+"""Faults that the submission alone does not show: other submissions do, or a head of the time."""
 EQUIVOCATIONS_FORGIVEN = 2
 TRIES_BEFORE_MISSING = 3
 LONGEST_RETRY_MS = 30_000
@@ -285,9 +287,11 @@ class Judging:
         self._shelf.load(admitted.submission.policy)
         return self._verifier.judge(admitted.submission, seed=admitted.seed, data=data, audit=audit)
 
-    async def look_again(self, row: Envelope) -> bool | None:
+    async def look_again(self, row: Envelope, reason: Reason) -> bool | None:
         """Whether the submission in a row of evidence is at fault, audited once more from the start; None when that cannot
-        be said now: its blob, its policy or its assignment is not to be had."""
+        be said: its blob, its policy or its assignment is not to be had, or the fault was in what stood beside it."""
+        if reason in BESIDE:
+            return None
         submission = open_row(row, run=self._trusted.run, buckets=self._spec.buckets)
         if not isinstance(submission, Submission):
             return None

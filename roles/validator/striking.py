@@ -19,10 +19,11 @@ from dht.errors import Malformed, NodeError, TransportError
 from ledger.errors import LedgerError
 from ledger.records import Attestation, HeldStrike, Strike
 from roles.announce import Voice
-from roles.evidence import EvidenceRefused, check_evidence, pack_evidence, steps_dealt_with, submission_rows
+from roles.evidence import EvidenceRefused, check_evidence, held_against, pack_evidence, steps_dealt_with
 from roles.messages import StrikeRow, open_row, strikes_key
 from roles.observer import Observer
 from roles.ports import Clock, Ledger
+from roles.rules import Reason
 from roles.shardcast.grants import relays_in
 from roles.spec import RunSpec
 from roles.tally import pack_item
@@ -41,8 +42,8 @@ RESEND_MS = 30_000
 AUDIT_AGAIN_MS, FETCH_AGAIN_MS = 15_000, 10_000
 MOST_CASES = 16
 """Open cases of one validator that are looked at."""
-Reaudit = Callable[[Envelope], Awaitable[bool | None]]
-"""Whether the submission in a row is at fault, looked at once more; None when that cannot be said now."""
+Reaudit = Callable[[Envelope, Reason], Awaitable[bool | None]]
+"""Whether the submission in a row is at fault, looked at once more; None when that cannot be said (now)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +267,7 @@ class Striking:
             return None
         needed = self._spec.checks.strikes_to_eject
         blob = await self._blobs.get(strike.evidence)
-        answers = [await self._reaudit(row) for row in submission_rows(blob)]
+        answers = [await self._reaudit(row, reason) for row, reason in held_against(blob)]
         if answers.count(True) >= needed:
             return True
         return False if answers.count(True) + answers.count(None) < needed else None

@@ -15,11 +15,12 @@ from roles.evidence import (
     MAX_UNPACKED,
     EvidenceRefused,
     check_evidence,
+    held_against,
     open_evidence,
     pack_evidence,
     steps_dealt_with,
-    submission_rows,
 )
+from roles.rules import Reason
 from roles.tally import Contribution, TallyItem, pack_item
 from roles.tally.context import Bench
 from tests.builders import STRANGER, VALIDATORS, WORKERS, make_submission, make_verdict, make_world
@@ -88,8 +89,9 @@ def test_check_evidence__judged_by_the_validators_of_the_time() -> None:
         check(pack(fault(0), fault(1)), bench=Bench(WORLD.run, 1, [key.node for key in VALIDATORS[1:]], 2))
 
 
-def test_submission_rows__as_they_were_signed() -> None:
-    assert [row.signer for row in submission_rows(pack(fault(0), fault(1)))] == [CHEAT.node] * 2
+def test_held_against__as_signed_with_the_reason_given() -> None:
+    found = held_against(pack(fault(0), fault(1)))
+    assert [(row.signer, reason) for row, reason in found] == [(CHEAT.node, Reason.WRONG_REWARD)] * 2
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", zlib.compress(b"{}"), bytes(MAX_EVIDENCE + 1), pack(fault(0)) + b"x"])
