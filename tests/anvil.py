@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import json
 import os
 import re
 import shutil
+import signal
 import subprocess
+import sys
 import threading
 import urllib.request
 from collections import deque
@@ -23,6 +26,7 @@ import pytest
 from ledger.evm import BALANCE, CHAIN_ID
 
 WHY_NOT = "anvil is neither on PATH nor named by INTELLECT_ANVIL (scripts/test fetches it where there is npm)"
+PR_SET_PDEATHSIG = 1
 LISTENING = re.compile(r"^Listening on (127\.0\.0\.1:\d+)$")
 
 
@@ -35,7 +39,9 @@ def find_anvil() -> str | None:
 def running_anvil(program: str, funded: Sequence[str]) -> Iterator[str]:
     """A chain that makes a block for each transaction, and its URL. Ended on leaving."""
     arguments = [program, "--port", "0", "--chain-id", str(CHAIN_ID), "--accounts", "0", "--hardfork", "cancun"]
-    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    process = subprocess.Popen(
+        arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, preexec_fn=_end_with_parent
+    )
     drain: threading.Thread | None = None
     try:
         url = f"http://{_address(process)}"
@@ -83,6 +89,12 @@ def ask_all(url: str, method: str, *parameters: object) -> dict[str, Any]:
     with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
         found: dict[str, Any] = json.load(answer)
         return found
+
+
+def _end_with_parent() -> None:
+    """A killed test run leaves no chain behind (Linux)."""
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
 def _address(process: subprocess.Popen[str]) -> str:
