@@ -93,6 +93,7 @@ PHRASES: Mapping[str, str] = {
     "transaction.replaced": "a transaction is signed anew: {cause}",
     "transaction.resumed": "a transaction of before is seen through",
     "transaction.unseen": "an end-point cannot say yet what became of a transaction: {cause}",
+    "weights.not_ahead": "the next checkpoint could not be fetched ahead of its commit: {why}",
     "weights.fetched": "checkpoint {policy_step} fetched in {seconds} s",
     "weights.loaded": "checkpoint {policy_step} in use",
     "weights.refused": "checkpoint {policy_step} refused: {why}",

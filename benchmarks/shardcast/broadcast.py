@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.shardcast.processes import Child, Said, child, free_port, node
 from benchmarks.shardcast.throttle import Link, throttled
 
-SHARDS, SHARDS_OF_CHAIN = 32, 64
+SHARDS, SHARDS_OF_CHAIN = 64, 128
 """As the trainer cuts; a chain adds two shards' time a hop, and wants more of them."""
 PEER_SHARD = 50_000_000
 PEER_SCRIPT = Path(__file__).with_name("peer_node.py")

@@ -30,7 +30,7 @@ from roles.relay.settings import RelaySettings
 from roles.relay.sponsor import Sponsor, SponsorDesk
 from roles.shardcast.catalogue import KeptCheckpoint, Parcel
 from roles.shardcast.errors import StaleCheckpoint
-from roles.shardcast.gather import ShardGatherer
+from roles.shardcast.gather import FROM_ONE, ShardGatherer
 from roles.shardcast.grants import relays_in
 from roles.shardcast.link import RelayInfo, RelayLink, TransferLimits, unix_ms
 from roles.shardcast.shelf import Shelf
@@ -298,6 +298,7 @@ class Relay:
             digest=kept.digest,
             hints=self._hints.get(kept.digest, ()),
             arrived=lambda index: self._count(kept.layout.size(index)),
+            from_whole=FROM_ONE,
         )
         await gatherer.gather(missing)
         log.info("checkpoint.pulled", step=kept.manifest.step, manifest=kept.digest, shards=len(missing))

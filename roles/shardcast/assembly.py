@@ -10,6 +10,7 @@ import fcntl
 import hashlib
 import os
 import shutil
+import threading
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from io import FileIO
@@ -30,6 +31,8 @@ from roles.shardcast.manifest import MAX_MANIFEST_BYTES, Sharded, check_manifest
 from roles.shardcast.shards import Layout, Piece, is_checkpoint_intact, is_shard_intact
 
 MANIFEST_FILE = ".manifest"
+SYNC_EVERY = 64 * 10**6
+"""Bytes verified after which a thread has the disk take them."""
 SCRATCH = ".deltas"
 """Folder beside the checkpoints: deltas, and checkpoints on the way, by the checkpoint they lead to."""
 
@@ -53,6 +56,7 @@ class Assembly:
         self.files = self._partial / "files"
         self._envelope, self._progress = envelope, progress
         self._lock = -1
+        self._syncing, self._unsynced = threading.Lock(), 0
         self.missing: set[int] = set(range(len(manifest.shards)))
 
     def open(self) -> bool:
@@ -88,15 +92,14 @@ class Assembly:
             journal.write(f"{index}\n")
         self.missing.discard(index)
         self._say()
+        self._sync_now_and_then(self.layout.size(index))
 
     def finish(self) -> Path:
         """Sync and move the whole into place. Raises ValueError while a shard is missing."""
         if self.missing:
             raise ValueError(f"{len(self.missing)} shards are missing still")
         try:
-            for file in self.layout.manifest.files:
-                with (self.files / file.name).open("rb") as handle:
-                    os.fsync(handle.fileno())
+            self._sync_files()
             write_durably(self.files / MANIFEST_FILE, to_bytes(self._envelope))
             sync_directory(self.files)
             os.rename(self.files, self.final)  # CKPT-10
@@ -111,6 +114,21 @@ class Assembly:
         if self._progress is not None:
             missing = sum(self.layout.size(index) for index in tuple(self.missing))
             self._progress(self.layout.total - missing, self.layout.total)
+
+    def _sync_now_and_then(self, size: int) -> None:
+        """So that the disk works while the line does, and little is left for the end. One thread at a time waits for it."""
+        self._unsynced += size
+        if self._unsynced >= SYNC_EVERY and self._syncing.acquire(blocking=False):
+            try:
+                self._unsynced = 0
+                self._sync_files()
+            finally:
+                self._syncing.release()
+
+    def _sync_files(self) -> None:
+        for file in self.layout.manifest.files:
+            with (self.files / file.name).open("rb") as handle:
+                os.fsync(handle.fileno())
 
     def _make_files(self) -> None:
         for file in self.layout.manifest.files:

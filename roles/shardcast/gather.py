@@ -28,7 +28,7 @@ ASKED = 4
 """Relays asked which shards they hold."""
 ANSWER_WITHIN = 5.0
 ASK_AGAIN = 0.25
-BREATH = 0.02
+BREATH = 0.06
 """Least seconds between two questions to one relay, however fast shards reach it."""
 FROM_ONE = 2
 """Shards at once from one relay that is still receiving: more would share its link, and all come late."""
@@ -36,7 +36,8 @@ FROM_ONE = 2
 
 class ShardGatherer:
     """One checkpoint's missing shards. `open_sink` gives None for a shard that came by another way meanwhile; `arrived` is
-    told of each one fetched."""
+    told of each one fetched. `from_whole`: how many are fetched at once from a relay that holds all, by default as many
+    as at all; who passes them on wants few, which come soon."""
 
     def __init__(
         self,
@@ -47,9 +48,11 @@ class ShardGatherer:
         digest: str,
         hints: Sequence[str] = (),
         arrived: Callable[[int], None] = lambda index: None,
+        from_whole: int | None = None,
     ) -> None:
         self._link, self._layout, self._open_sink, self._hints = link, layout, open_sink, tuple(hints)
         self._digest, self._arrived = digest, arrived
+        self._from_whole = from_whole or link.limits.concurrency
         self.served: Counter[str] = Counter()  # verified bytes, by the relay they came from
         self._moved = time.monotonic()
         self._holdings: dict[str, int] = {}
@@ -136,7 +139,7 @@ class ShardGatherer:
     def _places(self, held: int) -> int:
         """How many shards are fetched at once from a relay that holds so much."""
         is_whole = held.bit_count() == len(self._layout.manifest.shards)
-        return self._link.limits.concurrency if is_whole else FROM_ONE
+        return self._from_whole if is_whole else FROM_ONE
 
     async def _pause(self, seconds: float) -> None:
         """Until there is news of a shard, at the latest after so long."""

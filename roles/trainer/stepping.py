@@ -31,7 +31,7 @@ log = structlog.get_logger()
 SMALLEST_SHARD = 64 * 1024
 LARGEST_SHARD = 50_000_000
 """SHARDCAST's own shard size (INTELLECT-2, section 3.2)."""
-SHARDS_WANTED = 32
+SHARDS_WANTED = 64
 STATE_EVERY = 5
 """Checkpoints between two states that are sealed for the other trainers: each is some six times a checkpoint's size."""
 
