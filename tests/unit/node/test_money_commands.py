@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import io
 import json
 import logging
@@ -21,7 +22,7 @@ from ledger.client import LedgerClient, deploy
 from ledger.devnet import running_devnet
 from ledger.errors import LedgerError, LedgerMismatch, LedgerRejected
 from ledger.keystore import save_key
-from ledger.records import Operator
+from ledger.records import Operator, Strike
 from ledger.wallet import address_of
 from node.cli import command_of
 from node.creating import Wish, create
@@ -192,6 +193,48 @@ def test_strike__nobody_was_struck(desk: Desk) -> None:
             desk.pay("strike", *words, "--node", NODES[2], key=STRANGER)
     with pytest.raises(ConfigError, match="neither a SHA-256 nor a file"):
         desk.pay("strike", "dispute", "--evidence", "nothing.txt", "--node", NODES[2], key=STRANGER)
+
+
+@pytest.mark.parametrize("seconds", [1, 100_000])
+def test_strike__answered_or_settled__chain_22(
+    desk: Desk, spec: tuple[RunSpec, bytes], seconds: int
+) -> None:  # CHAIN-22
+    """A window that passes takes the stake; one that is open takes an answer."""
+    place = spec[0].ledger
+    draft = make_draft(
+        name=f"struck {seconds}",
+        terms={"dispute_seconds": seconds},
+        ledger={"deployment_block_hash": place.deployment_block_hash},
+    )
+    (desk.folder / "spec.json").unlink()
+    wish = Wish(draft, default_model(), desk.folder / "spec.json", [desk.url], OWNER, contract=place.contract)
+    run = asyncio.run(create(wish)).run_id
+    desk.pay("stake", "500", "--node", NODES[2], key=SPARE)
+    asyncio.run(_strike(desk.url, place.contract, run))
+    (held,) = desk.type("strike", "list", *desk.place(), "--json")["strikes"]
+    assert (held["node"], held["wallet"], held["reason"], held["outcome"]) == (NODES[2], address_of(SPARE), 601, "open")
+    if seconds > 1:
+        answer = desk.folder / "answer.txt"
+        answer.write_text("it was not me")
+        with pytest.raises(ConfigError, match="only the wallet whose stake is at risk"):
+            desk.pay("strike", "dispute", "--node", NODES[2], "--evidence", str(answer), key=STRANGER)
+        said = desk.pay("strike", "dispute", "--node", NODES[2], "--evidence", str(answer), "--json", key=SPARE)
+        assert said["counter_evidence"] == hashlib.sha256(b"it was not me").hexdigest()
+        with pytest.raises(ConfigError, match="can still be answered or lifted"):
+            desk.pay("strike", "settle", "--node", NODES[2], key=STRANGER)
+        return
+    asyncio.run(_pass_time(desk.url, 3))
+    said = desk.pay("strike", "settle", "--node", NODES[2], "--json", key=STRANGER)
+    assert (said["outcome"], said["slashed"]) == ("settled", "500")
+    assert desk.type("run", "fund", *desk.place(), "--json")["funds"] == "500"
+    with pytest.raises(ConfigError, match="was ejected"):
+        desk.pay("stake", "500", "--node", NODES[2], key=SPARE)
+
+
+async def _strike(url: str, contract: str, run: str) -> None:
+    strike = Strike(run, NODES[2], address_of(SPARE), 0, 601, "ab" * 32)
+    async with await LedgerClient.connect([url], contract=contract, run=run, operator_key=VALIDATOR) as ledger:
+        await ledger.strike(strike, [await ledger.attest_strike(strike)])
 
 
 def test_wallet_link__by_key_then_by_a_signature_made_elsewhere__key_03(desk: Desk) -> None:  # KEY-03
