@@ -13,7 +13,7 @@ import pytest
 
 from tests.testnet.conftest import Network
 
-pytestmark = [pytest.mark.testnet, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.testnet, pytest.mark.slow, pytest.mark.timeout(600)]
 
 SIZES = {"workers": 1, "validators": 1, "relays": 2, "steps": 60}
 
@@ -27,7 +27,7 @@ async def type_in(home: Path, *words: str) -> tuple[int, str]:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(240):
         output, errors = await process.communicate()
     assert b"Traceback" not in errors
     assert process.returncode is not None
@@ -44,7 +44,7 @@ async def ask(home: Path, *words: str) -> Any:
 @pytest.mark.parametrize("network", [SIZES], indirect=True)
 async def test_commands__answer_what_the_documents_say(network: Network, tmp_path: Path) -> None:
     await network.start_all()
-    await network.wait_for("trainer", "checkpoint.committed", where=lambda event: event["step"] == 2, seconds=180)
+    await network.wait_for("trainer", "checkpoint.committed", where=lambda event: event["step"] == 2, seconds=300)
     run, worker = str(network.prepared.join_file), network.node("worker-1")
     wallet = "0x52908400098527886E0F7030069857D2E4169EE7"
     doctor, nodes, runs, earned, spec, status = await asyncio.gather(
