@@ -29,7 +29,7 @@ from roles.spec import (
 )
 from roles.tally import Contribution, TallyContext, build_tally, check_tally, open_tally
 
-SIZES, QUICK = (1_000, 100_000), (100, 1_000)
+SIZES, QUICK = (1_000, 10_000, 100_000), (1_000, 10_000)
 VALIDATORS, QUORUM, STEPS, PER_STEP = 3, 2, 10, 50
 NOW = 1_700_000_000_000
 
