@@ -59,6 +59,7 @@ function renderFigures(store, trained, steps) {
     .map((row) => row.reward ?? row.sampled_reward);
   const seconds = trained
     .slice(-8)
+    .slice(1) // of the same steps as the pace
     .map((row) => row.seconds)
     .filter((value) => value !== undefined);
   const pace = pacing(trained);
