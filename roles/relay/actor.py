@@ -46,6 +46,7 @@ PUSH_QUIET = 0.5
 """Seconds without a pushed shard after which the trainer is taken to push elsewhere, and pulling begins."""
 PULLS_AT_ONCE = 2
 MOST_OFFERS = 32
+STALE = float("inf")
 FIRST_POLL = 2.0
 """Seconds between two looks at the rows while no checkpoint is known at all."""
 MOST_DELTAS = 4
@@ -186,7 +187,7 @@ class Relay:
             while True:
                 offer = await offers.get()
                 for relay in self._link.known():
-                    if relay.node == offer.relay and self._has_rested(offer.manifest):
+                    if relay.node == offer.relay and self._rested.get(offer.manifest) != STALE:
                         await self._take_up(self._link, relay, offer.manifest)
 
     async def _learn(self, row: Envelope) -> None:
@@ -223,7 +224,7 @@ class Relay:
             await self._fetch_deltas(link, relay, digest)  # first: pulling begins once the manifest is there
             await self.shelf.add(kept)
         except StaleCheckpoint:
-            self._rested[digest] = float("inf")
+            self._rested[digest] = STALE
             return True
         except (NodeError, OSError) as error:
             log.info("manifest.missed", relay=relay.node, reason=str(error))
