@@ -9,24 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 import structlog
 
 from dht.encoding import ZERO_DIGEST
-from dht.errors import NodeError, TransportError
+from dht.errors import NodeError
 from dht.identity import NodeKey
 from ledger.errors import LedgerError
-from ledger.records import Commit
 from roles.announce import Voice
 from roles.compute import ComputeThread
 from roles.messages import SHARE_ALL, OpenStep
 from roles.observer import Observer
 from roles.ports import Clock, Ledger, Relays
-from roles.rl.checkpoint import CheckpointError
-from roles.shardcast.manifest import manifest_digest
 from roles.spec import RunSpec
 from roles.terms import FIRST_TERM
 from roles.trainer.asking import Asking
@@ -34,12 +30,13 @@ from roles.trainer.closing import ClosedBatch, close_batch
 from roles.trainer.deltas import Deltas
 from roles.trainer.errors import DiskFailed, Fenced, StateMissing
 from roles.trainer.heads import HeadBoard
-from roles.trainer.journal import KEPT_CHECKPOINTS, Journal, manifest_in
+from roles.trainer.journal import Journal
 from roles.trainer.lease import LEDGER_TIMEOUT, LeaseKeeper
 from roles.trainer.lifecycle import Lifecycle
 from roles.trainer.pool import Pool
 from roles.trainer.publication import Publication
 from roles.trainer.rebuild import Rebuild
+from roles.trainer.resuming import Resuming
 from roles.trainer.state_uploads import StateUploads
 from roles.trainer.stepping import Learner, Stepper
 from roles.trainer.tallied import is_tallied
@@ -102,15 +99,22 @@ class Leading:
         self._lease = LeaseKeeper(
             term=term, node=key.node, trusted=trusted, observer=observer, ledger=ledger, clock=clock
         )
-        self._rebuild = Rebuild(
-            spec=spec,
+        self._resuming = Resuming(
+            term=term,
+            stepper=self._stepper,
             trusted=trusted,
-            relays=relays,
             journal=self._journal,
-            learner=learner,
-            key=key,
             compute=compute,
-            following=state / FOLLOWING,
+            rebuild=Rebuild(
+                spec=spec,
+                trusted=trusted,
+                relays=relays,
+                journal=self._journal,
+                learner=learner,
+                key=key,
+                compute=compute,
+                following=state / FOLLOWING,
+            ),
         )
         self._asking = Asking(spec, trusted=trusted, pool=self._pool, heads=self._heads, clock=clock)
         self._said = ""
@@ -156,60 +160,18 @@ class Leading:
     async def _restore(self) -> None:
         """Compare disk and ledger, then go on: checkpoints of ours not committed yet are sent again as they are, and what
         the ledger has beyond them, or instead of them, is fetched."""
-        made = await self._compute.run(self._made)
+        made = await self._resuming.run(self._wait)
         commits = self._trusted.view.commits if self._trusted.view else {}
-        while commits and self._is_behind(made, commits):
-            made = await self._catch_up(commits[max(commits)])
         if made < 0:
             await self._compute.run(self._stepper.prepare_base, self._base)
         for step in range(max(0, made - self._spec.training.async_level - 1), max(0, made) + 1):
             if step not in commits and self._journal.manifest(step) is not None:
                 self._publication.publish(step, final=self._is_last(step))
-        self._mark_used(made)
+        self._resuming.mark_used(self._pool, made)
         await self._heads.restore()
         self._first = self._stepper.made + 1
         if made >= 0:
             log.info("trainer.resumed", checkpoint=made, committed=max(commits, default=-1), term=self._term)
-
-    def _made(self) -> int:
-        """The newest checkpoint in our folder; -1 for none, or where the folder cannot be gone on from."""
-        try:
-            return self._stepper.restore()
-        except (StateMissing, CheckpointError) as error:
-            if not self._trusted.view or not self._trusted.view.commits:
-                raise StateMissing(str(error)) from error
-            log.warning("folder.unusable", why=str(error))
-            return -1
-
-    def _is_behind(self, made: int, commits: Mapping[int, Commit]) -> bool:
-        """Whether the ledger has what we lack, or our newest checkpoints are not its own, nor of this term."""
-        newest = max(commits)
-        if made < newest:
-            return True
-        rows = {step: self._journal.manifest(step) for step in range(newest, made + 1)}
-        ours = rows[newest]
-        if ours is None or manifest_digest(ours) != commits[newest].manifest:
-            return True
-        return any(row is None or manifest_in(row).term != self._term for step, row in rows.items() if step > newest)
-
-    async def _catch_up(self, commit: Commit) -> int:
-        """Rebuild from the committed checkpoint, however long relays take to give it.  # CKPT-03"""
-        try:
-            await self._rebuild.run(commit)
-        except (TransportError, TimeoutError) as error:
-            log.warning("weights.unreachable", policy_step=commit.step, why=str(error) or "no answer in time")
-            await self._wait(f"checkpoint {commit.step} is fetched from the relays")
-            return -1
-        return await self._compute.run(self._stepper.restore)
-
-    def _mark_used(self, made: int) -> None:
-        """No group is trained on twice: by our own batches, and by what manifests say of others'."""
-        for batch in self._journal.batches():
-            self._pool.mark_used((group.place for group in batch.groups), batch.step)
-        for step in range(max(0, made - KEPT_CHECKPOINTS), made + 1):
-            row = self._journal.manifest(step)
-            for item in manifest_in(row).used if row is not None else ():
-                self._pool.mark_used(((item.submission, number) for number in item.groups), step)
 
     def _is_last(self, step: int) -> bool:
         commit = self._trusted.view.commits.get(step) if self._trusted.view else None
