@@ -62,6 +62,8 @@ class _Draft:
     def add_item(self, contribution: Contribution) -> None:
         """Credit an accepted submission, if it holds."""
         item = pack_item(contribution)
+        if _size(item) > self._left:  # nothing is verified that cannot be held anyway
+            return
         try:
             judged = check_item(item, self._context)
         except TallyRefused:
