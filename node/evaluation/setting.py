@@ -30,6 +30,7 @@ def add_sampling_flags(parser: Parser, *, samples: int, problems: int | None = N
     parser.add_argument("--batch", type=int, default=64, help="completions made together")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the weights")
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:0 and so on")
+    parser.add_argument("--chat", action="store_true", help="put prompts into the tokenizer's chat template")
     parser.add_argument("--keep", type=Path, help="file for the scores: a killed command goes on from it")
 
 

@@ -106,9 +106,13 @@ class Assembly:
             sync_directory(self.final.parent)
         except OSError as error:
             raise StoreFull(f"cannot move a checkpoint into {self.final}: {error.strerror}") from error
+        self.discard()
+        return self.final
+
+    def discard(self) -> None:
+        """Give the lock back, and remove what was on the way."""
         self.close()
         shutil.rmtree(self._partial, ignore_errors=True)
-        return self.final
 
     def _say(self) -> None:
         if self._progress is not None:

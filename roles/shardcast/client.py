@@ -249,6 +249,9 @@ class RelayClient:
             await asyncio.sleep(LOCK_PAUSE)
             if await self._is_there(assembly.final, assembly.digest):
                 return assembly.final
+        if await self._is_there(assembly.final, assembly.digest):  # it was done between our look and our lock
+            await asyncio.to_thread(assembly.discard)
+            return assembly.final
         started, fetched = time.monotonic(), Fetched()
         try:
             if assembly.missing:

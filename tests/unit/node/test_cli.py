@@ -186,6 +186,7 @@ def test_main__interrupt_ends_with_130_and_without_a_word() -> None:
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
             silent.settimeout(60)
             caller, _ = silent.accept()
+            assert caller.recv(1)  # it has asked, and waits
             process.send_signal(signal.SIGINT)
             said = process.communicate(timeout=60)
             caller.close()

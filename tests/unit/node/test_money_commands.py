@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 
 from dht.identity import NodeKey
 from ledger.accounts import devnet_accounts
@@ -118,10 +117,9 @@ def spec(chain: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[RunSpec,
 @pytest.fixture
 def desk(chain: str, spec: tuple[RunSpec, bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Desk]:
     (tmp_path / "spec.json").write_bytes(spec[1])
-    settings, root = structlog.get_config(), logging.getLogger()
+    root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     yield Desk(tmp_path, chain, capsys)
-    structlog.configure(**settings)
     root.handlers[:], root.level = handlers, level
 
 
