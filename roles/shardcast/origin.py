@@ -233,7 +233,11 @@ class Origin:
 
     async def _spread(self, cargo: _Cargo, relay: RelayInfo) -> None:
         """Send the relay shards that no other was sent; those it gets from the others, or from here once they fail to
-        come. So each shard goes over our line once, whatever the count of copies. Raises NodeError, OSError."""
+        come. So each shard goes over our line once, whatever the count of copies; what is small is not worth the wait.
+        Raises NodeError, OSError."""
+        if cargo.checkpoint.layout.total < self._link.limits.fan_out_from:
+            await self._push_missing(cargo.checkpoint, relay)
+            return
         held = await self._link.read_holdings(relay, cargo.digest)
         cargo.unsent[:] = [index for index in cargo.unsent if not held >> index & 1]
         began, before = time.monotonic(), len(cargo.unsent)

@@ -26,7 +26,7 @@ RUN = "ab" * 32
 TRAINER = NodeKey(b"t" * 32)
 WORKER = NodeKey(b"w" * 32)
 QUICK = TransferLimits(
-    connect=1.0, idle=1.0, base=2.0, stall=2.0, news=0.2, fan_out=0.05, bulk=1
+    connect=1.0, idle=1.0, base=2.0, stall=2.0, news=0.2, fan_out_from=0, fan_out=0.05, bulk=1
 )  # every blob by a lane, as large shards go
 ZERO = "0" * 64
 
