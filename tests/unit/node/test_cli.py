@@ -178,6 +178,11 @@ def test_main__closed_output_is_no_error() -> None:
     assert done.returncode == 0
 
 
+def _heed_interrupts() -> None:
+    """Shells have what they start in the background ignore them."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_main__interrupt_ends_with_130_and_without_a_word() -> None:
     """Ctrl-C while a ledger keeps us waiting."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
