@@ -188,7 +188,8 @@ def test_main__interrupt_ends_with_130_and_without_a_word() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         command = [sys.executable, "-m", "node", "runs", "--rpc", url, "--contract", "0x" + "11" * 20]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, stdout=pipe, stderr=pipe, preexec_fn=_heed_interrupts) as process:
             silent.settimeout(60)
             caller, _ = silent.accept()
             assert caller.recv(1)  # it has asked, and waits
