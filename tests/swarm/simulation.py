@@ -130,6 +130,8 @@ class FaultyTransport(httpx.AsyncBaseTransport):
         self._serving: set[asyncio.Task[httpx.Response]] = set()
 
     async def aclose(self) -> None:
+        for task in self._serving:
+            task.cancel()  # questions that are held open
         if self._serving:
             await asyncio.wait(self._serving)
 
