@@ -90,6 +90,7 @@ def main() -> None:
     parser.add_argument("--honest", action="store_true", help="without the worker that cheats")
     options = parser.parse_args()
     program = find_chromium() or sys.exit("no Chromium here: apt-get install chromium, or name one by CHROMIUM")
+    options.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as name, running_chromium(program, Path(name) / "chromium") as base:
         asyncio.run(show(base, Path(name), options))
 
