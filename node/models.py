@@ -83,10 +83,18 @@ def _load(folder: Path, dtype: str, options: dict[str, str]) -> tuple[Any, Any]:
     common = {"local_files_only": True, "trust_remote_code": False, **options}
     try:
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=kind, **common)
+        _forget_quantisation(model)
         return model.to(kind), AutoTokenizer.from_pretrained(folder, **common)
     except Exception as error:  # whatever the libraries make of a foreign file
         why = str(error).partition("\n")[0][:200]
         raise ConfigError(f"{folder / options.get('gguf_file', '')} cannot be read as a model: {why}") from error
+
+
+def _forget_quantisation(model: Any) -> None:
+    """A GGUF file's weights were turned into ordinary ones as they were read; the library still takes them for packed."""
+    model.hf_quantizer = None
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config
 
 
 def _write(model: Any, tokenizer: Any, out: Path) -> int:
