@@ -17,6 +17,7 @@ from ledger.client import LedgerClient
 from ledger.records import RegistrationRequest, RotationRequest
 from node.config import NodeConfig
 from node.data_sets import FOLDER, held_files
+from node.engines import build_engine
 from node.errors import ConfigError
 from node.join import is_web_address
 from node.relay_book import RelayBook
@@ -229,15 +230,9 @@ def _task(parts: Parts) -> Any:
 
 
 def _engine(parts: Parts) -> Any:
-    import torch
-
-    from roles.inference.transformers_engine import TransformersEngine
-
+    model = parts.spec.model
     _set_threads(parts.config)
-    dtype = torch.float32 if parts.spec.model.dtype == "float32" else torch.bfloat16
-    return TransformersEngine(
-        device=parts.config.device, dtype=dtype, attention=parts.spec.model.attention, chat=parts.spec.model.chat
-    )
+    return build_engine(parts.config.device, dtype=model.dtype, attention=model.attention, chat=model.chat)
 
 
 def _learner(parts: Parts, base: Path) -> Any:

@@ -7,7 +7,6 @@ nothing twice, and pays for nothing twice.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -24,6 +23,7 @@ from node.data_sets import FOLDER
 from node.defaults import CONFIRMATIONS, DEVELOPMENT_CHAINS, MAX_FEE_GWEI
 from node.errors import ConfigError, UsageError
 from node.run_creation import NOWHERE, ChainPlace, build_spec, draft_table, terms_of
+from roles.shardcast.disk import write_durably
 from roles.spec import RunSpec
 
 
@@ -145,12 +145,7 @@ def _write_spec(path: Path, data: bytes) -> None:
 
 def _write(path: Path, data: bytes) -> None:
     """Whole or not at all, and on the disk when this returns."""
-    temporary = path.with_name(f".{path.name}.tmp")
     try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        write_durably(path, data)
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}; name another file by --spec") from error

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import os
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import structlog
 
 from node.errors import ConfigError
 from node.running import patiently
+from roles.shardcast.disk import write_durably
 from roles.spec import RunSpec
 from roles.tasks.problems import MAX_FILE
 
@@ -71,14 +71,9 @@ def place_data_set(path: Path, folder: Path) -> str:
 
 
 def keep_file(path: Path, data: bytes) -> None:
-    """Write a file that is there whole or not at all."""
+    """Write a file that is there whole or not at all, and its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.part")
-    with part.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
+    write_durably(path, data)
 
 
 def held_files(spec: RunSpec, home: Path) -> Sequence[Path]:

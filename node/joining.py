@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import structlog
@@ -21,6 +20,7 @@ from node.run_creation import terms_of
 from node.running import patiently
 from node.secrecy import shown_url
 from roles.shardcast.client import RelayClient
+from roles.shardcast.disk import write_durably
 from roles.spec import MAX_SPEC_BYTES, RunSpec, SpecError, spec_from_bytes
 
 log = structlog.get_logger()
@@ -87,17 +87,8 @@ async def fetch_spec(config: NodeConfig, *, run: str, book: RelayBook, client: R
         hint=f"no peer or relay knows the run {run[:12]}..; check the join string, and that the run is up",
     )
     spec = spec_from_bytes(data, run)
-    _keep(kept, encode(spec))
+    write_durably(kept, encode(spec))
     return spec
-
-
-def _keep(path: Path, data: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
 
 
 async def join_ledger(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from ledger.client import LedgerClient
 from node.app import LIFETIMES, LIMITS
 from node.config import NodeConfig
 from node.errors import ConfigError
+from node.join import JoinString
 from node.joining import fetch_spec, find_join, join_ledger
 from node.log import quiet_libraries
 from node.relay_book import RelayBook
@@ -48,18 +49,7 @@ async def visit_run(config: NodeConfig) -> AsyncIterator[Visit]:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="intellect-visit-")))
         key = NodeKey.generate()
         key.save(home / "node.key")
-        directory = await stack.enter_async_context(
-            HivemindDirectory.open(
-                key_path=home / "node.key",
-                host_maddrs=(),
-                initial_peers=join.peers,
-                run=join.run,
-                limits=LIMITS,
-                lifetimes=LIFETIMES,
-                client_mode=True,
-                state_dir=home,
-            )
-        )
+        directory = await stack.enter_async_context(open_as_visitor(home, join))
         quiet_libraries()
         http = await stack.enter_async_context(make_http())
         book = RelayBook(run=join.run, directory=directory, http=http, hints=join.relays)
@@ -74,6 +64,20 @@ async def visit_run(config: NodeConfig) -> AsyncIterator[Visit]:
         trainers = [item.node for item in spec.trainers]
         relays = RelayClient(key, run=join.run, trainers=trainers, relays=book, http=http)
         yield Visit(spec, directory, ledger, relays)
+
+
+def open_as_visitor(home: Path, join: JoinString) -> AbstractAsyncContextManager[HivemindDirectory]:
+    """The run's directory in client mode, under the key in `home`."""
+    return HivemindDirectory.open(
+        key_path=home / "node.key",
+        host_maddrs=(),
+        initial_peers=join.peers,
+        run=join.run,
+        limits=LIMITS,
+        lifetimes=LIFETIMES,
+        client_mode=True,
+        state_dir=home,
+    )
 
 
 async def _meet(book: RelayBook) -> None:

@@ -69,16 +69,11 @@ async def _audit(options: argparse.Namespace, config: NodeConfig) -> int:
 
 def _sample(share: float, seed: str, config: NodeConfig, spec: RunSpec) -> Sample:
     from node.audit.rollouts import Sample
+    from node.engines import build_engine
 
     def engine() -> Any:
-        import torch
-
-        from roles.inference.transformers_engine import TransformersEngine
-
-        dtype = torch.float32 if spec.model.dtype == "float32" else torch.bfloat16
-        return TransformersEngine(
-            device=config.device, dtype=dtype, attention=spec.model.attention, chat=spec.model.chat
-        )
+        model = spec.model
+        return build_engine(config.device, dtype=model.dtype, attention=model.attention, chat=model.chat)
 
     def task() -> Any:
         from roles.tasks import load_tasks

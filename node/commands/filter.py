@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -67,21 +66,19 @@ def _filter(options: argparse.Namespace) -> int:
 
 def is_kept(scores: Sequence[float], low: float, high: float) -> bool:
     """Whether the share of samples that pass lies within the bounds, both included."""
-    return low <= sum(score >= 1.0 for score in scores) / len(scores) <= high
+    from node.evaluation.figures import passes
+
+    return low <= passes(scores) / len(scores) <= high
 
 
 def write_lines(source: Path, numbers: Sequence[int], out: Path) -> None:
     """The rows of these numbers, whole as they were, to a file that is there complete or not at all."""
+    from roles.shardcast.disk import write_durably
     from roles.tasks.problems import read_rows, row_line
 
-    wanted, part = set(numbers), out.with_name(out.name + ".part")
-    with part.open("w", encoding="utf-8") as file:
-        for number, row in enumerate(read_rows(source.read_bytes())):
-            if number in wanted:
-                file.write(row_line(row) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(out)
+    wanted = set(numbers)
+    rows = enumerate(read_rows(source.read_bytes()))
+    write_durably(out, "".join(row_line(row) + "\n" for number, row in rows if number in wanted).encode())
 
 
 def _count(table: Mapping[int, Sequence[float]], options: argparse.Namespace) -> int:

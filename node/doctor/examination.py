@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Iterable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +16,6 @@ from dht.errors import NodeError, TransportError
 from dht.identity import NodeKey
 from dht.p2p import StartError
 from ledger.errors import LedgerError
-from node.app import LIFETIMES, LIMITS
 from node.config import NodeConfig
 from node.doctor.chain import examine_ledger
 from node.doctor.finding import Finding, State, fault, ok, skipped, warning
@@ -32,6 +31,7 @@ from node.joining import find_join, read_spec_file
 from node.ledger_access import open_ledger
 from node.log import quiet_libraries
 from node.relay_book import RelayBook
+from node.visitor import open_as_visitor
 from roles.messages import Role, nodes_key
 from roles.shardcast.client import RelayClient
 from roles.shardcast.link import make_http
@@ -71,7 +71,7 @@ async def _examine_run(config: NodeConfig, join: JoinString) -> AsyncIterator[Fi
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="intellect-doctor-")))
         key = NodeKey.generate()
         key.save(home / "node.key")
-        directory = await stack.enter_async_context(_open_directory(home, join))
+        directory = await stack.enter_async_context(open_as_visitor(home, join))
         quiet_libraries()
         http = await stack.enter_async_context(make_http())
         if not join.peers:
@@ -93,19 +93,6 @@ async def _examine_run(config: NodeConfig, join: JoinString) -> AsyncIterator[Fi
         if spec is not None:
             for finding in await _examine_spec(config, join, spec, directory, book, http):
                 yield finding
-
-
-def _open_directory(home: Path, join: JoinString) -> AbstractAsyncContextManager[HivemindDirectory]:
-    return HivemindDirectory.open(
-        key_path=home / "node.key",
-        host_maddrs=(),
-        initial_peers=join.peers,
-        run=join.run,
-        limits=LIMITS,
-        lifetimes=LIFETIMES,
-        client_mode=True,
-        state_dir=home,
-    )
 
 
 async def _find_spec(config: NodeConfig, join: JoinString, client: RelayClient) -> tuple[RunSpec | None, Finding]:

@@ -51,15 +51,12 @@ def load_asked_task(options: argparse.Namespace) -> Task:
 
 def load_asked_engine(options: argparse.Namespace, checkpoint: Path) -> Engine:
     """An engine that holds the checkpoint. Raises ConfigError."""
-    import torch
-
+    from node.engines import build_engine
     from roles.inference.errors import BadCheckpoint
-    from roles.inference.transformers_engine import TransformersEngine
 
     if not checkpoint.is_dir():
         raise ConfigError(f"{checkpoint} is no folder; a checkpoint is one with config.json and *.safetensors")
-    dtype = torch.float32 if options.dtype == "float32" else torch.bfloat16
-    engine = TransformersEngine(device=options.device, dtype=dtype, chat=options.chat)
+    engine = build_engine(options.device, dtype=options.dtype, chat=options.chat)
     try:
         engine.load(checkpoint)
     except BadCheckpoint as error:

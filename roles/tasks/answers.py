@@ -1,6 +1,9 @@
-"""Which part of a completion is judged."""
+"""Which part of a completion is judged, and the question to a scorer in its sandbox."""
 
 from __future__ import annotations
+
+from roles.sandbox.function import CallBroken, CallFailed, ConfinedFunction
+from roles.tasks.task import Undecided
 
 MAX_COMPLETION_CHARS = 400_000
 KEPT_CHARS = 16_000
@@ -15,3 +18,14 @@ def answer_part(completion: str) -> str:
     if not mark and "<think>" in completion:
         return ""
     return said[-KEPT_CHARS:]
+
+
+def ask_scorer(scorer: ConfinedFunction, *arguments: object) -> float:
+    """A score from 0.0 to 1.0; 0.0 where the scorer raises, or answers with no number. Raises Undecided where it ran out of
+    time or memory."""
+    try:
+        return min(1.0, max(0.0, float(scorer(*arguments))))
+    except CallBroken as error:
+        raise Undecided(str(error)) from error
+    except (CallFailed, TypeError, ValueError):
+        return 0.0

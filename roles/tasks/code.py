@@ -16,7 +16,7 @@ from typing import Any
 
 from roles.sandbox.program import MAX_PROGRAM, Ending, Limits, Outcome, run_program, why_unavailable
 from roles.tasks.answers import answer_part
-from roles.tasks.problems import Problem, digest_of, load_problems, problem_at
+from roles.tasks.problems import ProblemList, digest_of, load_problems, texts_of
 from roles.tasks.task import TaskError, Undecided
 
 NAME = "code"
@@ -41,28 +41,17 @@ class Tests:
 
 
 @dataclass(frozen=True, slots=True)
-class Code:
+class Code(ProblemList):
     """Problems with tests; see `Task` for what each member promises."""
 
-    problems: tuple[Problem, ...]
-    digest: str
     limits: Limits = LIMITS
     name: str = NAME
     is_repeatable: bool = False  # programs have clocks, and dice
 
-    @property
-    def size(self) -> int:
-        """How many problems there are."""
-        return len(self.problems)
-
-    def prompt(self, index: int) -> str:
-        """The problem as the data set words it. Raises IndexError outside `range(size)`."""
-        return problem_at(self.problems, index).prompt
-
     def score(self, index: int, completion: str) -> float:
         """1.0 iff the program passes every test; no partial credit. Raises Undecided when all it fails in is time, and
         SandboxUnavailable."""
-        tests = parse_tests(problem_at(self.problems, index).answer)
+        tests = parse_tests(self.answer(index))
         program = find_program(answer_part(completion))
         if not program or len(program.encode("utf-8", "surrogatepass")) > MAX_PROGRAM // 2:
             return 0.0
@@ -119,9 +108,7 @@ def load_code(parameters: Mapping[str, int | str], folder: Path | None) -> Code:
             parse_tests(problem.answer)
         except TaskError as error:
             raise TaskError(f"problem {number}: {error}") from error
-    return Code(
-        problems, digest_of(SCORER_VERSION, *(text for each in problems for text in (each.prompt, each.answer)))
-    )
+    return Code(problems, digest_of(SCORER_VERSION, *texts_of(problems)))
 
 
 def _is_right(outcome: Outcome, tests: Tests, wanted: Any) -> bool:

@@ -9,9 +9,9 @@ from importlib import metadata
 from pathlib import Path
 
 from roles.sandbox.function import CallBroken, CallFailed, ConfinedFunction
-from roles.tasks.answers import answer_part
-from roles.tasks.problems import MAX_PROBLEMS, Problem, digest_of, problem_at
-from roles.tasks.task import TaskError, Undecided
+from roles.tasks.answers import answer_part, ask_scorer
+from roles.tasks.problems import MAX_PROBLEMS, Problem, ProblemList, digest_of, problem_at, texts_of
+from roles.tasks.task import TaskError
 
 NAME = "reasoning-gym"
 SCORER_VERSION = "reasoning-gym/1"
@@ -21,34 +21,18 @@ PAGE = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Gym:
+class Gym(ProblemList):
     """Generated problems; see `Task` for what each member promises."""
 
-    problems: tuple[Problem, ...]
-    digest: str
     place: tuple[str, int, int, str]
     scorer: ConfinedFunction
     name: str = NAME
     is_repeatable: bool = True
 
-    @property
-    def size(self) -> int:
-        """How many problems there are."""
-        return len(self.problems)
-
-    def prompt(self, index: int) -> str:
-        """The question, and the run's suffix. Raises IndexError outside `range(size)`."""
-        return problem_at(self.problems, index).prompt
-
     def score(self, index: int, completion: str) -> float:
         """What the data set's own scorer gives, from 0.0 to 1.0. Raises Undecided when it ran out of time."""
         problem_at(self.problems, index)
-        try:
-            return min(1.0, max(0.0, float(self.scorer("score", *self.place, index, answer_part(completion)))))
-        except CallBroken as error:
-            raise Undecided(str(error)) from error
-        except (CallFailed, TypeError, ValueError):
-            return 0.0
+        return ask_scorer(self.scorer, "score", *self.place, index, answer_part(completion))
 
 
 def load_gym(parameters: Mapping[str, int | str], folder: Path | None) -> Gym:
@@ -64,8 +48,7 @@ def load_gym(parameters: Mapping[str, int | str], folder: Path | None) -> Gym:
     except metadata.PackageNotFoundError as error:
         raise TaskError(f"task {NAME} needs the package reasoning-gym: pip install 'intellect-node[tasks]'") from error
     problems = _generate(scorer, place, suffix)
-    texts = (text for each in problems for text in (each.prompt, each.answer))
-    return Gym(problems, digest_of(SCORER_VERSION, version, *map(str, place), *texts), place, scorer)
+    return Gym(problems, digest_of(SCORER_VERSION, version, *map(str, place), *texts_of(problems)), place, scorer)
 
 
 def _place(parameters: Mapping[str, int | str]) -> tuple[str, int, int, str]:

@@ -7,30 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from roles.tasks.answers import answer_part
-from roles.tasks.problems import Problem, digest_of, load_problems, problem_at
+from roles.tasks.problems import ProblemList, digest_of, load_problems, texts_of
 
 NAME = "match"
 SCORER_VERSION = "match/1"
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
+class Match(ProblemList):
     """Problems with one right text each; see `Task` for what each member promises."""
 
-    problems: tuple[Problem, ...]
-    digest: str
     after: str
     name: str = NAME
     is_repeatable: bool = True
-
-    @property
-    def size(self) -> int:
-        """How many problems there are."""
-        return len(self.problems)
-
-    def prompt(self, index: int) -> str:
-        """The problem as the data set words it. Raises IndexError outside `range(size)`."""
-        return problem_at(self.problems, index).prompt
 
     def score(self, index: int, completion: str) -> float:
         """1.0 iff the text after the last mark is the answer, but for blanks and case."""
@@ -39,14 +28,13 @@ class Match:
             _, mark, said = said.rpartition(self.after)
             if not mark:
                 return 0.0
-        return float(_plain(said) == _plain(problem_at(self.problems, index).answer))
+        return float(_plain(said) == _plain(self.answer(index)))
 
 
 def load_match(parameters: Mapping[str, int | str], folder: Path | None) -> Match:
     """Build the task. Parameters: `data`, the digest of a data set with `prompt` and `answer`; `limit`; `after`, the mark."""
     problems, after = load_problems(parameters, folder), str(parameters.get("after", ""))
-    texts = (text for each in problems for text in (each.prompt, each.answer))
-    return Match(problems, digest_of(SCORER_VERSION, after, *texts), after)
+    return Match(problems, digest_of(SCORER_VERSION, after, *texts_of(problems)), after)
 
 
 def _plain(text: str) -> str:

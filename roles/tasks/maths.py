@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from roles.sandbox.function import CallBroken, CallFailed, ConfinedFunction
-from roles.tasks.answers import answer_part
-from roles.tasks.problems import Problem, digest_of, load_problems, problem_at
-from roles.tasks.task import TaskError, Undecided
+from roles.sandbox.function import ConfinedFunction
+from roles.tasks.answers import answer_part, ask_scorer
+from roles.tasks.problems import ProblemList, digest_of, load_problems, texts_of
+from roles.tasks.task import TaskError
 
 NAME = "maths"
 SCORER_VERSION = "maths/1"
@@ -24,33 +24,16 @@ SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Maths:
+class Maths(ProblemList):
     """Problems with a final answer; see `Task` for what each member promises."""
 
-    problems: tuple[Problem, ...]
-    digest: str
     scorer: ConfinedFunction
     name: str = NAME
     is_repeatable: bool = True
 
-    @property
-    def size(self) -> int:
-        """How many problems there are."""
-        return len(self.problems)
-
-    def prompt(self, index: int) -> str:
-        """The problem as the data set words it. Raises IndexError outside `range(size)`."""
-        return problem_at(self.problems, index).prompt
-
     def score(self, index: int, completion: str) -> float:
         """1.0 iff the final answer equals the right one. Raises Undecided when sympy ran out of time."""
-        answer = problem_at(self.problems, index).answer
-        try:
-            return float(self.scorer(answer, answer_part(completion)))
-        except CallBroken as error:
-            raise Undecided(str(error)) from error
-        except CallFailed:
-            return 0.0
+        return ask_scorer(self.scorer, self.answer(index), answer_part(completion))
 
 
 def load_maths(parameters: Mapping[str, int | str], folder: Path | None) -> Maths:
@@ -60,5 +43,5 @@ def load_maths(parameters: Mapping[str, int | str], folder: Path | None) -> Math
         versions = [f"{name} {metadata.version(name)}" for name in LIBRARIES]
     except metadata.PackageNotFoundError as error:
         raise TaskError(f"task {NAME} needs the package {error.name}: pip install 'intellect-node[tasks]'") from error
-    digest = digest_of(SCORER_VERSION, *versions, *(text for each in problems for text in (each.prompt, each.answer)))
+    digest = digest_of(SCORER_VERSION, *versions, *texts_of(problems))
     return Maths(problems, digest, ConfinedFunction("roles.tasks.maths_scorer:score", seconds=SECONDS))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,27 @@ class Problem:
 
     prompt: str
     answer: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemList:
+    """The half of a `Task` that a list of problems makes."""
+
+    problems: tuple[Problem, ...]
+    digest: str
+
+    @property
+    def size(self) -> int:
+        """How many problems there are."""
+        return len(self.problems)
+
+    def prompt(self, index: int) -> str:
+        """The problem as its source words it. Raises IndexError outside `range(size)`."""
+        return problem_at(self.problems, index).prompt
+
+    def answer(self, index: int) -> str:
+        """What is right. Raises IndexError outside `range(size)`."""
+        return problem_at(self.problems, index).answer
 
 
 def load_problems(
@@ -136,6 +157,11 @@ def problem_at(problems: Sequence[Problem], index: int) -> Problem:
     if not 0 <= index < len(problems):
         raise IndexError(f"problem {index} of {len(problems)}")
     return problems[index]
+
+
+def texts_of(problems: Iterable[Problem]) -> Iterator[str]:
+    """Every text that problems consist of, for their digest."""
+    return (text for each in problems for text in (each.prompt, each.answer))
 
 
 def digest_of(*parts: str) -> str:

@@ -1,0 +1,18 @@
+"""The engine that runs a policy on this machine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from roles.inference.engine import Engine
+
+
+def build_engine(device: str, *, dtype: str, attention: str = "sdpa", chat: bool = False) -> Engine:
+    """An engine without weights yet; numbers are `dtype` (float32 or bfloat16). Imports PyTorch."""
+    import torch
+
+    from roles.inference.transformers_engine import TransformersEngine
+
+    kind = torch.float32 if dtype == "float32" else torch.bfloat16
+    return TransformersEngine(device=device, dtype=kind, attention=attention, chat=chat)
