@@ -1,0 +1,102 @@
+"""What an audit of one submission measured, whole: what the joined detector judges, is fitted to, and can be refitted to.
+
+Knows nothing of thresholds. Plain numbers only, so that observations of any engine can be kept in a file and shared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from roles.toploc.sampling_check import Margins
+from roles.toploc.verify import ProofStatistics
+
+DIGITS = 6  # decimals of a kept margin; float32 logits are no finer
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Observation:
+    """One submission, completion by completion. `chunks[i]` are the statistics of completion i's proof, in order, and
+    `margins[i]` (float64 `[T_i]`) those of its tokens. `chunk` is how many tokens a chunk covers; the last may be short."""
+
+    chunks: tuple[tuple[ProofStatistics, ...], ...]
+    margins: tuple[Margins, ...]
+    chunk: int = 32
+
+    def __post_init__(self) -> None:
+        if [-(-len(part) // self.chunk) for part in self.margins] != [len(parts) for parts in self.chunks]:
+            raise ValueError("each completion needs a margin a token and the statistics of each of its chunks")
+
+    @property
+    def tokens(self) -> int:
+        """How many were observed."""
+        return sum(map(len, self.margins))
+
+    def to_plain(self) -> dict[str, Any]:
+        """As JSON holds it. Margins of 0, nearly all, are left out."""
+        return {
+            "chunk": self.chunk,
+            "chunks": [
+                [(each.exponent_mismatches, each.mantissa_mean, each.mantissa_median) for each in parts]
+                for parts in self.chunks
+            ],
+            "tokens": [len(part) for part in self.margins],
+            "margins": [_sparse(part) for part in self.margins],
+        }
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Observation:
+        """Raises ValueError, KeyError or TypeError for what `to_plain` did not write."""
+        return cls(
+            tuple(tuple(ProofStatistics(int(e), float(m), float(d)) for e, m, d in parts) for parts in plain["chunks"]),
+            tuple(_dense(int(n), part) for n, part in zip(plain["tokens"], plain["margins"], strict=True)),
+            int(plain["chunk"]),
+        )
+
+
+def join_observations(parts: Iterable[Observation]) -> Observation:
+    """Several as one, as if they were one submission. Raises ValueError for none, or for different chunks."""
+    all_ = list(parts)
+    if len({each.chunk for each in all_}) != 1:
+        raise ValueError("observations to be joined must be there, and of one size of chunk")
+    return Observation(
+        tuple(chunks for each in all_ for chunks in each.chunks),
+        tuple(margins for each in all_ for margins in each.margins),
+        all_[0].chunk,
+    )
+
+
+def split_observation(observation: Observation, completions: int) -> list[Observation]:
+    """Parts of so many completions each; what is left over at the end is a part too."""
+    return [
+        Observation(
+            observation.chunks[i : i + completions], observation.margins[i : i + completions], observation.chunk
+        )
+        for i in range(0, len(observation.margins), completions)
+    ]
+
+
+def cut_observation(observation: Observation, tokens: int) -> Observation:
+    """As if every completion had been no longer than `tokens`, rounded down to whole chunks where it is cut."""
+    kept = max(1, tokens // observation.chunk)
+    return Observation(
+        tuple(chunks[:kept] for chunks in observation.chunks),
+        tuple(part[: kept * observation.chunk] for part in observation.margins),
+        observation.chunk,
+    )
+
+
+def _sparse(part: Margins) -> list[tuple[int, float | None]]:
+    """JSON has no infinity: a token off the support is kept as None."""
+    where = np.flatnonzero(part)
+    return [(int(i), round(float(part[i]), DIGITS) if np.isfinite(part[i]) else None) for i in where]
+
+
+def _dense(tokens: int, entries: Sequence[tuple[int, float | None]]) -> Margins:
+    part: Margins = np.zeros(tokens, dtype=np.float64)
+    for index, value in zip((i for i, _ in entries), (v for _, v in entries), strict=True):
+        part[index] = np.inf if value is None else value
+    return part

@@ -1,0 +1,53 @@
+"""From an engine's completions to what a validator's audit of them measures. Used by calibration and by attacks alike.
+
+`prove` is the worker's half (any engine, honest or not), `observe` the validator's. Blocking; no I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from roles.inference.engine import Engine, Request, SamplingSettings
+from roles.toploc.observation import Observation
+from roles.toploc.proof import CHUNK, TOPK, build_proofs
+from roles.toploc.sampling_check import margins
+from roles.toploc.verify import verify_proofs
+
+
+@dataclass(frozen=True, slots=True)
+class Proven:
+    """One completion as it is handed in: the assigned prompt and seed, the tokens, and the proof of their states."""
+
+    prompt: tuple[int, ...]
+    seed: int
+    output: tuple[int, ...]
+    proof: bytes
+
+
+def prove(
+    engine: Engine, requests: Sequence[Request], settings: SamplingSettings, *, topk: int = TOPK, chunk: int = CHUNK
+) -> list[Proven]:
+    """Generate in one batch and prove, as an honest worker does with this engine."""
+    completions = engine.generate(requests, settings)
+    proofs = build_proofs([each.states for each in completions], topk=topk, chunk=chunk)
+    return [
+        Proven(request.prompt, request.seed, completion.tokens, proof)
+        for request, completion, proof in zip(requests, completions, proofs, strict=True)
+    ]
+
+
+def observe(
+    engine: Engine, proven: Sequence[Proven], settings: SamplingSettings, *, topk: int = TOPK, chunk: int = CHUNK
+) -> Observation:
+    """What a validator with this engine measures on one submission, in one packed prefill. Raises `MalformedProof`."""
+    prefills = engine.prefill([(each.prompt, each.output) for each in proven])
+    pairs = [(prefill.states, each.proof) for prefill, each in zip(prefills, proven, strict=True)]
+    return Observation(
+        chunks=tuple(map(tuple, verify_proofs(pairs, topk=topk, chunk=chunk))),
+        margins=tuple(
+            margins(prefill.logits.numpy(), each.output, each.seed, settings)
+            for prefill, each in zip(prefills, proven, strict=True)
+        ),
+        chunk=chunk,
+    )
