@@ -8,7 +8,7 @@ from __future__ import annotations
 import tomllib
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, ValidationError, model_serializer, model_validator
 
 from dht.encoding import Digest, Message, Natural, decode, encode, sha256
 from dht.errors import Malformed, NodeError
@@ -66,6 +66,18 @@ class LengthSpec(Message):
     suffix: Annotated[str, Field(max_length=1024, pattern=r"\{target\}")] = (
         "\n\nThink for {target} tokens before giving a response."
     )
+
+
+class ToolSpec(Message):
+    """A tool that the policy may call within a completion, by digest (docs/adr/0016)."""
+
+    name: Annotated[str, Field(min_length=1, max_length=64)]
+    parameters: dict[str, int | str] = Field(default_factory=dict)
+    digest: Digest
+    max_calls: Annotated[int, Field(ge=1, le=64)] = (
+        8  # in one completion; what looks like a call after them is plain text
+    )
+    max_tokens: Annotated[int, Field(ge=1, le=65_536)] = 64  # of one answer; what is longer is cut
 
 
 class SamplingSpec(Message):
@@ -222,6 +234,7 @@ class RunSpec(Message):
     model: ModelSpec
     tasks: Annotated[tuple[TaskSpec, ...], Field(min_length=1, max_length=16)]
     length: LengthSpec | None = None
+    tool: ToolSpec | None = None
     sampling: SamplingSpec = SamplingSpec()
     training: TrainingSpec = TrainingSpec()
     checks: CheckSpec = CheckSpec()
@@ -235,6 +248,12 @@ class RunSpec(Message):
     validators: Annotated[tuple[OperatorSpec, ...], Field(min_length=1, max_length=64)]
     trainers: Annotated[tuple[OperatorSpec, ...], Field(min_length=1, max_length=8)]
     ledger: LedgerSpec
+
+    @model_serializer(mode="wrap")
+    def _leave_out(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A run without a tool has the bytes, and the id, that it had before there were any."""
+        plain: dict[str, Any] = write(self)
+        return {name: value for name, value in plain.items() if name != "tool" or value is not None}
 
     @model_validator(mode="after")
     def _check_numbers(self) -> RunSpec:
@@ -250,6 +269,11 @@ class RunSpec(Message):
         if self.checks.seals and len(self.validators) < 2:
             raise ValueError("checks: a single validator has nobody to seal its verdicts from")
         return self
+
+    @property
+    def max_output_tokens(self) -> int:
+        """Longest completion: the policy's tokens, and what a tool may put between them."""
+        return self.sampling.max_tokens + (self.tool.max_calls * self.tool.max_tokens if self.tool else 0)
 
     @property
     def run_id(self) -> str:

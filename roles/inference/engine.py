@@ -81,8 +81,9 @@ class Engine(Protocol):
         """One forward pass over (prompt, output) pairs, in order."""
         ...
 
-    def encode(self, text: str) -> tuple[int, ...]:
-        """Token ids of a text, no special tokens added."""
+    def encode(self, text: str, *, is_said: bool = True) -> tuple[int, ...]:
+        """Token ids of a text, no special tokens added. What is said to the policy is put into the chat template of a run that
+        has one; a text that is not (a tool's answer inside a completion) is taken as it is."""
         ...
 
     def decode(self, tokens: Sequence[int]) -> str:

@@ -69,9 +69,9 @@ class TransformersEngine:
             raise BadCheckpoint(f"{checkpoint.name}: the run speaks in a chat template, and the tokenizer has none")
         self._model, self._tokenizer, self._architecture = model, tokenizer, architecture
 
-    def encode(self, text: str) -> tuple[int, ...]:
+    def encode(self, text: str, *, is_said: bool = True) -> tuple[int, ...]:
         tokenizer = self._loaded_tokenizer()
-        if self._chat:
+        if self._chat and is_said:
             said = [{"role": "user", "content": text}]
             text = tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True)
         return tuple(tokenizer.encode(text, add_special_tokens=False))

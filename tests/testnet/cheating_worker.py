@@ -52,8 +52,8 @@ class ForgingEngine:
     def prefill(self, pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> list[Prefill]:
         return self._real.prefill(pairs)
 
-    def encode(self, text: str) -> tuple[int, ...]:
-        return self._real.encode(text)
+    def encode(self, text: str, *, is_said: bool = True) -> tuple[int, ...]:
+        return self._real.encode(text, is_said=is_said)
 
     def decode(self, tokens: Sequence[int]) -> str:
         return self._real.decode(tokens)

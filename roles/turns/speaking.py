@@ -1,0 +1,119 @@
+"""How a completion in turns comes about, and where in it a call ends: the same for whoever samples and whoever checks.
+
+The engine knows nothing of tools: each turn is a request of its own with the longer prompt and the turn's seed. Rows that call
+nothing cost what they did before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from roles.inference.engine import Completion, Engine, Finish, Request, SamplingSettings
+from roles.turns.spans import Turns, turn_seed
+from roles.turns.tool import MAX_ANSWER, Tool, ToolUse
+
+Decode = Callable[[Sequence[int]], str]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Spoken:
+    """One completion. `states` `[policy's tokens, hidden]`; `logprobs` has 0.0 for the tool's tokens."""
+
+    tokens: tuple[int, ...]
+    turns: Turns
+    finish: Finish
+    logprobs: tuple[float, ...]
+    states: torch.Tensor
+
+
+def speak(engine: Engine, requests: Sequence[Request], settings: SamplingSettings, use: ToolUse | None) -> list[Spoken]:
+    """Complete all requests, calls answered; `settings.max_tokens` bounds the policy's tokens of all turns together."""
+    if use is None:
+        return [
+            Spoken(item.tokens, (), item.finish, item.logprobs, item.states)
+            for item in engine.generate(requests, settings)
+        ]
+    talks = [_Talk(request, settings.max_tokens, engine, use) for request in requests]
+    while going := [talk for talk in talks if talk.finish is None]:
+        longest = replace(settings, max_tokens=max(talk.left for talk in going))
+        for talk, completion in zip(going, engine.generate([each.request() for each in going], longest), strict=True):
+            talk.hear(completion)
+    return [talk.spoken() for talk in talks]
+
+
+def find_call(decode: Decode, tokens: Sequence[int], tool: Tool) -> tuple[int, str] | None:
+    """Where in a turn the first call ends, as a count of tokens, and what it asks; None where nothing is called."""
+    if tool.closing not in decode(tokens):
+        return None
+    reach = len(tool.closing)  # tokens that can take part in writing it
+    for end in range(1, len(tokens) + 1):
+        if tool.closing in decode(tokens[max(0, end - reach) : end]):
+            call = _call_in(decode(tokens[:end]), tool)
+            if call is not None:
+                return end, call
+    return None
+
+
+def answer_tokens(engine: Engine, use: ToolUse, call: str) -> tuple[int, ...]:
+    """The tool's answer as tokens: bounded, and never one that ends the completion."""
+    tokens = engine.encode(use.tool.answer(call)[:MAX_ANSWER], is_said=False)
+    return tuple(token for token in tokens if token != engine.eos)[: use.max_tokens]
+
+
+def _call_in(text: str, tool: Tool) -> str | None:
+    if not tool.opening:
+        return text.partition(tool.closing)[0]
+    _, mark, said = text.rpartition(tool.opening)
+    call, end, _ = said.partition(tool.closing)
+    return call if mark and end else None
+
+
+class _Talk:
+    """One completion while it grows."""
+
+    def __init__(self, request: Request, limit: int, engine: Engine, use: ToolUse) -> None:
+        self._request, self._engine, self._use = request, engine, use
+        self._tokens: list[int] = []
+        self._turns: list[int] = []
+        self._logprobs: list[float] = []
+        self._states: list[torch.Tensor] = []
+        self.left = limit
+        self.finish: Finish | None = None
+
+    def request(self) -> Request:
+        """What is asked for the next turn."""
+        seed = turn_seed(self._request.seed, len(self._turns) // 2)
+        return Request((*self._request.prompt, *self._tokens), seed)
+
+    def hear(self, completion: Completion) -> None:
+        """Take a turn up to its call, or to the end; what was sampled behind that is dropped."""
+        tokens = completion.tokens[: self.left]
+        calls = len(self._turns) // 2
+        found = find_call(self._engine.decode, tokens, self._use.tool) if calls < self._use.max_calls else None
+        count = found[0] if found else len(tokens)
+        self._tokens += tokens[:count]
+        self._turns.append(count)
+        self._logprobs += completion.logprobs[:count]
+        self._states.append(completion.states[:count])
+        self.left -= count
+        if found is None:
+            self.finish = "eos" if tokens[-1] == self._engine.eos else "length"
+        elif not self.left:
+            self.finish = "length"  # nothing more may be said, so nothing is answered
+        else:
+            self._append_answer(answer_tokens(self._engine, self._use, found[1]))
+
+    def _append_answer(self, answer: tuple[int, ...]) -> None:
+        self._tokens += answer
+        self._turns.append(len(answer))
+        self._logprobs += [0.0] * len(answer)
+
+    def spoken(self) -> Spoken:
+        """What came of it."""
+        assert self.finish is not None  # noqa: S101 - `speak` asks only when it is over
+        return Spoken(
+            tuple(self._tokens), tuple(self._turns), self.finish, tuple(self._logprobs), torch.cat(self._states)
+        )
