@@ -1,6 +1,6 @@
-"""The rollout file: one Parquet file a submission, one row a completion, `rollouts/1`.
+"""The rollout file: one Parquet file a submission, one row a completion, `rollouts/1` or, with turns, `rollouts/2`.
 
-Owns the columns, the deterministic writer and a reader that is safe on hostile bytes: every size is checked before
+Owns the deterministic writer and a reader that is safe on hostile bytes: every size is checked before
 anything is decoded. Knows nothing of tasks, policies or whether the content is true. The columns are those of the
 reference stack plus what it lacked: run, node, step, policy digest, index, group, problem, seed, finish reason.
 """
@@ -18,13 +18,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from roles.rollouts.columns import FILE_COLUMNS, IN_TURNS, PLAIN, SCHEMA, Layout
 from roles.rollouts.errors import MalformedRollouts
 from roles.rollouts.footer import MAX_FOOTER, Footer, read_footer
 from roles.rollouts.pages import measure_chunk
 
-__all__ = ["MalformedRollouts", "RolloutFile", "RolloutLimits", "RolloutRow", "read_rollouts", "write_rollouts"]
+__all__ = [
+    "SCHEMA",
+    "MalformedRollouts",
+    "RolloutFile",
+    "RolloutLimits",
+    "RolloutRow",
+    "read_rollouts",
+    "write_rollouts",
+]
 
-VERSION = "rollouts/1"
 Finish = Literal["eos", "length"]
 
 _MAX_CONTAINER = 512  # entries of any list in the footer; ours has fewer than 40
@@ -37,7 +45,8 @@ class RolloutRow:
     """One completion. `output` includes the end-of-sequence token when `finish` is "eos".
 
     `reward` and `temperature` are stored as float32. `output_logprobs` are for study only, never for training.
-    `proof` is the concatenated TOPLOC records. `group` is the index of the prompt in the submission.
+    `proof` is the concatenated TOPLOC records. `group` is the index of the prompt in the submission. `turns` are the lengths
+    of what the policy and its tool said in alternation (`roles.turns.spans`), empty in a run without a tool.
     """
 
     group: int
@@ -51,6 +60,7 @@ class RolloutRow:
     proof: bytes
     output_logprobs: tuple[float, ...] | None = None
     target_length: int | None = None
+    turns: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,61 +86,44 @@ class RolloutLimits:
     max_output_tokens: int
     vocabulary: int
     max_proof_bytes: int
+    max_calls: int = 0  # of a tool in one completion; 0: the run has none, and its files no turns
+
+    @property
+    def layout(self) -> Layout:
+        """The version of the schema that the run's files have."""
+        return IN_TURNS if self.max_calls else PLAIN
+
+    @property
+    def max_turns(self) -> int:
+        """Entries of `turns`."""
+        return 2 * self.max_calls + 1
 
     @property
     def max_uncompressed(self) -> int:
         """Bytes that the largest honest file decodes to: 4 a token, 4 a log-probability, and repetition levels."""
         row = 8 * self.max_prompt_tokens + 16 * self.max_output_tokens + self.max_proof_bytes + _FIXED_ROW_BYTES
+        row += 8 * self.max_turns if self.max_calls else 0
         return self.max_rows * row + MAX_FOOTER
 
 
-def _required(name: str, kind: pa.DataType) -> pa.Field:
-    return pa.field(name, kind, nullable=False)
-
-
-def _list_of(kind: pa.DataType) -> pa.DataType:
-    return pa.list_(pa.field("element", kind, nullable=False))
-
-
-SCHEMA = pa.schema(
-    [
-        _required("run", pa.string()),
-        _required("node", pa.string()),
-        _required("step", pa.int64()),
-        _required("policy", pa.string()),
-        _required("policy_step", pa.int64()),
-        _required("index", pa.int64()),
-        _required("group", pa.int32()),
-        _required("problem_id", pa.int64()),
-        _required("prompt_tokens", _list_of(pa.int32())),
-        _required("output_tokens", _list_of(pa.int32())),
-        _required("reward", pa.float32()),
-        _required("seed", pa.int64()),
-        _required("temperature", pa.float32()),
-        _required("finish_reason", pa.string()),
-        _required("proof", pa.binary()),
-        pa.field("output_logprobs", _list_of(pa.float32())),
-        pa.field("target_length", pa.int32()),
-    ]
-)
-_FILE_COLUMNS = ("run", "node", "step", "policy", "policy_step", "index")
-_ROW_COLUMNS = tuple(name for name in SCHEMA.names if name not in _FILE_COLUMNS)
-# Row columns stand in the order of `RolloutRow`'s fields.
+# Row columns stand in the order of `RolloutRow`'s fields; only the last, `turns`, is not in every version.
 _ROW_FIELDS = tuple(field.name for field in fields(RolloutRow))
 
 
 def write_rollouts(file: RolloutFile) -> bytes:
     """The file's bytes: equal files give equal bytes (for one version of pyarrow)."""
     count = len(file.rows)
+    layout = IN_TURNS if any(row.turns for row in file.rows) else PLAIN
+    schema = layout.schema
     columns: list[pa.Array] = [
-        pa.array([getattr(file, name)] * count, type=SCHEMA.field(name).type) for name in _FILE_COLUMNS
+        pa.array([getattr(file, name)] * count, type=schema.field(name).type) for name in FILE_COLUMNS
     ]
-    for column, field in zip(_ROW_COLUMNS, _ROW_FIELDS, strict=True):
-        columns.append(pa.array([getattr(row, field) for row in file.rows], type=SCHEMA.field(column).type))
+    for column, field in zip(layout.rows, _ROW_FIELDS, strict=False):
+        columns.append(pa.array([getattr(row, field) for row in file.rows], type=schema.field(column).type))
     sink = io.BytesIO()
     with pq.ParquetWriter(
         sink,
-        SCHEMA,
+        schema,
         version="2.6",
         data_page_version="1.0",
         compression="zstd",
@@ -138,8 +131,8 @@ def write_rollouts(file: RolloutFile) -> bytes:
         write_statistics=False,
         store_schema=False,
     ) as writer:
-        writer.write_table(pa.table(columns, schema=SCHEMA), row_group_size=max(count, 1))
-        writer.add_key_value_metadata(_file_metadata(file))
+        writer.write_table(pa.table(columns, schema=schema), row_group_size=max(count, 1))
+        writer.add_key_value_metadata(_file_metadata(file, layout))
     return sink.getvalue()
 
 
@@ -153,13 +146,13 @@ def read_rollouts(data: bytes, limits: RolloutLimits) -> RolloutFile:
     footer = read_footer(data)
     _check_layout(footer, data, limits)
     with _refusals():
-        table = _read_table(data)
-        file = _to_file(table, footer.metadata)
+        table = _read_table(data, limits.layout)
+        file = _to_file(table, footer.metadata, limits.layout)
     _check_values(table, limits)
     return file
 
 
-def _read_table(data: bytes) -> pa.Table:
+def _read_table(data: bytes, layout: Layout) -> pa.Table:
     """Decode with Arrow, single-threaded. None of its metadata accessors is used: see `footer`."""
     parquet = pq.ParquetFile(
         pa.BufferReader(data),
@@ -168,34 +161,35 @@ def _read_table(data: bytes) -> pa.Table:
         pre_buffer=False,
     )
     table = parquet.read(use_threads=False)
-    if not table.schema.remove_metadata().equals(SCHEMA):
+    if not table.schema.remove_metadata().equals(layout.schema):
         raise MalformedRollouts("columns other than the schema's")
     table.validate(full=True)
     return table
 
 
-def _file_metadata(file: RolloutFile) -> dict[str, str]:
-    return {"schema": VERSION, **{name: str(getattr(file, name)) for name in _FILE_COLUMNS}}
+def _file_metadata(file: RolloutFile, layout: Layout) -> dict[str, str]:
+    return {"schema": layout.version, **{name: str(getattr(file, name)) for name in FILE_COLUMNS}}
 
 
 @cache
-def _expected_footer() -> Footer:
-    """The footer of a file of ours: schema elements, types and paths are the same in every one."""
-    row = RolloutRow(0, 0, (0,), (0,), 0.0, 0, 0.0, "length", b"", (0.0,), 0)
+def _expected_footer(layout: Layout) -> Footer:
+    """The footer of a file of ours: schema elements, types and paths are the same in every one of a version."""
+    turns = (1,) if layout is IN_TURNS else ()
+    row = RolloutRow(0, 0, (0,), (0,), 0.0, 0, 0.0, "length", b"", (0.0,), 0, turns)
     return read_footer(write_rollouts(RolloutFile("", "", 0, "", 0, 0, (row,))))
 
 
 def _check_layout(footer: Footer, data: bytes, limits: RolloutLimits) -> None:
     """Schema, row count, and what decoding would cost, from the footer and the page headers only."""
-    expected = _expected_footer()
+    expected = _expected_footer(limits.layout)
     layout = [(column.physical_type, column.path) for column in footer.columns]
     if footer.schema != expected.schema or layout != [(c.physical_type, c.path) for c in expected.columns]:
         raise MalformedRollouts("columns other than the schema's")
     if not 1 <= footer.rows <= limits.max_rows:
         raise MalformedRollouts(f"{footer.rows} rows, not 1 to {limits.max_rows}")
-    most_values = footer.rows * max(limits.max_prompt_tokens, limits.max_output_tokens, 1)
+    most_values = footer.rows * max(limits.max_prompt_tokens, limits.max_output_tokens, limits.max_turns)
     uncompressed = 0
-    for name, column in zip(SCHEMA.names, footer.columns, strict=True):
+    for name, column in zip(limits.layout.schema.names, footer.columns, strict=True):
         cost = measure_chunk(data, column.start, column.length)
         if cost.values != column.values or cost.values > most_values:
             raise MalformedRollouts(f"column {name} holds {cost.values} values")
@@ -204,18 +198,18 @@ def _check_layout(footer: Footer, data: bytes, limits: RolloutLimits) -> None:
         raise MalformedRollouts(f"{uncompressed} bytes after decompression, more than {limits.max_uncompressed}")
 
 
-def _to_file(table: pa.Table, metadata: dict[str, str]) -> RolloutFile:
+def _to_file(table: pa.Table, metadata: dict[str, str], layout: Layout) -> RolloutFile:
     """The table as values. Raises `MalformedRollouts` where the file's own columns disagree with its metadata."""
     header: dict[str, Any] = {}
-    for name in _FILE_COLUMNS:
+    for name in FILE_COLUMNS:
         values = set(table.column(name).to_pylist())
         if len(values) != 1:
             raise MalformedRollouts(f"column {name} differs between rows")
         header[name] = values.pop()
-    columns = [_column_values(table.column(name)) for name in _ROW_COLUMNS]
+    columns = [_column_values(table.column(name)) for name in layout.rows]
     rows = tuple(RolloutRow(*values) for values in zip(*columns, strict=True))
     file = RolloutFile(rows=rows, **header)
-    if metadata != _file_metadata(file):
+    if metadata != _file_metadata(file, layout):
         raise MalformedRollouts("metadata disagrees with the columns or is of another schema version")
     return file
 
@@ -248,9 +242,20 @@ def _check_values(table: pa.Table, limits: RolloutLimits) -> None:
         raise MalformedRollouts("unknown finish reason")
     if max(len(proof) for proof in table.column("proof").to_pylist()) > limits.max_proof_bytes:
         raise MalformedRollouts("a proof is too long")
+    if limits.max_calls:
+        _check_turns(table, limits)
     logprobs = _lengths(table, "output_logprobs")
     if ((logprobs != _lengths(table, "output_tokens")) & (logprobs >= 0)).any():
         raise MalformedRollouts("log-probabilities and tokens differ in number")
+
+
+def _check_turns(table: pa.Table, limits: RolloutLimits) -> None:
+    """Every row's turns add up to its output, the policy's first and last, none of the policy's empty."""
+    for output, turns in zip(_lengths(table, "output_tokens"), table.column("turns").to_pylist(), strict=True):
+        if not len(turns) % 2 or len(turns) > limits.max_turns:
+            raise MalformedRollouts(f"{len(turns)} turns")
+        if min(turns) < 0 or min(turns[::2]) < 1 or sum(turns) != output:
+            raise MalformedRollouts("turns that do not add up to the output")
 
 
 def _numbers(table: pa.Table, name: str) -> np.ndarray[Any, np.dtype[Any]]:
