@@ -13,6 +13,7 @@ import structlog
 from dht.envelope import Envelope
 from dht.errors import Malformed, NodeError
 from roles import rules
+from roles.ahead import Ahead
 from roles.compute import ComputeThread
 from roles.inference.engine import Engine
 from roles.messages import Submission, Verdict, open_row
@@ -95,6 +96,7 @@ class Judging:
         self._node, self._records, self._signing, self._clock = node, records, signing, clock
         self._compute, self._audits = compute, audits
         self._verifier = Verifier(spec=spec, run=trusted.run, engine=engine, task=task, checks=checks)
+        self._ahead = Ahead(trusted=trusted, observer=observer, relays=relays, folder=folder)
         self._shelf = PolicyShelf(relays=relays, folder=folder, engine=engine, compute=compute, receipts=receipts)
         self._blobs = Fetches(relays)
         self._fetches: set[asyncio.Task[None]] = set()
@@ -138,7 +140,17 @@ class Judging:
         for item in self._due():
             item.busy = True
             group.create_task(self._judge(item))
-        await self._shelf.keep_only(self._policies_wanted())
+        await self._shelf.keep_only(self._policies_wanted() | {self._ahead.manifest})
+
+    async def look_ahead(self) -> None:
+        """Fetch checkpoints that relays tell of before they are committed, for ever."""
+        await self._ahead.run(self._newest_held)
+
+    def _newest_held(self) -> str:
+        """The newest committed checkpoint that is here: deltas lead on from it."""
+        commits = self._trusted.view.commits if self._trusted.view else {}
+        held = (commits[step].manifest for step in sorted(commits, reverse=True))
+        return next((manifest for manifest in held if self._shelf.has(manifest)), "")
 
     def stop(self) -> None:
         """Give up fetches under way."""

@@ -114,11 +114,12 @@ class Validator:
         try:
             async with asyncio.TaskGroup() as group:
                 await self._resume(group)
-                receipts = group.create_task(self._receipts.run())
+                beside = [group.create_task(self._receipts.run()), group.create_task(self.judging.look_ahead())]
                 group.create_task(self._tally_until(over))
                 group.create_task(self._strike_until(over))
                 await self._judge_until(over, group)
-                receipts.cancel()
+                for task in beside:
+                    task.cancel()
         finally:
             self._records.close()
 

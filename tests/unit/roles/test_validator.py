@@ -28,6 +28,7 @@ from tests.builders import (
     VALIDATORS,
     WALLETS,
     WORKERS,
+    MemoryOffer,
     MemoryRelays,
     World,
     make_registration,
@@ -446,3 +447,14 @@ async def test_run__sealed__the_others_silent__opened_after_a_short_time(tmp_pat
         await network.hand_in(made)
         (verdict,) = await verdicts_on(network, made.digest, count=1)
         assert (verdict.outcome, verdict.seen) == ("accept", ())
+
+
+async def test_run__next_checkpoint_is_here_before_its_commit(tmp_path: Path) -> None:
+    async with running(tmp_path, validators=(0,)) as network:
+        network.relays.checkpoints[manifest_of(1)] = POLICY
+        network.relays.offers.put_nowait(MemoryOffer(manifest_of(1), 1))
+        folder = tmp_path / "0" / "checkpoints" / manifest_of(1)
+        await network.until(folder.is_dir)
+        turns = network.chain.head  # its loop prunes what it does not want, again and again
+        await network.until(lambda: network.chain.head.number > turns.number + 3)
+        assert folder.is_dir() and network.trusted.committed(1) is None
