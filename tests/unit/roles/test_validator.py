@@ -457,4 +457,5 @@ async def test_run__next_checkpoint_is_here_before_its_commit(tmp_path: Path) ->
         await network.until(folder.is_dir)
         turns = network.chain.head  # its loop prunes what it does not want, again and again
         await network.until(lambda: network.chain.head.number > turns.number + 3)
-        assert folder.is_dir() and network.trusted.committed(1) is None
+        assert folder.is_dir()
+        assert network.trusted.committed(1) is None
