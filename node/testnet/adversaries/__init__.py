@@ -1,0 +1,1 @@
+"""Workers that cheat, one way each: for testnets (`--adversary`), benchmarks and tests. No honest role imports this."""
