@@ -51,6 +51,7 @@ class Reason(IntEnum):
     WRONG_PROBLEM = 302
     WRONG_PROMPT = 303
     WRONG_SEED = 304
+    WRONG_TURNS = 305
     # 4xx: reward
     WRONG_REWARD = 401
     SCORING_TIMEOUT = 402
@@ -99,6 +100,7 @@ SENTENCES: dict[Reason, str] = {
     Reason.WRONG_PROBLEM: "a prompt is not the assigned one",
     Reason.WRONG_PROMPT: "the prompt's tokens are not the problem's",
     Reason.WRONG_SEED: "a sampling seed is not the assigned one",
+    Reason.WRONG_TURNS: "a call, or a tool's answer to it, is not what it must be",
     Reason.WRONG_REWARD: "a reward is not what the scorer gives",
     Reason.SCORING_TIMEOUT: "scoring took too long",
     Reason.BAD_TERMINATION: "a completion ends neither at EOS nor at the maximum length",

@@ -6,12 +6,14 @@ Knows tokens, rewards and shapes; knows nothing of models, peers or files.
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from roles.rl.advantages import compute_advantages
+from roles.turns.spans import Turns, own_count, own_spans
 
 PAD = 0  # a padding position is masked everywhere, so any valid token id does
 
@@ -20,7 +22,8 @@ PAD = 0  # a padding position is masked everywhere, so any valid token id does
 class TrainingGroup:
     """All completions of one prompt by one worker. Raises ValueError when the parts do not fit together.
 
-    A completion holds every generated token, the end-of-sequence token included where it was sampled.
+    A completion holds every generated token, the end-of-sequence token included where it was sampled. `turns` says of each
+    completion which of its tokens a tool put there (`roles.turns.spans`), and is empty in a run without one.
     """
 
     prompt: tuple[int, ...]
@@ -28,6 +31,7 @@ class TrainingGroup:
     rewards: tuple[float, ...]
     policy_step: int  # the checkpoint that generated it
     submission: str  # digest of the submission it came in
+    turns: tuple[Turns, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse a group that could not have been generated."""
@@ -35,6 +39,16 @@ class TrainingGroup:
             raise ValueError("a group needs a prompt and completions of at least one token")
         if len(self.completions) != len(self.rewards):
             raise ValueError(f"{len(self.completions)} completions but {len(self.rewards)} rewards")
+        if self.turns and list(map(sum, self.turns)) != list(map(len, self.completions)):
+            raise ValueError("turns that do not add up to their completions")
+
+    @property
+    def learned(self) -> int:
+        """Tokens that the policy said itself."""
+        return sum(
+            own_count(turns, len(completion))
+            for completion, turns in zip_longest(self.completions, self.turns, fillvalue=())
+        )
 
 
 class Row(NamedTuple):
@@ -43,6 +57,12 @@ class Row(NamedTuple):
     prompt: tuple[int, ...]
     completion: tuple[int, ...]
     advantage: float
+    turns: Turns = ()
+
+    @property
+    def learned(self) -> int:
+        """Tokens that the loss is over."""
+        return own_count(self.turns, len(self.completion))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +76,7 @@ class MicroBatch:
     attention_mask: Tensor  # (B, T) int64, 1 for a real token
     position_ids: Tensor  # (B, T) int64, counted from the first real token
     targets: Tensor  # (B, C) int64, the completion, padded on the left
-    mask: Tensor  # (B, C) float32, 1.0 for a completion token
+    mask: Tensor  # (B, C) float32, 1.0 for a completion token that the policy said
     advantages: Tensor  # (B,) float32
 
 
@@ -76,10 +96,15 @@ def is_usable(group: TrainingGroup) -> bool:
 def select_rows(groups: Sequence[TrainingGroup]) -> list[Row]:
     """Return the completions that teach something: groups whose rewards all agree are dropped (online filter)."""
     return [
-        Row(group.prompt, completion, advantage)
+        Row(group.prompt, completion, advantage, turns)
         for group in groups
         if is_usable(group)
-        for completion, advantage in zip(group.completions, compute_advantages(group.rewards), strict=True)
+        for completion, advantage, turns in zip(
+            group.completions,
+            compute_advantages(group.rewards),
+            group.turns or ((),) * len(group.completions),
+            strict=True,
+        )
     ]
 
 
@@ -107,7 +132,10 @@ def pad_rows(rows: Sequence[Row], device: torch.device | str = "cpu") -> MicroBa
         [[PAD] * (width - n) + [*row.prompt, *row.completion] for row, n in zip(rows, lengths, strict=True)]
     )
     attention_mask = torch.tensor([[0] * (width - n) + [1] * n for n in lengths])
-    mask = torch.tensor([[0.0] * (longest - len(r.completion)) + [1.0] * len(r.completion) for r in rows])
+    mask = torch.zeros(len(rows), longest)
+    for number, row in enumerate(rows):
+        for start, end in own_spans(row.turns, len(row.completion)):
+            mask[number, longest - len(row.completion) + start : longest - len(row.completion) + end] = 1.0
     return MicroBatch(
         input_ids=input_ids.to(device),
         attention_mask=attention_mask.to(device),
@@ -119,10 +147,10 @@ def pad_rows(rows: Sequence[Row], device: torch.device | str = "cpu") -> MicroBa
 
 
 def count_tokens(rows: Sequence[Row]) -> int:
-    """Count the completion tokens: the normaliser of the loss."""
-    return sum(len(row.completion) for row in rows)
+    """Count the completion tokens that the policy said: the normaliser of the loss."""
+    return sum(row.learned for row in rows)
 
 
 def count_all_tokens(groups: Sequence[TrainingGroup]) -> int:
     """Count the completion tokens of whole groups, whether they teach something or not."""
-    return sum(len(completion) for group in groups for completion in group.completions)
+    return sum(group.learned for group in groups)

@@ -197,6 +197,7 @@ def _batch_to_plain(batch: ClosedBatch) -> dict[str, object]:
                 "prompt": group.training.prompt,
                 "completions": group.training.completions,
                 "rewards": group.training.rewards,
+                "turns": group.training.turns,
             }
             for group in batch.groups
         ],
@@ -223,5 +224,6 @@ def _group_from_plain(plain: dict[str, object]) -> PooledGroup:
         rewards=tuple(plain["rewards"]),  # type: ignore[arg-type]
         policy_step=plain["policy_step"],  # type: ignore[arg-type]
         submission=str(plain["submission"]),
+        turns=tuple(tuple(row) for row in plain.get("turns", ())),  # type: ignore[attr-defined]
     )
     return PooledGroup(training.submission, int(str(plain["number"])), training)

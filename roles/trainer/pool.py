@@ -17,9 +17,9 @@ from roles.assignment import policy_window
 from roles.observer import Observer
 from roles.ports import Relays
 from roles.rl.batch import TrainingGroup, is_usable
-from roles.rollouts.schema import RolloutFile, RolloutLimits, RolloutRow, read_rollouts
+from roles.rollouts.limits import rollout_limits
+from roles.rollouts.schema import RolloutFile, RolloutRow, read_rollouts
 from roles.spec import RunSpec
-from roles.toploc.proof import proof_bytes
 from roles.trainer.closing import PooledGroup
 from roles.trusted import AdmittedSubmission, TrustedState
 
@@ -40,19 +40,6 @@ class _Entry:
     is_fetching: bool = False
     is_done: bool = False
     due: float = field(default=0.0)
-
-
-def rollout_limits(spec: RunSpec, vocabulary: int) -> RolloutLimits:
-    """What a rollout file of this run may hold."""
-    sampling, checks = spec.sampling, spec.checks
-    return RolloutLimits(
-        max_bytes=checks.max_blob,
-        max_rows=sampling.groups_per_submission * sampling.group_size,
-        max_prompt_tokens=sampling.max_prompt_tokens,
-        max_output_tokens=sampling.max_tokens,
-        vocabulary=vocabulary,
-        max_proof_bytes=proof_bytes(sampling.max_tokens, topk=checks.topk, chunk=checks.chunk),
-    )
 
 
 def split_groups(file: RolloutFile, item: AdmittedSubmission, spec: RunSpec) -> tuple[PooledGroup, ...]:
@@ -77,6 +64,7 @@ def _pooled(number: int, rows: tuple[RolloutRow, ...], item: AdmittedSubmission)
         rewards=tuple(row.reward for row in rows),
         policy_step=item.submission.policy_step,
         submission=item.digest,
+        turns=tuple(row.turns for row in rows) if rows[0].turns else (),
     )
     return PooledGroup(item.digest, number, training)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from roles.inference.engine import Completion, Engine, Finish, Request, SamplingSettings
-from roles.turns.spans import Turns, turn_seed
+from roles.turns.spans import Turns, own_spans, tool_spans, turn_seed
 from roles.turns.tool import MAX_ANSWER, Tool, ToolUse
 
 Decode = Callable[[Sequence[int]], str]
@@ -61,6 +61,29 @@ def answer_tokens(engine: Engine, use: ToolUse, call: str) -> tuple[int, ...]:
     """The tool's answer as tokens: bounded, and never one that ends the completion."""
     tokens = engine.encode(use.tool.answer(call)[:MAX_ANSWER], is_said=False)
     return tuple(token for token in tokens if token != engine.eos)[: use.max_tokens]
+
+
+def find_turn_fault(output: Sequence[int], turns: Turns, *, engine: Engine, use: ToolUse, limit: int) -> str | None:
+    """Why a completion cannot have come about in these turns, or None. `limit`: most tokens of the policy's."""
+    own, answers = list(own_spans(turns, len(output))), list(tool_spans(turns, len(output)))
+    if len(answers) > use.max_calls:
+        return "more calls than the run allows"
+    said = 0
+    for number, (start, end) in enumerate(own):
+        said += end - start
+        found = find_call(engine.decode, output[start:end], use.tool) if number < use.max_calls else None
+        is_last = number == len(own) - 1
+        if found is None:
+            if not is_last:
+                return "a tool's answer to no call"
+        elif found[0] != end - start:
+            return "a call that the policy went on after"
+        elif is_last:
+            if said < limit:
+                return "a call without its answer"
+        elif tuple(output[slice(*answers[number])]) != answer_tokens(engine, use, found[1]):
+            return "not what the tool answers"
+    return None
 
 
 def _call_in(text: str, tool: Tool) -> str | None:

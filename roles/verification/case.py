@@ -6,22 +6,26 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
+import torch
 
 from roles.assignment import assigned_groups
 from roles.inference.engine import Engine, Prefill
 from roles.inference.sampling import SamplingSettings
 from roles.messages import Statistics, Submission
 from roles.rollouts.errors import MalformedRollouts
-from roles.rollouts.schema import RolloutFile, RolloutLimits
+from roles.rollouts.limits import rollout_limits
+from roles.rollouts.schema import RolloutFile, RolloutLimits, RolloutRow
 from roles.rules import Reason, Reject
 from roles.spec import RunSpec
 from roles.tasks import Task
 from roles.tasks.asking import Asking
-from roles.toploc.proof import proof_bytes
 from roles.toploc.sampling_check import Margins, margins
 from roles.toploc.verify import ProofStatistics
+from roles.turns.spans import own_spans, own_tokens, turn_seed
+from roles.turns.tool import ToolUse
 from roles.verification.duplicates import DuplicateIndex, Place, sequence_digest
 
 Reader = Callable[[bytes, RolloutLimits], RolloutFile]
@@ -48,6 +52,7 @@ class Means:
     task: Task
     duplicates: DuplicateIndex
     read: Reader
+    use: ToolUse | None = None
     monotonic: Callable[[], float] = time.monotonic
 
     @property
@@ -67,15 +72,7 @@ class Means:
 
     def limits(self) -> RolloutLimits:
         """Bounds of an honest file."""
-        sampling, checks = self.spec.sampling, self.spec.checks
-        return RolloutLimits(
-            max_bytes=checks.max_blob,
-            max_rows=sampling.groups_per_submission * sampling.group_size,
-            max_prompt_tokens=sampling.max_prompt_tokens,
-            max_output_tokens=sampling.max_tokens,
-            vocabulary=self.engine.vocabulary,
-            max_proof_bytes=proof_bytes(sampling.max_tokens, topk=checks.topk, chunk=checks.chunk),
-        )
+        return rollout_limits(self.spec, self.engine.vocabulary)
 
 
 class Case:
@@ -120,22 +117,27 @@ class Case:
         return tuple(Expected(item.group, item.problem, seed, item.target) for item in groups for seed in item.seeds)
 
     @cached_property
+    def own(self) -> list[tuple[int, ...]]:
+        """For every row, the tokens that the policy said: all but a tool's."""
+        return [own_tokens(row.output, row.turns) for row in self.file.rows]
+
+    @cached_property
     def prefill(self) -> list[Prefill]:
-        """The validator's own states and logits for every row, from one packed pass. By then the prompts are checked."""
-        return self.means.engine.prefill([(row.prompt, row.output) for row in self.file.rows])
+        """The validator's own states and logits of the policy's tokens in every row, from one packed pass. By then the prompts
+        and what a tool said are checked."""
+        rows = self.file.rows
+        whole = self.means.engine.prefill([(row.prompt, row.output) for row in rows])
+        return [_own_prefill(item, row) for item, row in zip(whole, rows, strict=True)]
 
     @cached_property
     def logits(self) -> list[np.ndarray[tuple[int, ...], np.dtype[np.float32]]]:
-        """Float32 `[T, vocabulary]` for every row."""
+        """Float32 `[T, vocabulary]` for every row; T counts the policy's tokens."""
         return [item.logits.numpy() for item in self.prefill]
 
     @cached_property
     def margins(self) -> list[Margins]:
-        """For every row and token, by how much it misses being the seeded choice."""
-        return [
-            margins(logits, row.output, row.seed, self.settings)
-            for logits, row in zip(self.logits, self.file.rows, strict=True)
-        ]
+        """For every row and token of the policy's, by how much it misses being the seeded choice."""
+        return [_margins(logits, row, self.settings) for logits, row in zip(self.logits, self.file.rows, strict=True)]
 
     @cached_property
     def sequences(self) -> tuple[str, ...]:
@@ -157,6 +159,26 @@ class Case:
             margin_mean=thousandths(max(means, default=0.0)),
             tokens_exact=thousandths(float((joined <= 0).mean())) if parts else 0,
         )
+
+
+def _own_prefill(whole: Prefill, row: RolloutRow) -> Prefill:
+    if len(row.turns) < 2:
+        return whole
+    spans = list(own_spans(row.turns, len(row.output)))
+    return Prefill(
+        states=torch.cat([whole.states[start:end] for start, end in spans]),
+        logits=torch.cat([whole.logits[start:end] for start, end in spans]),
+    )
+
+
+def _margins(logits: np.ndarray[Any, np.dtype[np.float32]], row: RolloutRow, settings: SamplingSettings) -> Margins:
+    """Each turn was sampled with a seed of its own, from position 0."""
+    parts, done = [], 0
+    for turn, (start, end) in enumerate(own_spans(row.turns, len(row.output))):
+        said = logits[done : done + end - start]
+        parts.append(margins(said, row.output[start:end], turn_seed(row.seed, turn), settings))
+        done += end - start
+    return np.concatenate(parts)
 
 
 def thousandths(value: float) -> int:

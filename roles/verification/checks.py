@@ -26,6 +26,7 @@ from roles.toploc.sampling_check import (
     summarise_margins,
 )
 from roles.toploc.verify import Judgement, ProofThresholds, judge, verify_proofs, worst
+from roles.turns.speaking import find_turn_fault
 from roles.verification.case import Case
 
 SCORING_SECONDS = 10.0
@@ -69,8 +70,8 @@ def check_bounds(case: Case) -> None:
 
 
 def check_units(case: Case) -> None:
-    """The signed count of tokens is the file's."""
-    if sum(len(row.output) for row in case.file.rows) != case.submission.tokens:
+    """The signed count of tokens is the file's: those that the policy said."""
+    if sum(map(len, case.own)) != case.submission.tokens:
         raise Reject(Reason.WRONG_UNITS)
 
 
@@ -107,12 +108,26 @@ def check_seeds(case: Case) -> None:
             raise Reject(Reason.WRONG_SEED, f"row {number}")
 
 
+def check_turns(case: Case) -> None:
+    """Every turn of the policy ends where its first call does, or with the completion; what stands between turns is what the
+    tool answers. So neither can be passed off as the other."""
+    use = case.means.use
+    if use is None:
+        return
+    for number, row in enumerate(case.file.rows):
+        fault = find_turn_fault(
+            row.output, row.turns, engine=case.means.engine, use=use, limit=case.settings.max_tokens
+        )
+        if fault:
+            raise Reject(Reason.WRONG_TURNS, f"row {number}: {fault}")
+
+
 def check_rewards(case: Case) -> None:
     """Every reward is what the scorer gives. Soft when scoring takes too long, or when the task says that machines differ."""
     task, monotonic = case.means.task, case.means.monotonic
     deadline = monotonic() + SCORING_SECONDS
     for number, row in enumerate(case.file.rows):
-        reward = _score(case, row)
+        reward = _score(case, row, len(case.own[number]))
         if monotonic() > deadline:
             raise SoftReject(Reason.SCORING_TIMEOUT)
         if reward is not None and row.reward != reward:
@@ -120,11 +135,11 @@ def check_rewards(case: Case) -> None:
             raise refusal(Reason.WRONG_REWARD, f"row {number}: {row.reward} for {reward}")
 
 
-def _score(case: Case, row: RolloutRow) -> float | None:
+def _score(case: Case, row: RolloutRow, length: int) -> float | None:
     """None where nobody can tell and nothing is claimed."""
     try:
         text = case.means.engine.decode(row.output)
-        reward = case.means.asking.reward(row.problem_id, row.target_length, text, length=len(row.output))
+        reward = case.means.asking.reward(row.problem_id, row.target_length, text, length=length)
         return float(np.float32(reward))
     except Undecided as error:
         if row.reward == 0.0:
@@ -136,7 +151,7 @@ def check_termination(case: Case) -> None:
     """Every completion ends at its first end token or at the maximum length, and says so."""
     eos, longest = case.means.engine.eos, case.settings.max_tokens
     for number, row in enumerate(case.file.rows):
-        fault = find_termination_fault(row.output, row.finish, eos=eos, max_tokens=longest)
+        fault = find_termination_fault(case.own[number], row.finish, eos=eos, max_tokens=longest)
         if fault:
             raise Reject(Reason.BAD_TERMINATION, f"row {number}: {fault}")
 
@@ -184,7 +199,7 @@ def check_endings(case: Case) -> None:
 def check_humps(case: Case) -> None:
     """The chosen tokens' probabilities have one hump: two mean that another model decoded and this one prefilled."""
     logits = np.concatenate(case.logits)
-    tokens = [token for row in case.file.rows for token in row.output]
+    tokens = [token for said in case.own for token in said]
     if is_two_humped(logits, tokens, case.settings):
         raise SoftReject(Reason.TWO_HUMPED)
 
@@ -198,12 +213,12 @@ def check_duplicates(case: Case) -> None:
     if case.settings.temperature == 0.0:  # greedy completions of one prompt are all alike
         return
     seen: set[str] = set()
-    for number, (sequence, row) in enumerate(zip(case.sequences, case.file.rows, strict=True)):
+    for number, sequence in enumerate(case.sequences):
         owner = case.means.duplicates.owner(sequence)
         taken = sequence in seen or owner not in (None, case.place)
         seen.add(sequence)
         if taken and _is_improbable(case, number) and not (case.margins[number] <= 0).all():
-            raise SoftReject(Reason.DUPLICATE, f"row {number} of {len(row.output)} tokens")
+            raise SoftReject(Reason.DUPLICATE, f"row {number} of {len(case.own[number])} tokens")
 
 
 CHECKS: tuple[Check, ...] = (
@@ -215,6 +230,7 @@ CHECKS: tuple[Check, ...] = (
     Check("problems", check_problems),
     Check("prompts", check_prompts),
     Check("seeds", check_seeds),
+    Check("turns", check_turns),
     Check("rewards", check_rewards),
     Check("termination", check_termination),
     Check("proofs", check_proofs, audit=True),
@@ -227,7 +243,7 @@ CHECKS: tuple[Check, ...] = (
 
 def _is_improbable(case: Case, number: int) -> bool:
     """Whether the row's probability under the policy is below 2^-duplicate_bits."""
-    logprobs = token_logprobs(case.logits[number], case.file.rows[number].output, case.settings.temperature)
+    logprobs = token_logprobs(case.logits[number], case.own[number], case.settings.temperature)
     return float(logprobs.sum()) < -case.means.spec.checks.duplicate_bits * math.log(2)
 
 

@@ -12,6 +12,7 @@ from roles.rollouts.schema import read_rollouts
 from roles.rules import Reason, Reject, SoftReject
 from roles.spec import RunSpec
 from roles.tasks import Task
+from roles.turns.tool import load_tool_use
 from roles.verification.case import Case, Means, Reader
 from roles.verification.checks import CHECKS, Check
 from roles.verification.duplicates import DuplicateIndex
@@ -32,7 +33,8 @@ class Finding:
 
 
 class Verifier:
-    """The checks of one run over one engine, which holds the submission's policy when `judge` is called."""
+    """The checks of one run over one engine, which holds the submission's policy when `judge` is called. Raises TaskError at
+    once where the run's tool is not here."""
 
     def __init__(
         self,
@@ -47,7 +49,15 @@ class Verifier:
     ) -> None:
         self.duplicates = duplicates or DuplicateIndex()
         self._checks = tuple(checks)
-        self._means = Means(spec=spec, run=run, engine=engine, task=task, duplicates=self.duplicates, read=read)
+        self._means = Means(
+            spec=spec,
+            run=run,
+            engine=engine,
+            task=task,
+            duplicates=self.duplicates,
+            read=read,
+            use=load_tool_use(spec.tool),
+        )
 
     def judge(self, submission: Submission, *, seed: str, data: bytes, audit: bool = True) -> Finding:
         """Judge a submission that passed the gate, by its assignment seed and its blob (whose digest holds). The first

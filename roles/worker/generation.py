@@ -5,20 +5,22 @@ Called in the compute thread only. Everything sampled follows from the ticket's 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from dht.encoding import encode, sha256
 from dht.envelope import body_digest
 from roles.assignment import GroupAssignment, assigned_groups
-from roles.inference.engine import Completion, Engine, Request, SamplingSettings
+from roles.inference.engine import Engine, Request, SamplingSettings
 from roles.messages import Submission
 from roles.rollouts.schema import RolloutFile, RolloutRow, write_rollouts
 from roles.spec import RunSpec
 from roles.tasks.asking import Asking
 from roles.tasks.task import Task, Undecided
 from roles.toploc.proof import build_proofs
+from roles.turns.spans import own_count
+from roles.turns.speaking import Spoken, speak
+from roles.turns.tool import load_tool_use
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +69,12 @@ def sampling_settings(spec: RunSpec) -> SamplingSettings:
 
 
 class Generator:
-    """Makes submissions of one node with one engine."""
+    """Makes submissions of one node with one engine. Raises TaskError at once where the run's tool is not here."""
 
     def __init__(self, spec: RunSpec, *, node: str, engine: Engine, task: Task) -> None:
         self._spec, self._run, self._node = spec, spec.run_id, node
         self._engine, self._asking = engine, Asking(task, spec.length)
-        self._settings = sampling_settings(spec)
+        self._settings, self._use = sampling_settings(spec), load_tool_use(spec.tool)
         self.loaded: HeldPolicy | None = None
 
     def load(self, policy: HeldPolicy) -> None:
@@ -90,7 +92,7 @@ class Generator:
         requests = [
             Request(prompt, seed) for prompt, group in zip(prompts, groups, strict=True) for seed in group.seeds
         ]
-        completions = self._engine.generate(requests, self._settings)
+        completions = speak(self._engine, requests, self._settings, self._use)
         return self._pack(ticket, policy, self._rows(groups, requests, completions))
 
     def _assigned(self, ticket: Ticket) -> tuple[GroupAssignment, ...]:
@@ -104,7 +106,7 @@ class Generator:
         )
 
     def _rows(
-        self, groups: tuple[GroupAssignment, ...], requests: list[Request], completions: list[Completion]
+        self, groups: tuple[GroupAssignment, ...], requests: list[Request], completions: list[Spoken]
     ) -> tuple[RolloutRow, ...]:
         checks = self._spec.checks
         proofs = build_proofs([item.states for item in completions], topk=checks.topk, chunk=checks.chunk)
@@ -115,21 +117,23 @@ class Generator:
                 problem_id=group.problem,
                 prompt=request.prompt,
                 output=completion.tokens,
-                reward=self._reward(group, completion.tokens),
+                reward=self._reward(group, completion),
                 target_length=group.target,
                 seed=request.seed,
                 temperature=self._settings.temperature,
                 finish=completion.finish,
                 proof=proof,
                 output_logprobs=completion.logprobs,
+                turns=completion.turns,
             )
             for group, request, completion, proof in zip(owners, requests, completions, proofs, strict=True)
         )
 
-    def _reward(self, group: GroupAssignment, tokens: Sequence[int]) -> float:
+    def _reward(self, group: GroupAssignment, said: Spoken) -> float:
         """A score that nobody can find out in time earns nothing, and costs nobody else anything."""
+        length = own_count(said.turns, len(said.tokens))
         try:
-            return self._asking.reward(group.problem, group.target, self._engine.decode(tokens), length=len(tokens))
+            return self._asking.reward(group.problem, group.target, self._engine.decode(said.tokens), length=length)
         except Undecided:
             return 0.0
 
@@ -156,7 +160,7 @@ class Generator:
             size=len(blob),
             groups=self._spec.sampling.groups_per_submission,
             completions=len(rows),
-            tokens=sum(len(row.output) for row in rows),
+            tokens=sum(own_count(row.turns, len(row.output)) for row in rows),
         )
         reward = sum(row.reward for row in rows) / len(rows)
         return Made(submission, submission_digest(submission), blob, reward)

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from dht.errors import Malformed
+from roles.rollouts.limits import rollout_limits
 from roles.rollouts.schema import RolloutFile
-from roles.trainer.pool import rollout_limits, split_groups
+from roles.trainer.pool import split_groups
 from roles.trusted import AdmittedSubmission
 from tests.builders import WORKERS, World, make_rollouts, make_world, open_rollouts
 

@@ -50,7 +50,7 @@ def test_default_policy__about_a_third_of_its_answers_are_right() -> None:
 
 def test_score_tokens__are_log_softmax_at_the_temperature() -> None:
     model = load_policy(POLICY)
-    prompt, completion, _ = ROWS[0]
+    prompt, completion = ROWS[0].prompt, ROWS[0].completion
     scores = score_tokens(model, pad_rows(ROWS[:1]), temperature=0.5, entropy_gradient=False)
     logits = model(input_ids=torch.tensor([[*prompt, *completion]])).logits[0, len(prompt) - 1 : -1] / 0.5
     distribution = torch.log_softmax(logits, -1)
