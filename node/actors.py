@@ -23,7 +23,9 @@ from node.join import is_web_address
 from node.relay_book import RelayBook
 from node.run_creation import default_model, model_files
 from roles.announce import Voice
+from roles.boards import UnionDirectory
 from roles.compute import ComputeThread
+from roles.messages import DHT_KINDS, ROW_RULES
 from roles.observer import Observer
 from roles.shardcast.client import RelayClient
 from roles.spec import RunSpec
@@ -32,6 +34,8 @@ from roles.trusted import TrustedState
 if TYPE_CHECKING:
     from roles.relay import Certificate
 
+LIMITS = {kind: ROW_RULES[kind].max_bytes for kind in DHT_KINDS}
+LIFETIMES = {kind: ROW_RULES[kind].lifetime for kind in DHT_KINDS}
 EVERY_INTERFACE = ("0.0.0.0", "::")  # noqa: S104 - compared with, never bound to
 
 
@@ -49,6 +53,7 @@ class Parts:
     spec: RunSpec
     key: NodeKey
     directory: HivemindDirectory
+    rows: UnionDirectory
     ledger: LedgerClient
     trusted: TrustedState
     observer: Observer
@@ -128,9 +133,9 @@ async def build_trainer(parts: Parts) -> Actor:
 
 def build_relay(parts: Parts) -> Any:
     """A relay; it pays for others' registrations when asked to and able."""
-    from roles.relay import Relay, RelaySettings
+    from roles.relay import Board, Relay, RelaySettings
 
-    config = parts.config
+    config, trusted = parts.config, parts.trusted
     return Relay(
         parts.key,
         root=parts.state,
@@ -139,11 +144,19 @@ def build_relay(parts: Parts) -> Any:
         is_member=parts.trusted.is_member,
         relays=parts.book,
         http=parts.http,
-        read=parts.directory.read,
+        read=parts.rows.read,
         sponsor=sponsor_with(parts.ledger) if config.sponsor else None,
         spec=encode(parts.spec),
         data_sets=held_files(parts.spec, config.home),
         term_rule=parts.trusted.check_checkpoint,
+        board=Board(
+            run=parts.spec.run_id,
+            limits=LIMITS,
+            lifetimes=LIFETIMES,
+            clock=unix_ms,
+            membership=trusted.may_be_stored,
+            settled=lambda row: trusted.view is None or trusted.is_member(row.signer),
+        ),
         settings=RelaySettings(
             max_disk=config.max_disk,
             max_blob=parts.spec.checks.max_blob,

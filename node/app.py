@@ -24,6 +24,8 @@ from dht.records import Publisher, unix_ms
 from ledger.errors import LedgerError
 from node import __version__
 from node.actors import (
+    LIFETIMES,
+    LIMITS,
     Actor,
     Parts,
     build_relay,
@@ -55,8 +57,9 @@ from node.status.server import status_server
 from node.status.story import OF_ONE_NODE, Story
 from node.twin import check_twin, new_boot
 from roles.announce import Voice
+from roles.boards import UnionDirectory
 from roles.compute import ComputeThread
-from roles.messages import DHT_KINDS, ROW_RULES, NodeRecord, nodes_key
+from roles.messages import NodeRecord, nodes_key
 from roles.observer import Observer
 from roles.requirements import describe_hardware
 from roles.shardcast.client import RelayClient
@@ -66,8 +69,6 @@ from roles.trusted import TrustedState
 
 log = structlog.get_logger()
 
-LIMITS = {kind: ROW_RULES[kind].max_bytes for kind in DHT_KINDS}
-LIFETIMES = {kind: ROW_RULES[kind].lifetime for kind in DHT_KINDS}
 PEERS_LISTED = 64
 Build = Callable[[Parts], Awaitable[Actor]]
 
@@ -131,15 +132,26 @@ class Node:
         stack.push_async_callback(ledger.close)
         trusted = TrustedState(spec, spec.run_id)
         book.is_member = trusted.is_member
+        rows = UnionDirectory(
+            directory,
+            relays=book,
+            http=http,
+            run=spec.run_id,
+            limits=LIMITS,
+            lifetimes=LIFETIMES,
+            membership=self._is_admitted,
+            settled=self._is_settled,
+        )
+        book.read_from(rows)
         observer = Observer(
             spec=spec,
             trusted=trusted,
-            directory=directory,
+            directory=rows,
             ledger=ledger,
             interval=OBSERVER_SECONDS,
             watch_rollouts=config.role != "relay",
         )
-        publisher = Publisher(key, directory, run=spec.run_id, state=config.home / "sequence.json")
+        publisher = Publisher(key, rows, run=spec.run_id, state=config.home / "sequence.json")
         directory.on_rebuilt(publisher.publish_all_again)
         compute = ComputeThread()
         stack.callback(compute.close)
@@ -148,6 +160,7 @@ class Node:
             spec=spec,
             key=key,
             directory=directory,
+            rows=rows,
             ledger=ledger,
             trusted=trusted,
             observer=observer,
@@ -208,6 +221,7 @@ class Node:
                 group.create_task(work)
                 for work in (
                     self._lag.run(),
+                    parts.rows.run(),
                     parts.publisher.run(),
                     parts.observer.run(),
                     parts.book.run(),
@@ -268,7 +282,7 @@ class Node:
     async def _look_for_twin(self, parts: Parts, first: int) -> None:
         key = nodes_key(parts.spec.run_id, parts.config.role)
         with contextlib.suppress(TransportError):
-            rows = (await parts.directory.read([key])).get(key, [])
+            rows = (await parts.rows.read([key])).get(key, [])
             check_twin(rows, spec=parts.spec, own=self._record(parts, http=""), since=first)
 
     async def _say_offline(self, parts: Parts) -> None:

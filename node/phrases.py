@@ -16,6 +16,8 @@ PHRASES: Mapping[str, str] = {
     "archive.lost": "blob {blob} is with no relay any more: it cannot be archived",
     "batch.closed": "step {step}: batch complete, mean reward {reward}",
     "blob.unsent": "step {step}: rollouts not uploaded yet: {why}",
+    "boards.relied_on": "the DHT is silent, relays' boards carry the rows: {why}",
+    "boards.spared": "the DHT answers again",
     "checkpoint.arriving": "checkpoint {step}: {received} of {total} bytes are here, {seconds_left} s to go",
     "checkpoint.committed": "checkpoint {step} is committed on the ledger",
     "checkpoint.copied": "checkpoint {step} is on {relays} relays",

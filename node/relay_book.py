@@ -56,6 +56,10 @@ class RelayBook:
         free = [replace(info, is_free=True) for node, info in known.items() if node not in costly]
         return [*costly.values(), *free[:MAX_FREE]]
 
+    def read_from(self, directory: Directory) -> None:
+        """Look here from now on: once relays are known, their boards carry the rows too."""
+        self._directory = directory
+
     async def run(self) -> None:
         """Stay current."""
         while True:

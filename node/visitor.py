@@ -15,7 +15,7 @@ from dht.directory import HivemindDirectory
 from dht.errors import TransportError
 from dht.identity import NodeKey
 from ledger.client import LedgerClient
-from node.app import LIFETIMES, LIMITS
+from node.actors import LIFETIMES, LIMITS
 from node.config import NodeConfig
 from node.errors import ConfigError
 from node.join import JoinString

@@ -21,6 +21,7 @@ from dht.errors import NodeError, PeerError, TransportError
 from dht.identity import NodeId, NodeKey
 from roles.messages import CheckpointRow, checkpoints_key, open_row
 from roles.relay.app import RelayRoutes
+from roles.relay.boards import Board
 from roles.relay.desk import Desk
 from roles.relay.fence import Fence, FencedLeader, TermRule, no_terms
 from roles.relay.limits import AddressRate, GrantBook, Members, Quota
@@ -64,7 +65,7 @@ class Relay:
 
     `relays` gives the other relays known now, `is_member` who may upload, `sponsor` pays registrations (None: does
     not), `spec` is served as `/spec`, `data_sets` by digest, `read` reads checkpoint rows, `term_rule` says whose
-    checkpoints may be spread.
+    checkpoints may be spread, `board` takes signed rows (None: it has none).
     """
 
     def __init__(
@@ -85,8 +86,9 @@ class Relay:
         clock: Callable[[], int] = unix_ms,
         free_space: Callable[[Path], int] | None = None,
         term_rule: TermRule = no_terms,
+        board: Board | None = None,
     ) -> None:
-        self._fence = Fence(term_rule)
+        self._fence, self._board = Fence(term_rule), board
         self.settings = settings = settings or RelaySettings()
         self.node, self.run_id = key.node, run
         self.counters = Counters()
@@ -144,6 +146,7 @@ class Relay:
             counters=self.counters,
             noticed=self._notice,
             started=time.monotonic(),
+            board=self._board,
         )
 
     def _make_link(
@@ -260,7 +263,7 @@ class Relay:
     def _is_due(self, kept: KeptCheckpoint) -> bool:
         if kept.digest in self._pulling or not self._has_rested(kept.digest) or not self.shelf.missing(kept):
             return False
-        if self._rebuilder.way_to(kept) is not None:
+        if self._rebuilder.way_to(kept):
             return True
         return self._link is not None and not self._rebuilder.may_come(kept, self._pulling)
 
@@ -278,12 +281,12 @@ class Relay:
             self._news.set()
 
     async def _rebuild(self, kept: KeptCheckpoint) -> bool:
-        """Whether a delta gave the checkpoint."""
-        delta = self._rebuilder.way_to(kept)
-        if delta is None:
+        """Whether deltas gave the checkpoint."""
+        chain = self._rebuilder.way_to(kept)
+        if not chain:
             return False
-        await self._until_quiet(lambda: not self.shelf.missing(delta))
-        return await self._rebuilder.rebuild(kept, delta, self._hints.get(kept.digest, ()))
+        await self._until_quiet(lambda: not any(map(self.shelf.missing, chain)))
+        return await self._rebuilder.rebuild(kept, chain, self._hints.get(kept.digest, ()))
 
     async def _pull_shards(self, kept: KeptCheckpoint) -> None:
         if self._link is None:

@@ -13,6 +13,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dht.errors import Malformed, PeerError
+from roles.boards.wire import MAX_POST, MAX_POSTED, MAX_QUESTION, pack_batch, parse_question, unframe
+from roles.relay.boards import Board
 from roles.relay.bodies import address_of, digest_in_path, drain, read_body
 from roles.relay.desk import Desk
 from roles.relay.metrics import MAX_CODES, Counters, prometheus_text
@@ -53,6 +55,8 @@ class RelayRoutes:
             ("/manifests/{digest}/shards", "GET", self.list_shards),
             ("/manifests", "GET", self.list_manifests),
             ("/deltas", "GET", self.list_deltas),
+            ("/board", "POST", self.post_rows),
+            ("/board/read", "POST", self.read_board),
             ("/register", "POST", self.register),
             ("/spec", "GET", self.get_spec),
             ("/status", "GET", self.status),
@@ -122,7 +126,7 @@ class RelayRoutes:
         """Checkpoints kept, newest first, with the count of shards that are here, and a token that names this state.
 
         With X-Wait, and that token as X-Known, the answer waits until there is news. X-Held names the checkpoint that
-        the asker has: it is counted, and the deltas that lead on from exactly that one are listed.
+        the asker has: it is counted, and the deltas that lead on from exactly that one are listed, those of a chain all.
         """
         catalogue, until = self._shelf.catalogue, time.monotonic() + _waiting_time(request)
         held = request.headers.get("x-held", "")
@@ -131,12 +135,33 @@ class RelayRoutes:
                 await catalogue.wait_for_change(left)
         body: dict[str, object] = {"token": catalogue.token, "manifests": self._checkpoints()}
         if held:
-            body["deltas"] = [_listed(delta) for delta in catalogue.deltas() if delta.delta.base == held]
+            body["deltas"] = [_listed(delta) for delta in catalogue.leading_on(held)]
         return JSONResponse(body)
 
     async def list_deltas(self, request: Request) -> Response:
         """Deltas kept, newest first: which checkpoint each needs and which it leads to. Their rows are signed, this is not."""
         return JSONResponse({"deltas": [_listed(delta) for delta in self._shelf.catalogue.deltas()]})
+
+    async def post_rows(self, request: Request) -> Response:
+        """Signed rows for the board; a byte for each, 1 where it is held now."""
+        board = self._board()
+        body = await read_body(request, limit=MAX_POST, idle=self._settings.idle, total=self._settings.base)
+        held = bytes(board.put(row) for row in unframe(body, most=MAX_POSTED))
+        return Response(held, media_type="application/octet-stream")
+
+    async def read_board(self, request: Request) -> Response:
+        """Rows of some keys that came after a serial. With X-Wait, the answer waits until there are any."""
+        board = self._board()
+        body = await read_body(request, limit=MAX_QUESTION, idle=self._settings.idle, total=self._settings.base)
+        asked = parse_question(body)
+        wait = _waiting_time(request)
+        batch = await board.follow(asked.keys, board=asked.board, since=asked.since, seconds=wait)
+        return Response(pack_batch(batch), media_type="application/octet-stream")
+
+    def _board(self) -> Board:
+        if self._desk.board is None:
+            raise Refusal(404, "no_board", "this relay has no board")
+        return self._desk.board
 
     async def register(self, request: Request) -> Response:
         """Sponsor a registration."""
@@ -168,6 +193,7 @@ class RelayRoutes:
                 "disk_used": store.used,
                 "disk_max": store.max_disk,
                 "blobs": len(store),
+                "board_rows": self._desk.board.rows if self._desk.board else 0,
                 "checkpoints": self._checkpoints(),
                 "subscribers": self._readers.by_version(self._shelf.catalogue),
                 "bytes_served": counters.bytes_served,
@@ -186,6 +212,8 @@ class RelayRoutes:
             "disk_max_bytes": store.max_disk,
             "blobs": len(store),
             "checkpoints": len(self._shelf.catalogue),
+            "board_rows": self._desk.board.rows if self._desk.board else 0,
+            "board_bytes": self._desk.board.total_bytes if self._desk.board else 0,
         }
         return PlainTextResponse(prometheus_text(self._counters, gauges), media_type="text/plain; version=0.0.4")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from roles.relay.boards import Board
 from roles.relay.fence import Fence
 from roles.relay.limits import AddressRate, GrantBook, Members, Quota
 from roles.relay.metrics import Counters
@@ -30,3 +31,4 @@ class Desk:
     counters: Counters
     noticed: Callable[[], None]
     started: float
+    board: Board | None = None

@@ -1,16 +1,18 @@
-"""A relay's way to a checkpoint without its bytes: a delta, and the base among its own shards."""
+"""A relay's way to a checkpoint without its bytes: deltas, and the base among its own shards."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import structlog
 
 from dht.errors import Malformed, NodeError
 from dht.identity import NodeId
 from roles.shardcast.catalogue import KeptCheckpoint, KeptDelta, Parcel
+from roles.shardcast.chains import find_chain
+from roles.shardcast.delta import WORTHWHILE_SHARE
 from roles.shardcast.errors import WrongBytes
 from roles.shardcast.gather import ShardGatherer
 from roles.shardcast.link import RelayLink
@@ -39,26 +41,27 @@ class Rebuilder:
         self._shelf, self._link, self._opener, self._arrived = shelf, link, opener, arrived
         self._refused: set[str] = set()
 
-    def way_to(self, kept: KeptCheckpoint) -> KeptDelta | None:
-        """A delta to a checkpoint whose base is here whole."""
-        return next((delta for delta, base in self._ways(kept) if not self._shelf.missing(base)), None)
+    def way_to(self, kept: KeptCheckpoint) -> list[KeptDelta]:
+        """Deltas to apply one after the other to get a checkpoint from one that is here whole; none when there is no such
+        way, or the shards are a shorter one."""
+        whole = {base.digest for base in self._shelf.catalogue if not self._shelf.missing(base)}
+        return self._ways(kept, whole)
 
     def may_come(self, kept: KeptCheckpoint, pulling: Collection[str]) -> bool:
-        """Whether there will be such a delta once what is being pulled is here."""
-        return any(base.digest in pulling for _, base in self._ways(kept))
+        """Whether there will be such a way once what is being pulled is here."""
+        return bool(self._ways(kept, pulling))
 
-    def _ways(self, kept: KeptCheckpoint) -> Iterator[tuple[KeptDelta, KeptCheckpoint]]:
-        for delta in self._shelf.catalogue.deltas(kept.digest):
-            base = self._shelf.catalogue.find(delta.delta.base)
-            if delta.digest not in self._refused and base is not None:
-                yield delta, base
+    def _ways(self, kept: KeptCheckpoint, held: Collection[str]) -> list[KeptDelta]:
+        deltas = [delta for delta in self._shelf.catalogue.deltas() if delta.digest not in self._refused]
+        return find_chain(deltas, kept.digest, held, below=WORTHWHILE_SHARE * kept.layout.total + 1)
 
-    async def rebuild(self, kept: KeptCheckpoint, delta: KeptDelta, hints: Sequence[NodeId]) -> bool:
-        """Fetch what is missing of the delta and rebuild the checkpoint; whether it is whole now."""
+    async def rebuild(self, kept: KeptCheckpoint, chain: Sequence[KeptDelta], hints: Sequence[NodeId]) -> bool:
+        """Fetch what is missing of the deltas and rebuild the checkpoint; whether it is whole now."""
         started = time.monotonic()
         try:
-            await self._fetch(delta, hints)
-            await self._apply(kept, delta)
+            for delta in chain:
+                await self._fetch(delta, hints)
+            await self._apply(kept, chain)
         except (NodeError, OSError, TimeoutError) as error:
             log.info("delta.unused", manifest=kept.digest, reason=str(error) or "no relay gives it in time")
             return False
@@ -66,7 +69,7 @@ class Rebuilder:
             "checkpoint.rebuilt",
             step=kept.manifest.step,
             manifest=kept.digest,
-            delta=delta.delta.size,
+            delta=sum(delta.size for delta in chain),
             seconds=round(time.monotonic() - started, 3),
         )
         return True
@@ -88,17 +91,19 @@ class Rebuilder:
         async with asyncio.timeout(DELTA_SECONDS + delta.delta.size / self._link.limits.slowest):
             await gatherer.gather(missing)
 
-    async def _apply(self, kept: KeptCheckpoint, delta: KeptDelta) -> None:
-        base = self._shelf.catalogue.find(delta.delta.base)
+    async def _apply(self, kept: KeptCheckpoint, chain: Sequence[KeptDelta]) -> None:
+        base = self._shelf.catalogue.find(chain[0].base)
         held = await self._shelf.store.intact_paths(base.manifest.shards) if base else None
-        parts = await self._shelf.store.intact_paths(delta.delta.shards)
-        if base is None or held is None or parts is None:
-            raise OSError("the base or the delta is not whole here any more")
+        parts = [await self._shelf.store.intact_paths(delta.delta.shards) for delta in chain]
+        files = [paths for paths in parts if paths is not None]
+        if base is None or held is None or len(files) < len(chain):
+            raise OSError("the base or a delta is not whole here any more")
         try:
-            await rebuild(kept.layout, self._opener(kept), base=ShardBase(base.layout, held), delta=parts)
+            await rebuild(kept.layout, self._opener(kept), base=ShardBase(base.layout, held), chain=files)
         except (Malformed, WrongBytes) as error:
-            self._refused.add(delta.digest)
-            log.warning(
-                "delta.refused", delta=delta.digest, manifest=kept.digest, trainer=delta.signer, reason=str(error)
-            )
+            for delta in chain:
+                self._refused.add(delta.digest)
+                log.warning(
+                    "delta.refused", delta=delta.digest, manifest=kept.digest, trainer=delta.signer, reason=str(error)
+                )
             raise

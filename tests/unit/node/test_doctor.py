@@ -17,7 +17,7 @@ from dht.peers import PeerInfo
 from ledger.keystore import save_key
 from ledger.records import Block
 from ledger.wallet import new_key
-from node.app import LIFETIMES, LIMITS
+from node.actors import LIFETIMES, LIMITS
 from node.cli import main
 from node.config import NodeConfig
 from node.defaults import OPEN_FILES

@@ -1,0 +1,77 @@
+"""Whether contributions are what was accepted: counted again from blobs and chain, and held against what workers saw."""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from benchmarks.chaos.stage import Stage
+from dht.encoding import sha256
+from dht.envelope import from_bytes
+from dht.identity import NodeKey
+from ledger.client import LedgerClient
+from roles.shardcast.client import RelayClient
+from roles.shardcast.link import RelayInfo, make_http
+from tests.recount import recount
+
+Place = tuple[str, int, int]
+"""Node, step, index: what is credited at most once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accounts:
+    """`counted` and `credited` are tokens by worker: ours, and the ledger's. `lost` was accepted, and is credited nowhere."""
+
+    tallies: int
+    counted: Mapping[str, int]
+    credited: Mapping[str, int]
+    places: frozenset[Place]
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether every token credited was earned, and the other way round."""
+        return dict(self.counted) == dict(self.credited) and sum(self.counted.values()) > 0
+
+    def lost(self, accepted: Collection[Place], *, until: int) -> list[Place]:
+        """Accepted places of steps up to one that no tally holds."""
+        return sorted(place for place in accepted if place[1] <= until and place not in self.places)
+
+
+async def count_again(stage: Stage) -> Accounts:
+    """Fetch every tally and every blob in it. Raises AssertionError for a credit that a quorum did not sign, or twice."""
+    spec = stage.prepared.spec
+    ledger = await LedgerClient.connect([stage.prepared.rpc], contract=spec.ledger.contract, run=spec.run_id)
+    async with ledger, make_http() as http:
+        relays = [RelayInfo(relay.key.node, f"http://127.0.0.1:{relay.http_port}") for relay in stage.plan.relays]
+        client = RelayClient(NodeKey.generate(), run=spec.run_id, trainers=(), relays=lambda: relays, http=http)
+
+        async def fetch(digest: str) -> bytes:
+            return await client.get(digest, limit=2**25)
+
+        roots = await ledger.final_roots()
+        counted, credited = await recount(spec, roots, fetch)
+        places = frozenset([place for root in roots for place in _places(await fetch(root.blob), root.blob)])
+    return Accounts(len(roots), counted, credited, places)
+
+
+async def credited_places(stage: Stage) -> frozenset[Place]:
+    """What the final tallies hold now."""
+    spec = stage.prepared.spec
+    ledger = await LedgerClient.connect([stage.prepared.rpc], contract=spec.ledger.contract, run=spec.run_id)
+    async with ledger, make_http() as http:
+        relays = [RelayInfo(relay.key.node, f"http://127.0.0.1:{relay.http_port}") for relay in stage.plan.relays]
+        client = RelayClient(NodeKey.generate(), run=spec.run_id, trainers=(), relays=lambda: relays, http=http)
+        found = [_places(await client.get(root.blob, limit=2**25), root.blob) for root in await ledger.final_roots()]
+    return frozenset(place for places in found for place in places)
+
+
+def _places(blob: bytes, digest: str) -> list[Place]:
+    assert sha256(blob) == digest
+    found = []
+    for item in json.loads(zlib.decompress(blob))["items"]:
+        submission = json.loads(from_bytes(base64.b64decode(item["submission"]), limit=16_384).payload)
+        found.append((submission["node"], submission["step"], submission["index"]))
+    return found

@@ -1,0 +1,220 @@
+"""The lines between the processes: every connection goes through a proxy here, which loses, delays and repeats messages,
+and cuts who is in a partition off from who is not.
+
+Requests to relays and to the chain are seen one by one: a request is lost, its answer is lost, it comes late, or (when it
+is short) it arrives twice. What p2pd daemons say to each other is encrypted: there, bytes come late and connections break.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+CHUNK = 64 * 1024
+SHORT = 32 * 1024
+"""Bytes of a request that may be repeated."""
+_HEAD = re.compile(rb"^(GET|HEAD|POST|PUT|DELETE) ")
+_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE)
+DIAL_SECONDS = 5.0
+
+
+@dataclass(slots=True)
+class Weather:
+    """Chances of a fault, for each request (`chunk`: for each piece of an encrypted stream). Seconds bound a delay."""
+
+    is_bad: bool = False
+    lost: float = 0.01
+    answer_lost: float = 0.01
+    repeated: float = 0.02
+    late: float = 0.05
+    late_seconds: float = 0.5
+    chunk_late: float = 0.01
+    chunk_late_seconds: float = 0.25
+    chunk_cut: float = 0.0002
+    happened: Counter[str] = field(default_factory=Counter)
+
+    def strikes(self, rng: random.Random, name: str, chance: float) -> bool:
+        """Whether it happens now."""
+        if not self.is_bad or rng.random() >= chance:
+            return False
+        self.happened[name] += 1
+        return True
+
+
+@dataclass(slots=True)
+class Partition:
+    """Who is cut off from everybody else; nobody when empty. `owner` says whose a connection is, by its two ports."""
+
+    owner: Callable[[int, int], str | None]
+    apart: frozenset[str] = frozenset()
+    healed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def divides(self, source: str | None, target: str) -> bool:
+        """Whether these two may not speak to each other."""
+        return source is not None and (source in self.apart) != (target in self.apart)
+
+
+@dataclass(eq=False, slots=True)
+class _Connection:
+    source: str | None
+    ports: tuple[int, int]
+    task: asyncio.Task[None] | None = None
+
+
+class Line:
+    """All connections to one listener. `source` is whose they are where the line is one node's own."""
+
+    def __init__(
+        self,
+        target: str,
+        port: int,
+        *,
+        protocol: Literal["http", "stream"],
+        weather: Weather,
+        partition: Partition,
+        seed: str,
+        source: str | None = None,
+    ) -> None:
+        self.target, self.port = target, 0
+        self._behind, self._protocol, self._source = port, protocol, source
+        self._weather, self._partition = weather, partition
+        self._rng = random.Random(f"{seed}/{source}/{target}/{protocol}")
+        self._open: set[_Connection] = set()
+        self._server: asyncio.Server | None = None
+
+    async def open(self, port: int) -> None:
+        """Listen."""
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", port)
+        self.port = port
+
+    async def close(self) -> None:
+        """Stop, and end what is open."""
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._open):
+            if connection.task is not None:
+                connection.task.cancel()
+        await asyncio.gather(*(c.task for c in self._open if c.task is not None), return_exceptions=True)
+
+    def divide(self) -> None:
+        """End the connections that the partition goes through."""
+        for connection in list(self._open):
+            source = connection.source or self._partition.owner(*connection.ports)
+            if self._partition.divides(source, self.target) and connection.task is not None:
+                connection.task.cancel()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = _Connection(self._source, (writer.get_extra_info("peername")[1], self.port))
+        connection.task = asyncio.current_task()
+        self._open.add(connection)
+        try:
+            if self._partition.apart:
+                source = connection.source or self._partition.owner(*connection.ports)
+                if self._partition.divides(source, self.target):
+                    await self._partition.healed.wait()
+                    return
+            await self._carry(reader, writer)
+        except (OSError, TimeoutError, asyncio.IncompleteReadError):
+            pass
+        except asyncio.CancelledError:
+            pass  # cut, or closed at the end
+        finally:
+            self._open.discard(connection)
+            writer.transport.abort()
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async with asyncio.timeout(DIAL_SECONDS):
+            behind_reader, behind_writer = await asyncio.open_connection("127.0.0.1", self._behind)
+        exchange = _Exchange(self._weather, self._rng, self._behind)
+        try:
+            async with asyncio.TaskGroup() as group:
+                if self._protocol == "http":
+                    group.create_task(exchange.carry_requests(reader, behind_writer))
+                    group.create_task(exchange.carry_answers(behind_reader, writer))
+                else:
+                    group.create_task(exchange.carry_chunks(reader, behind_writer))
+                    group.create_task(exchange.carry_chunks(behind_reader, writer))
+        except* _Ended:
+            pass
+        finally:
+            behind_writer.transport.abort()
+
+
+class _Ended(OSError):
+    """One side has closed, or the line broke."""
+
+
+class _Exchange:
+    """One connection's two directions."""
+
+    def __init__(self, weather: Weather, rng: random.Random, behind: int) -> None:
+        self._weather, self._rng, self._behind = weather, rng, behind
+        self._loses_answer = False
+
+    async def carry_requests(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """A piece that begins like a request is taken for the beginning of one: clients here send no two at once."""
+        while data := await reader.read(CHUNK):
+            if _HEAD.match(data):
+                await self._strike(data)
+            await _send(writer, data)
+        raise _Ended
+
+    async def _strike(self, data: bytes) -> None:
+        weather, rng = self._weather, self._rng
+        if weather.strikes(rng, "request lost", weather.lost):
+            raise _Ended
+        if weather.strikes(rng, "request late", weather.late):
+            await asyncio.sleep(rng.uniform(0, weather.late_seconds))
+        if _is_whole(data) and weather.strikes(rng, "request repeated", weather.repeated):
+            await self._send_first_copy(data)
+        self._loses_answer = weather.strikes(rng, "answer lost", weather.answer_lost)
+
+    async def _send_first_copy(self, data: bytes) -> None:
+        """The same request arrives over another connection, and its answer goes nowhere."""
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(DIAL_SECONDS):
+                reader, writer = await asyncio.open_connection("127.0.0.1", self._behind)
+                try:
+                    await _send(writer, data)
+                    await reader.read(CHUNK)
+                finally:
+                    writer.transport.abort()
+
+    async def carry_answers(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """What comes back."""
+        while data := await reader.read(CHUNK):
+            if self._loses_answer:
+                raise _Ended
+            await _send(writer, data)
+        raise _Ended
+
+    async def carry_chunks(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Bytes nobody here can read."""
+        weather, rng = self._weather, self._rng
+        while data := await reader.read(CHUNK):
+            if weather.strikes(rng, "stream cut", weather.chunk_cut):
+                raise _Ended
+            if weather.strikes(rng, "stream late", weather.chunk_late):
+                await asyncio.sleep(rng.uniform(0, weather.chunk_late_seconds))
+            await _send(writer, data)
+        raise _Ended
+
+
+async def _send(writer: asyncio.StreamWriter, data: bytes) -> None:
+    writer.write(data)
+    await writer.drain()
+
+
+def _is_whole(data: bytes) -> bool:
+    """Whether a piece is a short request with all of its body."""
+    head, found, body = data.partition(b"\r\n\r\n")
+    if not found or len(data) > SHORT or b"transfer-encoding" in head.lower():
+        return False
+    length = _LENGTH.search(head + b"\r\n")
+    return len(body) == (int(length[1]) if length else 0)

@@ -1,0 +1,173 @@
+"""One relay's board, as a reader and a writer see it. Nothing here is believed: rows are verified by who takes them.
+
+`Poster` sends rows in portions; `Follower` asks for keys and holds the question open. Neither ever ends by a fault of the
+relay: it waits, longer each time, and goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+import httpx
+
+from dht.errors import Malformed, TransportError
+from roles.boards.wire import LARGEST_BATCH, MAX_KEYS, Batch, Question, frame, pack_question, parse_batch, posts
+from roles.shardcast.link import RelayInfo
+
+POST_SECONDS = 8.0
+HELD_OPEN = 8.0
+"""Seconds a question is held open by the board."""
+ANSWER_SECONDS = 10.0
+"""What an answer may take on top."""
+FRESH_SECONDS = 2 * (HELD_OPEN + ANSWER_SECONDS)
+"""For so long after its last answer a board counts as heard."""
+MAX_QUEUED = 4096
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
+FAULTS = (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, Malformed, TimeoutError, OSError, ValueError)
+
+
+async def call(http: httpx.AsyncClient, url: str, body: bytes, *, seconds: float, headers: dict[str, str]) -> bytes:
+    """What a relay answers to a post, at most LARGEST_BATCH bytes. Raises TransportError."""
+    try:
+        async with asyncio.timeout(seconds), http.stream("POST", url, content=body, headers=headers) as reply:
+            if reply.status_code != 200:
+                raise TransportError(f"the board answered {reply.status_code}")
+            data = bytearray()
+            async for block in reply.aiter_bytes():
+                data += block
+                if len(data) > LARGEST_BATCH:
+                    raise TransportError("the board's answer is too long")
+            return bytes(data)
+    except FAULTS as error:
+        raise TransportError(f"{type(error).__name__}: {error}"[:200]) from error
+
+
+class Poster:
+    """Rows on their way to one board."""
+
+    def __init__(self, relay: RelayInfo, http: httpx.AsyncClient) -> None:
+        self.relay, self._http = relay, http
+        self._queue: dict[bytes, asyncio.Future[bool]] = {}
+        self._filled = asyncio.Event()
+
+    def offer(self, row: bytes) -> asyncio.Future[bool]:
+        """Send a row; whether the board holds it."""
+        future = self._queue.get(row)
+        if future is None:
+            future = self._queue[row] = asyncio.get_running_loop().create_future()
+            if len(self._queue) > MAX_QUEUED:
+                _settle(self._queue.pop(next(iter(self._queue))), False)
+            self._filled.set()
+        return future
+
+    async def run(self) -> None:
+        """Send, for ever."""
+        while True:
+            await self._filled.wait()
+            self._filled.clear()
+            queue, self._queue = self._queue, {}
+            try:
+                for portion in posts(list(queue)):
+                    await self._post(portion, queue)
+            finally:
+                for future in queue.values():
+                    _settle(future, False)
+
+    async def _post(self, rows: list[bytes], queue: dict[bytes, asyncio.Future[bool]]) -> None:
+        with suppress(TransportError):
+            url = self.relay.url.rstrip("/") + "/board"
+            headers = {"Content-Type": "application/octet-stream"}
+            answer = await call(self._http, url, frame(rows), seconds=POST_SECONDS, headers=headers)
+            for row, kept in zip(rows, answer, strict=False):
+                _settle(queue[row], kept == 1)
+
+
+def _settle(future: asyncio.Future[bool], is_held: bool) -> None:
+    if not future.done():
+        future.set_result(is_held)
+
+
+class Follower:
+    """What one board says of the keys asked of it. `took` is given each row's bytes."""
+
+    def __init__(self, relay: RelayInfo, http: httpx.AsyncClient, took: Callable[[bytes], None]) -> None:
+        self.relay, self._http, self._took = relay, http, took
+        self._keys: tuple[str, ...] = ()
+        self._followed: frozenset[str] = frozenset()
+        self._heard = float("-inf")
+        self._board, self._since = "", 0
+        self._changed = asyncio.Event()
+        self.pause: Callable[[], float] = lambda: FIRST_PAUSE
+
+    def ask_for(self, keys: Iterable[str]) -> None:
+        """Follow these keys from now on."""
+        wanted = tuple(sorted(keys))[:MAX_KEYS]
+        if wanted != self._keys:
+            self._keys = wanted
+            self._changed.set()
+
+    def covers(self, key: str) -> bool:
+        """Whether the board has answered about this key, not long ago."""
+        return key in self._followed and time.monotonic() - self._heard < FRESH_SECONDS
+
+    async def run(self) -> None:
+        """Ask, for ever."""
+        pause = FIRST_PAUSE
+        while True:
+            self._changed.clear()
+            keys = self._keys
+            if not keys:
+                await self._changed.wait()
+                continue
+            try:
+                await self._ask_all(keys)
+                pause = FIRST_PAUSE
+            except (TransportError, Malformed):
+                self._followed = frozenset()
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+
+    async def _ask_all(self, keys: tuple[str, ...]) -> None:
+        """New keys from their beginning, then all for what is new, until other keys are wanted."""
+        if new := tuple(key for key in keys if key not in self._followed):
+            upto = await self._read_whole(new)
+            if not self._followed:
+                self._since = upto
+            self._followed |= set(new)
+        self._followed &= set(keys)
+        while not self._changed.is_set():
+            asking = asyncio.ensure_future(self._ask(keys, since=self._since, wait=HELD_OPEN))
+            changing = asyncio.ensure_future(self._changed.wait())
+            try:
+                await asyncio.wait({asking, changing}, return_when=asyncio.FIRST_COMPLETED)
+                if not asking.done():
+                    return
+                self._since = (await asking).upto
+            finally:
+                for task in (asking, changing):
+                    task.cancel()
+                await asyncio.gather(asking, changing, return_exceptions=True)
+            await asyncio.sleep(self.pause())
+
+    async def _read_whole(self, keys: tuple[str, ...]) -> int:
+        """Everything under these keys; the serial up to which that is."""
+        upto = 0
+        while True:
+            batch = await self._ask(keys, since=upto, wait=0.0)
+            if batch.upto <= upto or not batch.rows:
+                return batch.upto
+            upto = batch.upto
+
+    async def _ask(self, keys: tuple[str, ...], *, since: int, wait: float) -> Batch:
+        url, body = self.relay.url.rstrip("/") + "/board/read", pack_question(Question(self._board, since, keys))
+        answer = await call(
+            self._http, url, body, seconds=wait + ANSWER_SECONDS, headers={"X-Wait": f"{wait:g}"} if wait else {}
+        )
+        batch = parse_batch(answer)
+        self._board, self._heard = batch.board, time.monotonic()
+        for row in batch.rows:
+            self._took(row)
+        return batch

@@ -1,0 +1,248 @@
+"""Signed rows over the DHT and over relays' boards at once: written to both, read as the union of both.
+
+Which relays' boards carry a key follows from the key (rendezvous hashing), so that writers and readers meet. While boards
+answer, a DHT that is silent, eclipsed or down delays nobody; while no board does, the DHT alone is what it always was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import httpx
+import structlog
+
+from dht.envelope import Envelope, to_bytes
+from dht.errors import Malformed, TransportError
+from dht.records import unix_ms
+from dht.rows import Membership, RowGate, RowStore, everyone, newest
+from roles.boards.client import Follower, Poster
+from roles.ports import Directory
+from roles.shardcast.link import RelayInfo
+
+log = structlog.get_logger()
+
+BOARDS = 2
+"""Boards of each key."""
+MAX_RELAYS = 16
+"""Relays whose boards one node writes to or reads from."""
+DHT_PATIENCE = 1.5
+"""Seconds that a read waits for the DHT when boards have answered, and a write when a board holds the row."""
+OPEN_AT_ONCE = 2
+"""Reads of the DHT left open behind the boards' back; a write is left open so often, times 32."""
+SILENT_SECONDS = 6.0
+"""Without an answer of the DHT, after which that is said, and boards are asked more often."""
+WANTED_SECONDS = 60.0
+"""A key is followed for so long after it was read last."""
+TURN_SECONDS = 1.0
+QUIET_PAUSE, BUSY_PAUSE = 1.0, 0.1
+"""Between two questions to a board, while the DHT answers and while it does not."""
+SWEEP_SECONDS = 30.0
+
+
+class UnionDirectory:
+    """`publish` and `read` as the directory's; `run` keeps the boards going, and without it there are none.
+
+    `relays` gives those known now; `membership` and `settled` bound what is kept of the boards' rows, as in the DHT.
+    """
+
+    def __init__(
+        self,
+        dht: Directory,
+        *,
+        relays: Callable[[], Sequence[RelayInfo]],
+        http: httpx.AsyncClient,
+        run: str,
+        limits: Mapping[str, int],
+        lifetimes: Mapping[str, int],
+        membership: Membership = everyone,
+        settled: Membership = everyone,
+        clock: Callable[[], int] = unix_ms,
+    ) -> None:
+        self._dht, self._relays, self._http, self._clock = dht, relays, http, clock
+        self._gate = RowGate(run=run, limits=limits)
+        self._held = RowStore(lifetimes=lifetimes, membership=membership, settled=settled)
+        self._wanted: dict[str, float] = {}
+        self._followers: dict[str, Follower] = {}
+        self._posters: dict[str, Poster] = {}
+        self._tasks: dict[str, list[asyncio.Task[None]]] = {}
+        self._reads: set[asyncio.Task[Mapping[str, Sequence[Envelope]]]] = set()
+        self._writes: set[asyncio.Task[None]] = set()
+        self._is_dht_silent = False
+        self._dht_heard = time.monotonic()
+        self._woken = asyncio.Event()
+
+    async def run(self) -> None:
+        """Follow the boards of the keys that are read, until cancelled."""
+        swept = time.monotonic()
+        try:
+            async with asyncio.TaskGroup() as group:
+                while True:
+                    self._arrange(group)
+                    if time.monotonic() - swept > SWEEP_SECONDS:
+                        self._held.sweep(self._clock())
+                        swept = time.monotonic()
+                    self._woken.clear()
+                    await _wait(self._woken, TURN_SECONDS)
+        finally:
+            for task in (*self._reads, *self._writes):
+                task.cancel()
+
+    # -- writing
+
+    async def publish(self, row: Envelope) -> None:
+        """Put a row on the DHT and on its boards. Returns once another peer of the DHT holds it; raises TransportError
+        until that is so, at once when a board holds it meanwhile."""
+        on_boards = self._post(row)
+        writing = asyncio.ensure_future(self._dht.publish(row))
+        if not on_boards:
+            await writing
+            return
+        writing.add_done_callback(_heed)
+        try:
+            await asyncio.wait({writing}, timeout=DHT_PATIENCE)
+            while not writing.done() and not any(_is_held(future) for future in on_boards):
+                pending: set[asyncio.Future[Any]] = {writing, *(future for future in on_boards if not future.done())}
+                await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            writing.cancel()
+            raise
+        if writing.done():
+            writing.result()
+            return
+        self._leave_open(writing)
+        raise TransportError("boards hold the row, no peer of the DHT is seen to do so yet")
+
+    def _post(self, row: Envelope) -> list[asyncio.Future[bool]]:
+        posters = [self._posters[relay.node] for relay in self._boards_of(row.key) if relay.node in self._posters]
+        data = to_bytes(row)
+        return [poster.offer(data) for poster in posters]
+
+    def _leave_open(self, writing: asyncio.Task[None]) -> None:
+        """It may still succeed; how many do at once is bounded."""
+        self._writes.add(writing)
+        writing.add_done_callback(self._writes.discard)
+        if len(self._writes) > 32 * OPEN_AT_ONCE:
+            next(iter(self._writes)).cancel()
+
+    # -- reading
+
+    async def read(self, keys: Sequence[str]) -> dict[str, list[Envelope]]:
+        """Rows under each key, newest of each subkey, from both. Raises TransportError when neither can be read."""
+        self._want(keys)
+        is_covered = all(self.is_covered(key) for key in keys)
+        found = await self._read_dht(keys, is_covered=is_covered)
+        now = self._clock()
+        return {key: newest([*found.get(key, ()), *(row for row, _ in self._held.rows(key, now))], now) for key in keys}
+
+    def is_covered(self, key: str) -> bool:
+        """Whether a board has answered about this key lately."""
+        return any(
+            self._followers[relay.node].covers(key) for relay in self._boards_of(key) if relay.node in self._followers
+        )
+
+    async def _read_dht(self, keys: Sequence[str], *, is_covered: bool) -> Mapping[str, Sequence[Envelope]]:
+        if not is_covered:
+            found = await self._dht.read(keys)
+            self._note_dht(None)
+            return found
+        if len(self._reads) >= OPEN_AT_ONCE:
+            self._note_dht("it does not answer in time")
+            await asyncio.sleep(0)
+            return {}
+        reading = asyncio.ensure_future(self._dht.read(keys))
+        reading.add_done_callback(_heed)
+        self._reads.add(reading)
+        reading.add_done_callback(self._reads.discard)
+        try:
+            done, _ = await asyncio.wait({reading}, timeout=DHT_PATIENCE)
+        except asyncio.CancelledError:
+            reading.cancel()
+            raise
+        failure = reading.exception() if done else TransportError("it does not answer in time")
+        if isinstance(failure, TransportError):
+            self._note_dht(str(failure))
+            return {}
+        if failure is not None:
+            raise failure
+        self._note_dht(None)
+        return reading.result()
+
+    def _note_dht(self, why: str | None) -> None:
+        now = time.monotonic()
+        if why is None:
+            self._dht_heard = now
+        elif now - self._dht_heard < SILENT_SECONDS:
+            return  # one slow answer is no silence
+        if (why is not None) != self._is_dht_silent:
+            self._is_dht_silent = why is not None
+            if why is None:
+                log.info("boards.spared")
+            else:
+                log.warning("boards.relied_on", why=why)
+
+    def _want(self, keys: Sequence[str]) -> None:
+        now = time.monotonic()
+        is_new = any(key not in self._wanted for key in keys)
+        self._wanted.update(dict.fromkeys(keys, now))
+        if is_new:
+            self._woken.set()
+
+    def _take(self, data: bytes) -> None:
+        try:
+            self._held.put(self._gate.open(data), self._clock(), data)
+        except Malformed:
+            return  # a relay that passes rubbish on costs only its own answer
+
+    # -- boards
+
+    def _boards_of(self, key: str) -> list[RelayInfo]:
+        """The relays whose boards carry a key: those whose ids cost something, before others."""
+        ranked = sorted(self._relays()[:MAX_RELAYS], key=lambda relay: (relay.is_free, _rank(key, relay.node)))
+        return ranked[:BOARDS]
+
+    def _arrange(self, group: asyncio.TaskGroup) -> None:
+        """One poster and one follower a relay that is known, and which keys each follower asks for."""
+        now, relays = time.monotonic(), {relay.node: relay for relay in self._relays()[:MAX_RELAYS]}
+        self._wanted = {key: seen for key, seen in self._wanted.items() if now - seen < WANTED_SECONDS}
+        for node in [node for node, poster in self._posters.items() if relays.get(node) != poster.relay]:
+            for task in self._tasks.pop(node):
+                task.cancel()
+            del self._posters[node], self._followers[node]
+        for node, relay in relays.items():
+            if node not in self._posters:
+                self._posters[node], follower = Poster(relay, self._http), Follower(relay, self._http, self._take)
+                follower.pause = lambda: BUSY_PAUSE if self._is_dht_silent else QUIET_PAUSE
+                self._followers[node] = follower
+                self._tasks[node] = [group.create_task(part.run()) for part in (self._posters[node], follower)]
+        shares: dict[str, list[str]] = {node: [] for node in relays}
+        for key in self._wanted:
+            for relay in self._boards_of(key):
+                shares[relay.node].append(key)
+        for node, share in shares.items():
+            self._followers[node].ask_for(share)
+
+
+def _rank(key: str, node: str) -> bytes:
+    return hashlib.sha256(f"board/1/{key}/{node}".encode()).digest()
+
+
+def _is_held(future: asyncio.Future[bool]) -> bool:
+    return future.done() and not future.cancelled() and future.result()
+
+
+def _heed(task: asyncio.Task[object]) -> None:
+    """Look at a result that perhaps nobody waits for any more."""
+    if not task.cancelled():
+        task.exception()
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return

@@ -1,0 +1,113 @@
+"""A relay's board: signed rows in the order they came, which readers follow from wherever they left off.
+
+A second way for the rows that the DHT carries, under the same gate and the same caps (`dht.rows`): a row is judged by its
+own bytes, a flood makes room at the flooder's expense, and what has expired is gone. Serial numbers only rise; a board that
+was begun anew says so by its name. Nothing is kept on disk: writers say every row again each third of its life.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+
+from dht.errors import Malformed
+from dht.rows import Caps, Membership, Outcome, RowGate, RowStore, everyone
+from roles.boards.wire import MAX_ANSWER, Batch
+
+SWEEP_EVERY = 4096
+"""Rows taken between two looks for places whose rows are gone."""
+
+
+class Board:
+    """One run's board at one relay. `clock` gives unix milliseconds; `membership` and `settled` are as in `RowStore`."""
+
+    def __init__(
+        self,
+        *,
+        run: str,
+        limits: Mapping[str, int],
+        lifetimes: Mapping[str, int],
+        clock: Callable[[], int],
+        membership: Membership = everyone,
+        settled: Membership = everyone,
+        caps: Caps | None = None,
+    ) -> None:
+        self.name = secrets.token_hex(8)
+        self._gate = RowGate(run=run, limits=limits)
+        self._rows = RowStore(lifetimes=lifetimes, membership=membership, settled=settled, caps=caps)
+        self._clock = clock
+        self._serial = 0
+        self._serials: dict[str, dict[str, int]] = {}  # by key and subkey
+        self._changed = asyncio.Event()
+
+    @property
+    def rows(self) -> int:
+        """Rows held."""
+        return len(self._rows)
+
+    @property
+    def total_bytes(self) -> int:
+        """Their bytes."""
+        return self._rows.total_bytes
+
+    def put(self, data: bytes) -> bool:
+        """Take a row; whether it is held now. Never raises for what somebody sends."""
+        try:
+            row = self._gate.open(data)
+        except Malformed:
+            return False
+        outcome = self._rows.put(row, self._clock(), data)
+        if outcome is Outcome.STORED:
+            self._serial += 1
+            self._serials.setdefault(row.key, {})[row.subkey] = self._serial
+            if self._serial % SWEEP_EVERY == 0:
+                self._sweep()
+            self._changed.set()
+            self._changed = asyncio.Event()
+        return outcome.kept
+
+    def read(self, keys: Sequence[str], *, board: str, since: int) -> Batch:
+        """Rows of these keys that came after a serial, oldest first, as many as an answer holds. A reader that comes from
+        another board, or from this one before it was begun anew, is given everything."""
+        since = since if board == self.name else 0
+        found = sorted(
+            (serial, data) for key in dict.fromkeys(keys) for serial, data in self._with_serials(key) if serial > since
+        )
+        taken, size, upto = list[bytes](), 0, self._serial
+        for serial, data in found:
+            if taken and size + len(data) > MAX_ANSWER:
+                upto = serial - 1
+                break
+            taken.append(data)
+            size += len(data)
+        return Batch(self.name, upto, tuple(taken))
+
+    async def follow(self, keys: Sequence[str], *, board: str, since: int, seconds: float) -> Batch:
+        """`read`, waited for until there is something, at most so long."""
+        until = time.monotonic() + seconds
+        while True:
+            batch = self.read(keys, board=board, since=since)
+            left = until - time.monotonic()
+            if batch.rows or left <= 0:
+                return batch
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await self._changed.wait()
+
+    def _with_serials(self, key: str) -> list[tuple[int, bytes]]:
+        serials = self._serials.get(key)
+        if serials is None:
+            return []
+        return [(serials[row.subkey], data) for row, data in self._rows.rows(key, self._clock())]
+
+    def _sweep(self) -> None:
+        now = self._clock()
+        alive = {key: {row.subkey for row, _ in self._rows.rows(key, now)} for key in self._rows.keys(now)}
+        self._serials = {
+            key: {subkey: serial for subkey, serial in serials.items() if subkey in alive[key]}
+            for key, serials in self._serials.items()
+            if key in alive
+        }

@@ -1,0 +1,173 @@
+"""The union of a DHT and boards, over real relays on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from dht.envelope import Envelope, to_bytes
+from dht.errors import TransportError
+from dht.memory import FakeClock, Faults, MemoryDirectory, MemoryNetwork
+from roles.boards import UnionDirectory
+from roles.boards.client import Poster
+from roles.relay import Board
+from roles.shardcast.link import RelayInfo
+from tests.unit.roles.boards.test_board import KEY, NOW, RUN, make_row
+from tests.unit.roles.shardcast.network import Network, running_network, spoiled, wait_until
+
+LIMITS, LIFETIMES = {"node/1": 4096}, {"node/1": 90}
+
+
+class SilentDht:
+    """One whose calls never end, as when p2pd hangs."""
+
+    async def publish(self, row: Envelope) -> None:
+        await asyncio.Event().wait()
+
+    async def read(self, keys: Sequence[str]) -> Mapping[str, Sequence[Envelope]]:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+def make_board() -> Board:
+    return Board(run=RUN, limits=LIMITS, lifetimes=LIFETIMES, clock=FakeClock(NOW))
+
+
+def make_dht(*, is_down: bool = False) -> MemoryDirectory:
+    network = MemoryNetwork(run=RUN, limits=LIMITS, lifetimes=LIFETIMES, clock=FakeClock(NOW))
+    return MemoryDirectory(network, faults=Faults(is_down=is_down))
+
+
+@asynccontextmanager
+async def two_boards(root: Path) -> AsyncIterator[tuple[Network, list[Board]]]:
+    boards = [make_board(), make_board()]
+    async with running_network(root, relays=0) as network:
+        for board in boards:
+            await network.add_relay(board=board)
+        yield network, boards
+
+
+@asynccontextmanager
+async def running_union(network: Network, dht: MemoryDirectory | SilentDht) -> AsyncIterator[UnionDirectory]:
+    union = UnionDirectory(
+        dht,
+        relays=lambda: tuple(network.infos),
+        http=network.http,
+        run=RUN,
+        limits=LIMITS,
+        lifetimes=LIFETIMES,
+        clock=FakeClock(NOW),
+    )
+    running = asyncio.create_task(union.run())
+    await asyncio.sleep(0)
+    try:
+        yield union
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def read_until(union: UnionDirectory, count: int) -> list[Envelope]:
+    """Rows under KEY once so many are there."""
+    async with asyncio.timeout(10):
+        while len(rows := (await union.read([KEY]))[KEY]) < count:  # noqa: ASYNC110 - nobody tells us
+            await asyncio.sleep(0.01)
+    return rows
+
+
+async def test_publish__to_the_dht_and_to_two_boards(tmp_path: Path) -> None:
+    async with two_boards(tmp_path) as (network, boards), running_union(network, dht := make_dht()) as union:
+        await union.publish(make_row(1))
+        await wait_until(lambda: all(board.rows == 1 for board in boards))
+        assert (await dht.read([KEY]))[KEY] == [make_row(1)]
+
+
+async def test_read__the_dht_is_eclipsed__boards_have_it(tmp_path: Path) -> None:
+    async with two_boards(tmp_path) as (network, _):
+        async with running_union(network, make_dht()) as writer, running_union(network, make_dht()) as reader:
+            await writer.publish(make_row(1))  # into a DHT that the reader cannot see
+            assert await read_until(reader, 1) == [make_row(1)]
+            await wait_until(lambda: reader.is_covered(KEY))
+
+
+async def test_read__the_dht_hangs__boards_go_on_without_it(tmp_path: Path) -> None:
+    async with two_boards(tmp_path) as (network, boards), running_union(network, SilentDht()) as union:
+        for board in boards:
+            board.put(to_bytes(make_row(1)))
+        union._want([KEY])
+        await wait_until(lambda: union.is_covered(KEY))
+        async with asyncio.timeout(5):
+            assert await read_until(union, 1) == [make_row(1)]
+
+
+async def test_publish__the_dht_hangs__says_so_and_boards_have_it(tmp_path: Path) -> None:
+    async with two_boards(tmp_path) as (network, boards), running_union(network, SilentDht()) as union:
+        with pytest.raises(TransportError, match="boards hold the row"):
+            await asyncio.wait_for(union.publish(make_row(1)), 5)
+        assert any(board.rows for board in boards)
+
+
+async def test_read__all_boards_are_dead__the_dht_alone(tmp_path: Path) -> None:
+    async with running_network(tmp_path, relays=0) as network:
+        network.infos.append(RelayInfo(make_row(7).signer, "http://127.0.0.1:9"))
+        async with running_union(network, make_dht()) as union:
+            await union.publish(make_row(1))
+            assert (await union.read([KEY]))[KEY] == [make_row(1)]
+            assert not union.is_covered(KEY)
+
+
+async def test_read__neither__raises(tmp_path: Path) -> None:
+    async with running_network(tmp_path, relays=0) as network:
+        async with running_union(network, make_dht(is_down=True)) as union:
+            with pytest.raises(TransportError):
+                await union.read([KEY])
+
+
+async def test_read__a_board_that_lies_adds_nothing(tmp_path: Path) -> None:
+    async with running_network(tmp_path, relays=0) as network:
+        board, true = make_board(), to_bytes(make_row(1))
+        await network.add_relay(
+            lambda app: spoiled(app, lambda body: body.replace(true, true[:-1] + b"!")), board=board
+        )
+        board.put(true)
+        async with running_union(network, make_dht()) as union:
+            union._want([KEY])
+            await wait_until(lambda: union.is_covered(KEY))
+            assert (await union.read([KEY]))[KEY] == []
+
+
+async def test_read__a_board_begun_anew_is_read_from_its_beginning(tmp_path: Path) -> None:
+    apps = list[ASGIApp]()
+
+    def newest(app: ASGIApp) -> ASGIApp:
+        async def relayed(scope: Scope, receive: Receive, send: Send) -> None:
+            await apps[-1](scope, receive, send)
+
+        apps.append(app)
+        return relayed
+
+    before, after = make_board(), make_board()
+    async with running_network(tmp_path, relays=0) as network:
+        await network.add_relay(newest, board=before)
+        async with running_union(network, make_dht()) as union:
+            before.put(to_bytes(make_row(1)))
+            await read_until(union, 1)
+            await network.add_relay(newest, board=after)
+            network.infos.pop()
+            after.put(to_bytes(make_row(2)))
+            assert len(await read_until(union, 2)) == 2
+
+
+async def test_offer__a_queue_has_an_end(tmp_path: Path) -> None:
+    async with running_network(tmp_path, relays=0) as network:
+        poster = Poster(RelayInfo("r", "http://127.0.0.1:9"), network.http)
+        first = poster.offer(b"first")
+        for number in range(4096):
+            poster.offer(number.to_bytes(4, "big"))
+        assert first.done()
+        assert not first.result()
