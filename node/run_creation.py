@@ -132,6 +132,8 @@ def build_spec(
         raise ConfigError("the run's draft: tasks is a list of tables: [[tasks]] and below it name = ..")
     with tempfile.TemporaryDirectory() as folder:
         full["tasks"] = [_complete_task(task, data_sets or Path(folder)) for task in tasks]
+    if "tool" in draft:
+        full["tool"] = _complete_tool(draft_table(draft, "tool"))
     full["ledger"] = {
         "chain_id": place.chain_id,
         "contract": place.contract,
@@ -186,6 +188,17 @@ def _complete_task(task: dict[str, Any], folder: Path) -> dict[str, Any]:
     except TaskError as error:
         raise ConfigError(str(error)) from error
     return {"size": loaded.size, "digest": loaded.digest, **rest, "parameters": parameters}
+
+
+def _complete_tool(tool: dict[str, Any]) -> dict[str, Any]:
+    from roles.tasks import TaskError
+    from roles.turns.tool import load_tool
+
+    try:
+        loaded = load_tool(str(tool.get("name", "")), draft_table(tool, "parameters"))
+    except TaskError as error:
+        raise ConfigError(str(error)) from error
+    return {"digest": loaded.digest, **tool}
 
 
 def _from_its_folder(draft: dict[str, Any], folder: Path) -> dict[str, Any]:
