@@ -6,6 +6,7 @@ for all chunks. Products stay below 2^32, so int64 never overflows.
 
 from __future__ import annotations
 
+import math
 from functools import cache
 
 import numpy as np
@@ -35,11 +36,34 @@ def interpolate(x: Field, y: Field) -> Field:
 
 
 def evaluate(coefficients: Field, x: Field) -> Field:
-    """Values `[points, chunks]` of polynomials `[terms, chunks]` at `x` `[points, chunks]`, by Horner's rule."""
-    values = np.zeros_like(x)
-    for row in coefficients[::-1]:
-        values = _reduce(values * x + row)
+    """Values `[points, chunks]` of polynomials `[terms, chunks]` at `x` `[points, chunks]`, all mod 65497.
+
+    In steps: `P(x) = sum_j (sum_i c[w j + i] x^i) (x^w)^j` with `w` near the root of the number of terms. The inner sums
+    are one product of matrices in float64, exact because they stay below 2^53, so that few reductions are left.
+    """
+    terms, chunks = coefficients.shape
+    width = max(1, math.isqrt(terms))
+    blocks = -(-terms // width)
+    padded = np.zeros((blocks * width, chunks))
+    padded[:terms] = coefficients
+    powers = _powers(x, width + 1)
+    inner = powers[:width].transpose(2, 1, 0).astype(np.float64) @ padded.reshape(blocks, width, chunks).transpose(
+        2, 1, 0
+    )
+    sums = _reduce(inner.astype(np.int64)).transpose(2, 1, 0)  # [blocks, points, chunks]
+    values: Field = sums[-1]
+    for row in sums[-2::-1]:
+        values = _reduce(values * powers[width] + row)
     return values
+
+
+def _powers(x: Field, count: int) -> Field:
+    """`x^0 .. x^(count-1)`: `[count, points, chunks]`."""
+    powers = np.ones((count, *x.shape), dtype=np.int64)
+    powers[1:2] = _reduce(x)
+    for degree in range(2, count):
+        powers[degree] = _reduce(powers[degree - 1] * powers[1])
+    return powers
 
 
 def find_injective_moduli(indices: Field) -> Field:

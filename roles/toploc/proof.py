@@ -1,20 +1,23 @@
 """TOPLOC proofs (arXiv 2501.16007, section 3): 258 bytes that commit to the largest values of 32 last hidden states.
 
-Byte for byte as the reference library 0.1.6 makes them with `skip_prefill`: for each chunk of 32 states, flattened, the
-128 values largest in magnitude; their bfloat16 bit patterns as a polynomial over their positions; modulus and
-coefficients as big-endian 16-bit words. A chunk of fewer than `topk` values (the reference raises) commits to all of
-them, and the missing coefficients are 0.
+In bfloat16 and float16 byte for byte as the reference library 0.1.6 makes them with `skip_prefill`: for each chunk of 32
+states, flattened, the 128 values largest in magnitude; their bit patterns as a polynomial over their positions; modulus
+and coefficients as big-endian 16-bit words. A chunk of fewer than `topk` values (the reference raises) commits to all of
+them, and the missing coefficients are 0. float32 has its own words (`roles.toploc.encoding`) in the same frame.
+
+The search for the largest values runs on the states' own device; only they leave it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
 import numpy as np
 import torch
 
+from roles.toploc.encoding import Encoding, encoding_of
 from roles.toploc.errors import MalformedProof
 from roles.toploc.polynomial import PRIME, SMALLEST_MODULUS, Field, find_injective_moduli, interpolate
 
@@ -22,20 +25,23 @@ TOPK = 128
 CHUNK = 32
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkRecord:
-    """One chunk's proof: the modulus and `topk` coefficients, constant term first."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Records:
+    """The parsed proof of one or more completions: moduli `[chunks]` and coefficients `[chunks, topk]`, constant terms
+    first; int64."""
 
-    modulus: int
-    coefficients: tuple[int, ...]
+    moduli: Field
+    coefficients: Field
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TopValues:
-    """Where a chunk's largest values are, and their bfloat16 bit patterns: int64 `[points]` each."""
+    """The largest values of the chunks that have equally many: where they are and the words that stand for them, int64
+    `[points, chunks]`; `chunks` are their numbers in order over all completions."""
 
+    chunks: tuple[int, ...]
     indices: Field
-    bits: Field
+    words: Field
 
 
 def count_chunks(tokens: int, chunk: int = CHUNK) -> int:
@@ -48,62 +54,87 @@ def proof_bytes(tokens: int, *, topk: int = TOPK, chunk: int = CHUNK) -> int:
     return count_chunks(tokens, chunk) * 2 * (topk + 1)
 
 
-def build_proof(states: torch.Tensor, *, topk: int = TOPK, chunk: int = CHUNK) -> bytes:
-    """The proof of one completion from its states `[tokens, hidden]` bfloat16; empty for no tokens.  # TOP-03"""
-    return build_proofs([states], topk=topk, chunk=chunk)[0]
+def build_proof(
+    states: torch.Tensor, *, encoding: Encoding | None = None, topk: int = TOPK, chunk: int = CHUNK
+) -> bytes:
+    """The proof of one completion from its states `[tokens, hidden]`; empty for no tokens.  # TOP-03"""
+    return build_proofs([states], encoding=encoding, topk=topk, chunk=chunk)[0]
 
 
-def build_proofs(completions: Sequence[torch.Tensor], *, topk: int = TOPK, chunk: int = CHUNK) -> list[bytes]:
-    """Proofs of many completions at once, states `[tokens, hidden]` bfloat16 each."""
-    chunks = [split_chunks(states, chunk) for states in completions]
-    records = iter(_build_records([find_top_values(part, topk) for parts in chunks for part in parts], topk))
-    return [b"".join(next(records) for _ in parts) for parts in chunks]
+def build_proofs(
+    completions: Sequence[torch.Tensor], *, encoding: Encoding | None = None, topk: int = TOPK, chunk: int = CHUNK
+) -> list[bytes]:
+    """Proofs of many completions at once, states `[tokens, hidden]` each. Without `encoding` their dtype decides; with it
+    (the run's), states of another dtype are a ValueError."""
+    encoding = encoding or encoding_of(completions)
+    counts = [count_chunks(len(states), chunk) for states in completions]
+    records = [b""] * sum(counts)
+    for tops in find_top_values(completions, encoding=encoding, topk=topk, chunk=chunk):
+        for number, record in zip(tops.chunks, _build_records(tops, topk), strict=True):
+            records[number] = record
+    remaining = iter(records)
+    return [b"".join(next(remaining) for _ in range(count)) for count in counts]
 
 
-def parse_proof(proof: bytes, *, tokens: int, topk: int = TOPK, chunk: int = CHUNK) -> list[ChunkRecord]:
+def parse_proof(proof: bytes, *, tokens: int, topk: int = TOPK, chunk: int = CHUNK) -> Records:
     """The records of the proof of `tokens` tokens.
 
     Raises `MalformedProof` for a wrong length (TOP-10, TOP-11), a modulus no prover may use (TOP-09) or a coefficient
     outside the field (TOP-12).
     """
-    size = 2 * (topk + 1)
-    if len(proof) != proof_bytes(tokens, topk=topk, chunk=chunk):
-        raise MalformedProof(f"proof of {len(proof)} bytes for {tokens} tokens")
-    words = np.frombuffer(proof, dtype=">u2").reshape(-1, size // 2).astype(np.int64)
+    expected = proof_bytes(tokens, topk=topk, chunk=chunk)
+    if len(proof) != expected:
+        raise MalformedProof(f"proof of {len(proof)} bytes for {tokens} tokens, not of {expected}")
+    words = np.frombuffer(proof, dtype=">u2").reshape(-1, topk + 1).astype(np.int64)
     moduli, coefficients = words[:, 0], words[:, 1:]
-    if ((moduli < SMALLEST_MODULUS) | (moduli > PRIME)).any():
-        raise MalformedProof("modulus outside 32769 to 65497")
+    if (wrong := (moduli < SMALLEST_MODULUS) | (moduli > PRIME)).any():
+        at = int(wrong.argmax())
+        raise MalformedProof(f"modulus {moduli[at]} of chunk {at} is outside {SMALLEST_MODULUS} to {PRIME}")
     if (coefficients >= PRIME).any():
-        raise MalformedProof("coefficient outside the field")
-    return [ChunkRecord(int(m), tuple(row.tolist())) for m, row in zip(moduli, coefficients, strict=True)]
+        at = int((coefficients >= PRIME).any(axis=1).argmax())
+        raise MalformedProof(f"a coefficient of chunk {at} is not below {PRIME}")
+    return Records(moduli, coefficients)
 
 
-def split_chunks(states: torch.Tensor, chunk: int) -> list[torch.Tensor]:
-    """Flat chunks of `chunk` states each, the last one perhaps shorter. Raises ValueError unless bfloat16.  # TOP-13"""
-    if states.dtype != torch.bfloat16 or states.dim() != 2:
-        raise ValueError("states must be bfloat16 [tokens, hidden]")
-    return [states[i : i + chunk].reshape(-1) for i in range(0, len(states), chunk)]
+def find_top_values(
+    completions: Iterable[torch.Tensor], *, encoding: Encoding, topk: int, chunk: int
+) -> list[TopValues]:
+    """The `topk` values of each chunk that are largest in magnitude, grouped by how many there are.
+
+    Ties fall as `torch.topk` decides, which byte compatibility needs. Raises ValueError for states of another dtype.
+    """
+    found: defaultdict[int, list[tuple[torch.Tensor, torch.Tensor, range]]] = defaultdict(list)
+    first = 0
+    for states in completions:
+        for rows in _chunk_rows(states, encoding, chunk):
+            indices = encoding.magnitudes(rows).topk(min(topk, rows.shape[1]), dim=1).indices
+            words = encoding.words(rows.gather(1, indices))
+            found[indices.shape[1]].append((indices, words, range(first, first + len(rows))))
+            first += len(rows)
+    return [
+        TopValues(
+            chunks=tuple(number for _, _, numbers in parts for number in numbers),
+            indices=torch.cat([indices for indices, _, _ in parts]).cpu().numpy().T,
+            words=torch.cat([words for _, words, _ in parts]).cpu().numpy().T,
+        )
+        for parts in found.values()
+    ]
 
 
-def find_top_values(flat: torch.Tensor, topk: int) -> TopValues:
-    """The `topk` values largest in magnitude. Ties fall as `torch.topk` decides, which byte compatibility needs."""
-    indices = flat.abs().topk(min(topk, flat.numel())).indices
-    bits = flat[indices].view(torch.int16).numpy().astype(np.int64) & 0xFFFF
-    return TopValues(indices.numpy(), bits)
+def _chunk_rows(states: torch.Tensor, encoding: Encoding, chunk: int) -> list[torch.Tensor]:
+    """Flat chunks: `[chunks, chunk * hidden]` of the whole ones, `[1, rest]` of the last where it is shorter."""
+    encoding.check(states)
+    whole = len(states) - len(states) % chunk
+    states = states.contiguous()
+    rows = [states[:whole].view(-1, chunk * states.shape[1])] if whole else []
+    return rows if whole == len(states) else [*rows, states[whole:].view(1, -1)]
 
 
-def _build_records(tops: Sequence[TopValues], topk: int) -> list[bytes]:
-    """One record per chunk; chunks with equally many points are interpolated together."""
-    records = [b""] * len(tops)
-    order = sorted(range(len(tops)), key=lambda i: len(tops[i].indices))
-    for points, group in groupby(order, key=lambda i: len(tops[i].indices)):
-        members = list(group)
-        indices = np.stack([tops[i].indices for i in members], axis=1)
-        moduli = find_injective_moduli(indices)
-        coefficients = interpolate(indices % moduli, np.stack([tops[i].bits for i in members], axis=1))
-        words = np.zeros((len(members), topk + 1), dtype=">u2")
-        words[:, 0] = moduli
-        words[:, 1 : points + 1] = coefficients.T
-        for member, row in zip(members, words, strict=True):
-            records[member] = row.tobytes()
-    return records
+def _build_records(tops: TopValues, topk: int) -> list[bytes]:
+    """One record per chunk."""
+    points, count = tops.indices.shape
+    moduli = find_injective_moduli(tops.indices)
+    words = np.zeros((count, topk + 1), dtype=">u2")
+    words[:, 0] = moduli
+    words[:, 1 : points + 1] = interpolate(tops.indices % moduli, tops.words).T
+    return [row.tobytes() for row in words]

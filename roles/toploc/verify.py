@@ -8,21 +8,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from itertools import groupby
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
+from roles.toploc.encoding import Encoding, encoding_of
+from roles.toploc.errors import MalformedProof
 from roles.toploc.polynomial import PRIME, Field, evaluate
-from roles.toploc.proof import CHUNK, TOPK, ChunkRecord, TopValues, find_top_values, parse_proof, split_chunks
+from roles.toploc.proof import CHUNK, TOPK, Records, TopValues, find_top_values, parse_proof
 
 NOTHING_AGREES = float(2**64)  # the reference's mantissa error when no exponent agrees
 
 
 @dataclass(frozen=True, slots=True)
 class ProofStatistics:
-    """One chunk: how many of the verifier's `points` values have another exponent in the proof, and the mean and median
-    of the absolute mantissa difference (0 to 127) where exponents agree. Signs are ignored, as in the reference."""
+    """One chunk: how many of the verifier's values have another exponent in the proof, and the mean and median of the
+    absolute mantissa difference where exponents agree, in units of the encoding's last mantissa bit (bfloat16: 0 to 127,
+    float16: to 1023, float32: to 4095). Signs are ignored, as in the reference."""
 
     exponent_mismatches: int
     mantissa_mean: float
@@ -54,22 +57,39 @@ class Judgement(Enum):
     FRAUD = "fraud"
 
 
-def verify_proof(states: torch.Tensor, proof: bytes, *, topk: int = TOPK, chunk: int = CHUNK) -> list[ProofStatistics]:
-    """Statistics of each chunk, given the verifier's own states `[tokens, hidden]` bfloat16.
+def verify_proof(
+    states: torch.Tensor, proof: bytes, *, encoding: Encoding | None = None, topk: int = TOPK, chunk: int = CHUNK
+) -> list[ProofStatistics]:
+    """Statistics of each chunk, given the verifier's own states `[tokens, hidden]` of the encoding's dtype.
 
     Raises `MalformedProof`, and nothing else, whatever the proof's bytes.
     """
-    return verify_proofs([(states, proof)], topk=topk, chunk=chunk)[0]
+    return verify_proofs([(states, proof)], encoding=encoding, topk=topk, chunk=chunk)[0]
 
 
 def verify_proofs(
-    pairs: Sequence[tuple[torch.Tensor, bytes]], *, topk: int = TOPK, chunk: int = CHUNK
+    pairs: Sequence[tuple[torch.Tensor, bytes]],
+    *,
+    encoding: Encoding | None = None,
+    topk: int = TOPK,
+    chunk: int = CHUNK,
 ) -> list[list[ProofStatistics]]:
-    """`verify_proof` for many completions at once. Raises `MalformedProof` when any proof is malformed."""
+    """`verify_proof` for many completions at once. Raises `MalformedProof` when any proof is malformed.
+
+    Without `encoding` the states' dtype decides; with it (the run's), states of another dtype are a ValueError.
+    """
+    encoding = encoding or encoding_of([states for states, _ in pairs])
     parsed = [parse_proof(proof, tokens=len(states), topk=topk, chunk=chunk) for states, proof in pairs]
-    tops = [find_top_values(part, topk) for states, _ in pairs for part in split_chunks(states, chunk)]
-    statistics = iter(_compare(tops, [record for records in parsed for record in records]))
-    return [[next(statistics) for _ in records] for records in parsed]
+    statistics: dict[int, ProofStatistics] = {}
+    if parsed:
+        records = Records(
+            moduli=np.concatenate([part.moduli for part in parsed]),
+            coefficients=np.concatenate([part.coefficients for part in parsed]),
+        )
+        for tops in find_top_values([states for states, _ in pairs], encoding=encoding, topk=topk, chunk=chunk):
+            statistics |= zip(tops.chunks, _compare(tops, records, encoding), strict=True)
+    numbers = iter(range(len(statistics)))
+    return [[statistics[next(numbers)] for _ in part.moduli] for part in parsed]
 
 
 def judge(statistics: Iterable[ProofStatistics], *, honest: ProofThresholds, fraud: ProofThresholds) -> Judgement:
@@ -90,28 +110,30 @@ def worst(statistics: Iterable[ProofStatistics]) -> ProofStatistics:
     )
 
 
-def _compare(tops: Sequence[TopValues], records: Sequence[ChunkRecord]) -> list[ProofStatistics]:
+def _compare(tops: TopValues, records: Records, encoding: Encoding) -> list[ProofStatistics]:
     """Each chunk's own values against what its record says of the same positions."""
-    results: dict[int, ProofStatistics] = {}
-    order = sorted(range(len(tops)), key=lambda i: len(tops[i].indices))
-    for _, group in groupby(order, key=lambda i: len(tops[i].indices)):
-        members = list(group)
-        moduli = np.array([records[i].modulus for i in members], dtype=np.int64)
-        coefficients = np.array([records[i].coefficients for i in members], dtype=np.int64).T
-        # The prover reduced its indices by its own modulus; without this, honest chunks with m != 65497 fail.  # TOP-08
-        positions = np.stack([tops[i].indices for i in members], axis=1) % moduli
-        claimed = evaluate(coefficients, positions)
-        for column, member in enumerate(members):
-            results[member] = _statistics(claimed[:, column], tops[member].bits)
-    return [results[i] for i in range(len(tops))]
+    moduli, coefficients = records.moduli[list(tops.chunks)], records.coefficients[list(tops.chunks)].T
+    if coefficients[len(tops.indices) :].any():
+        raise MalformedProof("more coefficients than values")
+    # The prover reduced its indices by its own modulus; without this, honest chunks with m != 65497 fail.  # TOP-08
+    claimed = evaluate(coefficients, tops.indices % moduli)
+    own = tops.words % PRIME  # the field holds words below 65497 only
+    agree = encoding.exponents(claimed) == encoding.exponents(own)
+    errors = np.abs(encoding.mantissas(claimed) - encoding.mantissas(own))
+    return _statistics(agree, errors)
 
 
-def _statistics(claimed: Field, own: Field) -> ProofStatistics:
-    """bfloat16 patterns: sign 1 bit, exponent 8, mantissa 7. The field holds patterns below 65497 only."""
-    own = own % PRIME
-    agree = (claimed >> 7 & 0xFF) == (own >> 7 & 0xFF)
-    mismatches = int(len(own) - agree.sum())
-    if mismatches == len(own):
-        return ProofStatistics(mismatches, NOTHING_AGREES, NOTHING_AGREES)
-    errors = np.abs((claimed & 0x7F) - (own & 0x7F))[agree]
-    return ProofStatistics(mismatches, float(errors.mean()), float(np.median(errors)))
+def _statistics(agree: npt.NDArray[np.bool_], errors: Field) -> list[ProofStatistics]:
+    """Of each chunk, from `[points, chunks]`: exponents that agree, and mantissa differences."""
+    points, agreeing = len(agree), agree.sum(axis=0)
+    counted = np.maximum(agreeing, 1)
+    means = np.where(agree, errors, 0).sum(axis=0) / counted
+    ranked = np.sort(np.where(agree, errors, np.iinfo(np.int64).max), axis=0)
+    middle = np.stack([(counted - 1) // 2, counted // 2])
+    medians = np.take_along_axis(ranked, middle, axis=0).astype(np.float64).mean(axis=0)
+    return [
+        ProofStatistics(points - count, mean, median)
+        if count
+        else ProofStatistics(points, NOTHING_AGREES, NOTHING_AGREES)
+        for count, mean, median in zip(agreeing.tolist(), means.tolist(), medians.tolist(), strict=True)
+    ]

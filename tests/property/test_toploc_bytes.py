@@ -8,19 +8,41 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from roles.toploc.encoding import ENCODINGS, Encoding
 from roles.toploc.errors import MalformedProof
-from roles.toploc.proof import build_proof, proof_bytes
+from roles.toploc.proof import build_proof, parse_proof, proof_bytes
 from roles.toploc.verify import ProofStatistics, verify_proof
 
 STATES = torch.randn(40, 32, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
 PROOF = build_proof(STATES)
 
 
-@given(st.binary(max_size=3 * 258) | st.binary(min_size=516, max_size=516))
+@given(st.binary(max_size=3 * 258) | st.binary(min_size=516, max_size=516), st.sampled_from(list(ENCODINGS.values())))
 @settings(max_examples=200, deadline=None)
-def test_verify_proof__any_bytes(proof: bytes) -> None:
+def test_verify_proof__any_bytes(proof: bytes, encoding: Encoding) -> None:
     with contextlib.suppress(MalformedProof):
-        assert all(isinstance(chunk, ProofStatistics) for chunk in verify_proof(STATES, proof))
+        statistics = verify_proof(STATES.to(encoding.dtype), proof, encoding=encoding)
+        assert all(isinstance(chunk, ProofStatistics) for chunk in statistics)
+
+
+@given(st.binary(max_size=64), st.integers(0, 9), st.integers(1, 12), st.integers(1, 4))
+@settings(max_examples=200, deadline=None)
+def test_parse_proof__any_bytes_and_shape(proof: bytes, tokens: int, topk: int, chunk: int) -> None:
+    with contextlib.suppress(MalformedProof):
+        assert parse_proof(proof, tokens=tokens, topk=topk, chunk=chunk).coefficients.shape[1] == topk
+
+
+@given(st.lists(st.integers(0, 0xFFFF), min_size=64, max_size=64), st.binary(min_size=34, max_size=34))
+@settings(max_examples=200, deadline=None)
+def test_build_and_verify__any_activations(patterns: list[int], proof: bytes) -> None:
+    """NaN, infinities and denormal numbers among them."""
+    words = torch.tensor(patterns, dtype=torch.int32).to(torch.int16)
+    for states in (words.view(torch.bfloat16), words.view(torch.float16), words.view(torch.float32)):
+        matrix = states.view(4, -1)
+        built = build_proof(matrix, topk=8, chunk=2)
+        assert set(verify_proof(matrix, built, topk=8, chunk=2)) <= {ProofStatistics(0, 0.0, 0.0)}
+        with contextlib.suppress(MalformedProof):
+            verify_proof(matrix, proof, topk=8, chunk=4)
 
 
 @given(st.lists(st.tuples(st.integers(0, len(PROOF) - 1), st.integers(0, 255)), max_size=8))

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from roles.toploc.encoding import BF16, ENCODINGS, FP16, FP32, Encoding
 from roles.toploc.errors import MalformedProof
 from roles.toploc.polynomial import PRIME, evaluate, find_injective_moduli, interpolate
-from roles.toploc.proof import build_proof, build_proofs, parse_proof, proof_bytes
+from roles.toploc.proof import build_proof, build_proofs, find_top_values, parse_proof, proof_bytes
 from roles.toploc.verify import (
     NOTHING_AGREES,
     Judgement,
@@ -66,9 +67,15 @@ def test_build_proofs__batching_changes_no_byte() -> None:
     assert [len(part) for part in verify_proofs(list(zip(completions, proofs, strict=True)))] == [1, 2, 2, 1]
 
 
-def test_build_proof__refuse_other_dtype__top_13() -> None:
+def test_build_and_verify__refuse_other_dtype_than_the_runs__top_13() -> None:
+    """No dtype stands in the bytes: the spec's is held against the states'."""
+    other = make_states().to(torch.float16)
     with pytest.raises(ValueError, match="bfloat16"):
-        build_proof(make_states().to(torch.float16))
+        build_proof(other, encoding=BF16)
+    with pytest.raises(ValueError, match="bfloat16"):
+        verify_proof(other, build_proof(other), encoding=BF16)
+    with pytest.raises(ValueError, match="float64"):
+        build_proof(make_states().to(torch.float64))
 
 
 def test_verify_proof__modulus_other_than_65497__top_08() -> None:
@@ -126,7 +133,7 @@ def test_verify_proof__refuse_malformed(proof: bytes) -> None:
 
 def test_parse_proof__bounds_are_inclusive() -> None:
     record = word(32769) + word(65496) * 128
-    assert parse_proof(record, tokens=1)[0].modulus == 32769
+    assert parse_proof(record, tokens=1).moduli.tolist() == [32769]
 
 
 def test_interpolate__passes_through_its_points() -> None:
@@ -145,6 +152,90 @@ def test_interpolate__hand_computed() -> None:
 def test_find_injective_moduli__largest_that_works() -> None:
     easy, hard = [0, 1, PRIME - 1], [0, PRIME, 2 * 65496]  # hard: 65497, 65496 and 65495 each map two to one
     assert find_injective_moduli(np.array([easy, hard]).T).tolist() == [PRIME, 65494]
+
+
+ALL = tuple(ENCODINGS.values())
+
+
+def states_of(encoding: Encoding, tokens: int = 40, hidden: int = 128, seed: int = 0) -> torch.Tensor:
+    return torch.randn(tokens, hidden, generator=torch.Generator().manual_seed(seed)).to(encoding.dtype)
+
+
+@pytest.mark.parametrize("encoding", ALL, ids=lambda encoding: encoding.name)
+def test_verify_proof__each_encoding(encoding: Encoding) -> None:
+    """Own states agree exactly; others' do not, shifted ones neither."""
+    states = states_of(encoding)
+    proof = build_proof(states, encoding=encoding)
+    assert len(proof) == proof_bytes(40)
+    assert verify_proof(states, proof, encoding=encoding) == [EXACT, EXACT]
+    others = verify_proof(states_of(encoding, seed=1), proof, encoding=encoding)
+    assert min(chunk.exponent_mismatches for chunk in others) > 64
+
+
+def test_words__hand_computed() -> None:
+    """1.5 is sign 0, exponent 127 (15 in five bits) and the first mantissa bit; -3 the next exponent, the same mantissa."""
+    for encoding, exponents, half in ((BF16, (127, 128), 64), (FP16, (15, 16), 512), (FP32, (15, 0), 2048)):
+        words = encoding.words(torch.tensor([1.5, -3.0], dtype=encoding.dtype)).numpy()
+        assert tuple(encoding.exponents(words)) == exponents
+        assert tuple(encoding.mantissas(words)) == (half, half)
+
+
+def test_words__of_two_byte_dtypes_are_the_patterns() -> None:
+    """What toploc 0.1.6 puts into its polynomials."""
+    for encoding in (BF16, FP16):
+        values = states_of(encoding).view(-1)
+        assert (encoding.words(values).numpy() == values.view(torch.int16).numpy().astype(np.int64) % 2**16).all()
+
+
+def test_fp32__sees_what_bfloat16_rounds_away() -> None:
+    """A relative deviation of 1/2000: nothing to bfloat16, two units of float32's encoding."""
+    states = states_of(FP32)
+    near = states * (1 + 1 / 2000)
+    (seen, *_) = verify_proof(near, build_proof(states))
+    (rounded, *_) = verify_proof(near.to(torch.bfloat16), build_proof(states.to(torch.bfloat16)))
+    assert seen.mantissa_mean > 2 > rounded.mantissa_mean
+
+
+@pytest.mark.parametrize("encoding", ALL, ids=lambda encoding: encoding.name)
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("nan")])
+def test_build_and_verify__not_finite(encoding: Encoding, value: float) -> None:
+    """Committed and compared like any pattern; against finite states they are mismatches."""
+    states = states_of(encoding)
+    broken = states.clone()
+    broken[:, :16] = value
+    proof = build_proof(broken, encoding=encoding)
+    assert verify_proof(broken, proof, encoding=encoding) == [EXACT, EXACT]
+    assert min(c.exponent_mismatches for c in verify_proof(states, proof, encoding=encoding)) > 64
+    assert min(c.exponent_mismatches for c in verify_proof(broken, build_proof(states), encoding=encoding)) > 64
+
+
+@pytest.mark.parametrize("tokens", [1, 31, 32, 33, 70])
+def test_find_top_values__chunks_of_several_completions_at_once(tokens: int) -> None:
+    """Found together as each chunk is alone."""
+    states = make_states(tokens, hidden=96)
+    (alone,) = [part.indices for part in find_top_values([states[:32]], encoding=BF16, topk=16, chunk=32)]
+    (flat,) = [states[:32].reshape(-1)]
+    assert sorted(flat.abs().float().topk(16).values.tolist()) == sorted(flat.abs().float()[alone[:, 0]].tolist())
+    proofs = build_proofs([states, make_states(5)], topk=16)
+    assert proofs[0] == b"".join(build_proof(states[i : i + 32], topk=16) for i in range(0, tokens, 32))
+
+
+def test_verify_proof__more_coefficients_than_values() -> None:
+    states = make_states(tokens=3, hidden=16)
+    padded = bytearray(build_proof(states))
+    padded[-1] = 1
+    with pytest.raises(MalformedProof, match="more coefficients"):
+        verify_proof(states, bytes(padded))
+
+
+@pytest.mark.parametrize("terms", [1, 2, 15, 16, 17, 128, 129])
+def test_evaluate__as_horner(terms: int) -> None:
+    generator = np.random.default_rng(terms)
+    coefficients, x = generator.integers(0, PRIME, (terms, 3)), generator.integers(0, PRIME, (7, 3))
+    expected = np.zeros_like(x)
+    for row in coefficients[::-1]:
+        expected = (expected * x + row) % PRIME
+    assert (evaluate(coefficients, x) == expected).all()
 
 
 HONEST = ProofThresholds(exponent_mismatches=2, mantissa_mean=0.15, mantissa_median=0.5)
