@@ -17,6 +17,7 @@ from ledger.client import LedgerClient
 from ledger.records import RegistrationRequest, RotationRequest
 from node.config import NodeConfig
 from node.data_sets import FOLDER, held_files
+from node.disk import share_of_blobs
 from node.engines import build_engine
 from node.errors import ConfigError
 from node.join import is_web_address
@@ -158,7 +159,7 @@ def build_relay(parts: Parts) -> Any:
             settled=lambda row: trusted.view is None or trusted.is_member(row.signer),
         ),
         settings=RelaySettings(
-            max_disk=config.max_disk,
+            max_disk=share_of_blobs(config.max_disk),
             max_blob=parts.spec.checks.max_blob,
             sponsored_per_hour=config.sponsor_hourly,
             archive=config.archive,

@@ -39,6 +39,7 @@ from node.archive import Archive
 from node.config import NodeConfig
 from node.data_sets import find_data_sets
 from node.defaults import HEARTBEAT_SECONDS, OBSERVER_SECONDS, OFFLINE_SECONDS, TALLY_LOOK_SECONDS
+from node.disk import DiskWatch
 from node.errors import ConfigError
 from node.fitness import check_fitness, measure_machine
 from node.hardware import free_disk
@@ -83,6 +84,7 @@ class Node:
         self._config, self._events = config, events
         self._build = build or build_actor
         self._lag, self._uptime = LoopLag(), Uptime()
+        self._disk = DiskWatch(config.home, config.max_disk)
         self._boot = new_boot(unix_ms())
         self._phase = "starting"
         self._node, self._hardware = "", ""
@@ -221,6 +223,7 @@ class Node:
                 group.create_task(work)
                 for work in (
                     self._lag.run(),
+                    self._disk.run(),
                     parts.rows.run(),
                     parts.publisher.run(),
                     parts.observer.run(),
@@ -356,6 +359,8 @@ class Node:
             "hardware": self._hardware,
             "uptime_seconds": round(self._uptime.seconds, 1),
             "memory_peak_bytes": self._uptime.peak_bytes,
+            "disk_used_bytes": self._disk.used,
+            "disk_budget_bytes": self._config.max_disk,
             "loop_lag_p50_seconds": round(self._lag.percentile(0.5), 4),
             "loop_lag_p99_seconds": round(self._lag.percentile(0.99), 4),
             "loop_lag_max_seconds": round(self._lag.worst, 4),

@@ -41,6 +41,9 @@ LAG_SAMPLES = 600
 EVENT_FILE_BYTES = 64 * 2**20
 """Size at which the event stream starts a new file; one old file is kept."""
 
+DISK_LOOK_SECONDS = 60.0
+"""Between two additions of what the data folder takes."""
+
 LOG_FILE_BYTES = 8 * 2**20
 """The same for the libraries' own messages and tracebacks."""
 

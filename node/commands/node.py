@@ -34,13 +34,14 @@ def main(words: Sequence[str]) -> int:
 
 def run_configured(config: NodeConfig, *, build: Build | None = None) -> int:
     """Run a node from its settings, with its log; `build` may make another actor than the role's own."""
+    from node.disk import share_of_events
     from node.errors import ConfigError
     from node.log import EventStream, configure_logging, terminal_stream
 
     home = config.home
     try:
         home.mkdir(parents=True, exist_ok=True)
-        events = EventStream(home / "events.jsonl")
+        events = EventStream(home / "events.jsonl", limit=share_of_events(config.max_disk))
     except OSError as error:
         raise ConfigError(
             f"cannot write to the data folder {home}: {error.strerror}; choose another by --data"

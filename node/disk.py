@@ -1,0 +1,92 @@
+"""One budget for everything in the data folder: `max_disk`.
+
+A relay's blobs, which are most of what any node keeps, get what the rest leaves over, least used first out
+(`roles.shardcast.store`); the other roles keep what they still need and remove the rest themselves. What is left to do
+here: to add it all up, to give up old logs when it is too much, and to say so when even that does not help.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from node.defaults import DISK_LOOK_SECONDS, EVENT_FILE_BYTES, LOG_FILE_BYTES
+
+log = structlog.get_logger()
+
+APART = 2 * EVENT_FILE_BYTES + 2 * LOG_FILE_BYTES + 64 * 2**20
+"""Bytes left to logs, journals and the ledger's events, beside a relay's blobs."""
+OLD_LOGS = ("events.1.jsonl", "node.log.1")
+
+
+@dataclass(frozen=True, slots=True)
+class DiskUse:
+    """Bytes of a folder, and of each of what lies right in it."""
+
+    total: int
+    parts: Counter[str]
+
+    @property
+    def largest(self) -> str:
+        """What takes most."""
+        return self.parts.most_common(1)[0][0] if self.parts else ""
+
+
+def share_of_blobs(max_disk: int) -> int:
+    """Bytes for a relay's blobs: all but what is set apart, of which a small budget gives a fifth."""
+    return max_disk - min(APART, max_disk // 5)
+
+
+def share_of_events(max_disk: int) -> int:
+    """Bytes at which the event file is begun anew; there are two of them."""
+    return min(EVENT_FILE_BYTES, max_disk // 20)
+
+
+def measure(folder: Path) -> DiskUse:
+    """What the files take, as the disk counts it. What vanishes meanwhile counts for nothing; links are not followed."""
+    parts: Counter[str] = Counter()
+    for root, _, names in os.walk(folder):
+        place = Path(root).relative_to(folder).parts
+        for name in names:
+            with contextlib.suppress(OSError):
+                parts[place[0] if place else name] += os.lstat(Path(root) / name).st_blocks * 512
+    return DiskUse(sum(parts.values()), parts)
+
+
+class DiskWatch:
+    """Keeps a data folder within its budget as far as logs go, and says when the rest is too much. `used` is the last look's."""
+
+    def __init__(self, folder: Path, max_disk: int) -> None:
+        self._folder, self._max_disk = folder, max_disk
+        self._is_over = False
+        self.used = 0
+
+    async def run(self) -> None:
+        """Look, for ever."""
+        while True:
+            await self.look()
+            await asyncio.sleep(DISK_LOOK_SECONDS)
+
+    async def look(self) -> None:
+        """One look."""
+        found = await asyncio.to_thread(measure, self._folder)
+        if found.total > self._max_disk and (given_up := await asyncio.to_thread(self._give_up_logs)):
+            log.warning("logs.given_up", files=given_up, used=found.total, budget=self._max_disk)
+            found = await asyncio.to_thread(measure, self._folder)
+        self.used = found.total
+        is_over = found.total > self._max_disk
+        if is_over and not self._is_over:
+            log.warning("disk.over_budget", used=found.total, budget=self._max_disk, largest=found.largest)
+        self._is_over = is_over
+
+    def _give_up_logs(self) -> list[str]:
+        there = [name for name in OLD_LOGS if (self._folder / name).exists()]
+        for name in there:
+            (self._folder / name).unlink(missing_ok=True)
+        return there

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from node.disk import DiskWatch, measure, share_of_blobs, share_of_events
+from node.log import EventStream
+
+KIB, MIB = 2**10, 2**20
+
+
+def fill(path: Path, size: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"x" * size)
+
+
+def test_measure__adds_up_and_names_the_largest(tmp_path: Path) -> None:
+    fill(tmp_path / "events.jsonl", 8 * KIB)
+    fill(tmp_path / "relay" / "blobs" / "ab" / "abcd", 64 * KIB)
+    (tmp_path / "link").symlink_to(tmp_path / "relay")
+    found = measure(tmp_path)
+    assert (found.total, found.largest) == (72 * KIB, "relay")
+
+
+def test_share_of_blobs__leaves_room_for_logs_and_journals__ckpt_12() -> None:
+    assert share_of_blobs(20 * 2**30) == 20 * 2**30 - 208 * MIB
+    assert share_of_blobs(10 * MIB) == 8 * MIB
+
+
+async def test_look__gives_up_old_logs_before_anything_else__ckpt_12(tmp_path: Path) -> None:
+    for name in ("events.jsonl", "events.1.jsonl", "node.log.1"):
+        fill(tmp_path / name, 512 * KIB)
+    watch = DiskWatch(tmp_path, MIB)
+    await watch.look()
+    assert os.listdir(tmp_path) == ["events.jsonl"]
+    assert watch.used == 512 * KIB
+
+
+async def test_look__within_the_budget_nothing_goes(tmp_path: Path) -> None:
+    fill(tmp_path / "events.1.jsonl", 512 * KIB)
+    await DiskWatch(tmp_path, MIB).look()
+    assert (tmp_path / "events.1.jsonl").exists()
+
+
+async def test_look__what_cannot_be_given_up_stays(tmp_path: Path) -> None:
+    fill(tmp_path / "trainer" / "checkpoints" / "weights", 2 * MIB)
+    watch = DiskWatch(tmp_path, MIB)
+    await watch.look()
+    assert watch.used == 2 * MIB
+    assert (tmp_path / "trainer" / "checkpoints" / "weights").exists()
+
+
+def test_write__a_flood_of_events_is_bounded__ckpt_12(tmp_path: Path) -> None:
+    events = EventStream(tmp_path / "events.jsonl", limit=share_of_events(MIB))
+    for number in range(5_000):
+        events.write({"ts": 0.0, "event": "row.refused", "why": "x" * 64, "number": number})
+    events.close()
+    assert measure(tmp_path).total <= 2 * (share_of_events(MIB) + 8 * KIB)
