@@ -1,0 +1,10 @@
+"""Aggregate before judging: one number for a whole submission, with a known rate of false positives, and a sum over a node's
+history (docs/checks.md has the model of the noise).
+"""
+
+from roles.toploc.joined.calibration import Calibration, Component, Fit
+from roles.toploc.joined.fitting import fit
+from roles.toploc.joined.history import History
+from roles.toploc.joined.score import Score, score
+
+__all__ = ["Calibration", "Component", "Fit", "History", "Score", "fit", "score"]

@@ -1,0 +1,122 @@
+"""The honest noise of three statistics, as numbers: what `fit` finds, a spec pins and `score` judges by.
+
+A statistic is a sum of nonnegative values, one a unit: a chunk's exponent mismatches, a chunk's mean mantissa error, a
+token's margin. Divided by the honest level of its class, a unit has mean 1. Over `n` units, `n_c` of them in completion c,
+the sum is taken to be Gamma distributed with
+
+    mean      n
+    variance  unit * n + completion * sum(n_c ** 2) + submission * n ** 2
+
+so that few units leave a wide and skewed distribution, and what all of a completion or submission share never averages out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from roles.toploc.observation import Observation
+
+Floats = npt.NDArray[np.float64]
+NAMES = ("exponents", "mantissas", "margins")
+FILLS = (0.25, 0.5, 0.999, 1.0)  # classes of chunks by how full they are: fewer tokens have other largest values
+MARGIN_CAP = 1.0
+MANTISSA_CAP = 127.0
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """One statistic's honest noise. `levels`: mean of a unit, by class (four of chunks, one of tokens), 0 where a class was
+    too rare to be known and is not judged. The rest are variances relative to the level squared."""
+
+    levels: tuple[float, ...]
+    unit: float
+    completion: float
+    submission: float
+
+    def gamma(self, counts: Floats) -> tuple[float, float]:
+        """Shape and scale of the sum over completions of so many units each. Raises ValueError for no units."""
+        n = float(counts.sum())
+        if n <= 0:
+            raise ValueError("no units")
+        variance = self.unit * n + self.completion * float((counts**2).sum()) + self.submission * n * n
+        return n * n / variance, variance / n
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Components by the names above, in their order."""
+
+    exponents: Component
+    mantissas: Component
+    margins: Component
+
+    @property
+    def components(self) -> tuple[Component, Component, Component]:
+        """In the order of `NAMES`."""
+        return self.exponents, self.mantissas, self.margins
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """A calibration and how well it fits: the share of honest submissions with p below each of `AT`, and the worst
+    environment of each component."""
+
+    calibration: Calibration
+    submissions: int
+    at: tuple[float, ...]
+    shares: tuple[float, ...]
+    worst: tuple[str, str, str]
+    inflation: tuple[float, float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Units:
+    """Every unit of one component in one observation: its value, its class, and the completion it is of."""
+
+    values: Floats
+    classes: npt.NDArray[np.int64]
+    owners: npt.NDArray[np.int64]
+
+
+def units_of(observation: Observation) -> tuple[Units, Units, Units]:
+    """The units of the three components, in the order of `NAMES`."""
+    chunks = [
+        (
+            part.exponent_mismatches,
+            min(part.mantissa_mean, MANTISSA_CAP),
+            _fill(number, len(tokens), observation.chunk),
+            c,
+        )
+        for c, (parts, tokens) in enumerate(zip(observation.chunks, observation.margins, strict=True))
+        for number, part in enumerate(parts)
+    ]
+    table = np.array(chunks, dtype=np.float64).reshape(-1, 4)
+    classes, owners = table[:, 2].astype(np.int64), table[:, 3].astype(np.int64)
+    margins = np.minimum(np.concatenate([np.empty(0), *observation.margins]), MARGIN_CAP)
+    whose = np.repeat(np.arange(len(observation.margins)), [len(part) for part in observation.margins])
+    return (
+        Units(table[:, 0], classes, owners),
+        Units(table[:, 1], classes, owners),
+        Units(margins, np.zeros(len(margins), dtype=np.int64), whose),
+    )
+
+
+def sums_of(units: Units, levels: Sequence[float], completions: int) -> tuple[Floats, Floats]:
+    """By completion: the sum of values relative to their levels, and how many units are judged."""
+    by_class = np.asarray(levels, dtype=np.float64)[units.classes]
+    judged = by_class > 0
+    relative = units.values[judged] / by_class[judged]
+    owners = units.owners[judged]
+    return (
+        np.bincount(owners, weights=relative, minlength=completions).astype(np.float64),
+        np.bincount(owners, minlength=completions).astype(np.float64),
+    )
+
+
+def _fill(number: int, tokens: int, chunk: int) -> int:
+    share = min(chunk, tokens - number * chunk) / chunk
+    return next(i for i, most in enumerate(FILLS) if share <= most)

@@ -1,0 +1,76 @@
+"""From an observation to one number: how seldom an honest submission deviates so much, and what it adds to a history.
+
+Every bound holds however the statistics hang together: p-values are joined by Bonferroni, likelihood ratios by their mean.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from roles.toploc.joined.calibration import NAMES, Calibration, Component, Floats, sums_of, units_of
+from roles.toploc.observation import Observation
+
+SMALLEST = 1e-300
+RATIOS = (1.25, 2.0, 8.0)  # a history is looked through for deviations so many times the honest ones
+MOST_EVIDENCE = 8.0  # nats; no single submission decides a history
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """`p`: at most this share of honest submissions deviate as much, whatever their length; 1.0 for no tokens.
+    `evidence`: log of a quantity whose mean over honest submissions is at most 1; between log(1/2) and 8.
+    `component`, and the `completion` if it is one alone: what deviates most. `ratios`: mean of each component over its level.
+    """
+
+    p: float
+    evidence: float
+    component: str
+    completion: int | None
+    ratios: tuple[float, float, float]
+
+
+def score(observation: Observation, calibration: Calibration) -> Score:
+    """Judge a submission by its sums as a whole and by those of each completion, components apart."""
+    found: list[tuple[float, str, int | None]] = [(1.0, NAMES[0], None)]
+    evidence, ratios = [], []
+    completions = len(observation.margins)
+    for name, component, units in zip(NAMES, calibration.components, units_of(observation), strict=True):
+        sums, counts = sums_of(units, component.levels, completions)
+        total, count = float(sums.sum()), float(counts.sum())
+        ratios.append(total / count if count else 0.0)
+        if not count:
+            continue
+        found.append((tail(component, total, counts), name, None))
+        found += [
+            (tail(component, float(sums[c]), counts[c : c + 1]) * completions, name, int(c))
+            for c in np.flatnonzero(counts)
+        ]
+        evidence += [log_ratio(component, total, counts, ratio) for ratio in RATIOS]
+    p, name, where = min(found, key=lambda each: each[0])
+    return Score(min(1.0, 2 * len(NAMES) * p), _mixture(evidence), name, where, (ratios[0], ratios[1], ratios[2]))
+
+
+def tail(component: Component, total: float, counts: Floats) -> float:
+    """P(sum >= total) for an honest submission of so many units."""
+    shape, scale = component.gamma(counts)
+    pair = torch.tensor([shape, total / scale], dtype=torch.float64)
+    return max(float(torch.special.gammaincc(pair[0], pair[1])), SMALLEST)
+
+
+def log_ratio(component: Component, total: float, counts: Floats, ratio: float) -> float:
+    """Log likelihood of the sum where everything deviates `ratio` times as much, over that of an honest one."""
+    shape, scale = component.gamma(counts)
+    return total / scale * (1 - 1 / ratio) - shape * math.log(ratio)
+
+
+def _mixture(logs: list[float]) -> float:
+    """Half on honesty, half on the mean of the likelihood ratios: so it never falls by more than log 2 at once."""
+    if not logs:
+        return 0.0
+    largest = max(logs)
+    mean = largest + math.log(sum(math.exp(each - largest) for each in logs) / len(logs))
+    return min(float(np.logaddexp(0.0, mean)) - math.log(2), MOST_EVIDENCE)
