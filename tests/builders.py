@@ -306,7 +306,8 @@ def make_rollouts(
 
 def wide_limits(world: World) -> RolloutLimits:
     """Limits under which any file of the tests can be read."""
-    return RolloutLimits(2**24, 4096, 4096, 4096, world.engine.vocabulary, 2**20)
+    calls = world.spec.tool.max_calls if world.spec.tool else 0
+    return RolloutLimits(2**24, 4096, 4096, 4096, world.engine.vocabulary, 2**20, calls)
 
 
 def open_rollouts(world: World, made: Made) -> RolloutFile:
