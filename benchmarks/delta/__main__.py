@@ -97,7 +97,7 @@ def measure_speeds(base: Path, new: Path, scratch: Path) -> dict[str, Speed]:
 def decode_and_verify(layout: Layout, base: Path, delta: Path) -> None:
     """Every shard rebuilt and compared with its digest; one is in memory at a time."""
     shards = layout.manifest.shards
-    asyncio.run(rebuild(layout, lambda index: MemorySink(shards[index]), base=FolderBase(base), delta=[delta]))
+    asyncio.run(rebuild(layout, lambda index: MemorySink(shards[index]), base=FolderBase(base), chain=[[delta]]))
 
 
 def timed(work: Callable[[], object], full: int) -> Speed:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 
 import httpx
@@ -30,6 +31,7 @@ from roles.relay.rebuilding import Rebuilder
 from roles.relay.settings import RelaySettings
 from roles.relay.sponsor import Sponsor, SponsorDesk
 from roles.shardcast.catalogue import KeptCheckpoint, Parcel
+from roles.shardcast.chains import find_chain
 from roles.shardcast.errors import StaleCheckpoint
 from roles.shardcast.gather import FROM_ONE, ShardGatherer
 from roles.shardcast.grants import relays_in
@@ -47,7 +49,7 @@ PUSH_QUIET = 0.5
 """Seconds without a pushed shard after which the trainer is taken to push elsewhere, and pulling begins."""
 PULLS_AT_ONCE = 2
 MOST_OFFERS = 32
-STALE = float("inf")
+STALE = inf
 FIRST_POLL = 2.0
 """Seconds between two looks at the rows while no checkpoint is known at all."""
 MOST_DELTAS = 4
@@ -238,13 +240,16 @@ class Relay:
         return True
 
     async def _fetch_deltas(self, link: RelayLink, relay: RelayInfo, target: str) -> None:
-        """The signed rows of deltas to a checkpoint, as the relay that told of it lists them."""
+        """The signed rows of deltas to a checkpoint, as the relay that told of it lists them, and of those on the way to it
+        from one that is here."""
         with suppress(NodeError, OSError):
-            listed = [hint for hint in await link.read_deltas(relay) if hint.target == target]
-            for hint in listed[:MOST_DELTAS]:
-                await self.shelf.add(
-                    self._fence.check_parcel(self.shelf.catalogue.check(await link.receive_manifest(relay, hint.delta)))
-                )
+            listed = await link.read_deltas(relay)
+            last = [hint for hint in listed if hint.target == target][:MOST_DELTAS]
+            way = find_chain(listed, target, self._rebuilder.bases(), below=inf)
+            for delta in dict.fromkeys(hint.delta for hint in (*way, *last)):
+                if delta not in self.shelf.catalogue:
+                    envelope = await link.receive_manifest(relay, delta)
+                    await self.shelf.add(self._fence.check_parcel(self.shelf.catalogue.check(envelope)))
 
     async def _pull(self, group: asyncio.TaskGroup) -> None:
         while True:

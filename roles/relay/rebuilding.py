@@ -44,8 +44,11 @@ class Rebuilder:
     def way_to(self, kept: KeptCheckpoint) -> list[KeptDelta]:
         """Deltas to apply one after the other to get a checkpoint from one that is here whole; none when there is no such
         way, or the shards are a shorter one."""
-        whole = {base.digest for base in self._shelf.catalogue if not self._shelf.missing(base)}
-        return self._ways(kept, whole)
+        return self._ways(kept, self.bases())
+
+    def bases(self) -> set[str]:
+        """Manifest digests of the checkpoints that are here whole."""
+        return {base.digest for base in self._shelf.catalogue if not self._shelf.missing(base)}
 
     def may_come(self, kept: KeptCheckpoint, pulling: Collection[str]) -> bool:
         """Whether there will be such a way once what is being pulled is here."""

@@ -10,6 +10,7 @@ import os
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 import structlog
@@ -19,6 +20,8 @@ from dht.envelope import Envelope, from_bytes, to_bytes
 from dht.errors import PeerError
 from dht.identity import NodeId
 from roles.messages import CheckpointDelta, CheckpointManifest
+from roles.shardcast.chains import leading_on
+from roles.shardcast.delta import WORTHWHILE_SHARE
 from roles.shardcast.disk import write_durably
 from roles.shardcast.errors import StaleCheckpoint
 from roles.shardcast.manifest import DELTA_KIND, MAX_MANIFEST_BYTES, check_delta, check_manifest, manifest_digest
@@ -27,6 +30,9 @@ from roles.shardcast.shards import Layout
 log = structlog.get_logger("shardcast")
 
 KEPT = 5
+KEPT_DELTAS = 16
+"""Of one signer, beyond as many as checkpoints only while all together are a shorter way than the shards: a longer chain is
+of no use to anybody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +65,21 @@ class KeptDelta:
     def age_rank(self) -> tuple[int, int, str]:
         """As of a checkpoint, its target."""
         return (self.delta.term, self.delta.step, self.digest)
+
+    @property
+    def base(self) -> str:
+        """Manifest digest of the checkpoint it needs."""
+        return self.delta.base
+
+    @property
+    def target(self) -> str:
+        """Manifest digest of the checkpoint it makes."""
+        return self.delta.target
+
+    @property
+    def size(self) -> int:
+        """Bytes of its file."""
+        return self.delta.size
 
 
 Parcel = KeptCheckpoint | KeptDelta
@@ -102,6 +123,10 @@ class Catalogue:
         kept = [delta for delta in self._deltas.values() if target in (None, delta.delta.target)]
         return sorted(kept, key=lambda delta: delta.age_rank, reverse=True)
 
+    def leading_on(self, held: str) -> list[KeptDelta]:
+        """Deltas that are of use to who holds a checkpoint: from exactly that one, and on from there; newest first."""
+        return leading_on(self.deltas(), held)
+
     def shard_size(self, digest: str) -> int | None:
         """Bytes of a shard some kept checkpoint or delta lists, else None."""
         listed = self._listed.get(digest)
@@ -114,10 +139,10 @@ class Catalogue:
     def check(self, envelope: Envelope) -> Parcel:
         """Judge an envelope; nothing is kept yet. Raises PeerError, or StaleCheckpoint for one older than those kept."""
         kept = self._open(envelope)
-        mine = self._of(kept.signer, kept)
-        if kept.digest not in self and len(mine) >= self._kept and kept.age_rank < mine[-1].age_rank:
+        mine, most = self._of(kept.signer, kept), self._most(kept)
+        if kept.digest not in self and len(mine) >= most and kept.age_rank < mine[-1].age_rank:
             term, step, _ = kept.age_rank
-            raise StaleCheckpoint(f"step {step} of term {term} is older than the {self._kept} kept")
+            raise StaleCheckpoint(f"step {step} of term {term} is older than the {most} kept")
         return kept
 
     @property
@@ -141,12 +166,15 @@ class Catalogue:
         self._changed.set()
         self._changed = asyncio.Event()
         orphans: list[str] = []
-        for old in self._of(kept.signer, kept)[self._kept :]:
+        for old in self._too_old(kept):
             orphans += self.drop(old.digest)
         return orphans
 
     def drop(self, digest: str) -> list[str]:
-        """Forget a checkpoint with the deltas that lead to it, or one delta. Gives the shards nothing lists any more."""
+        """Forget a checkpoint or a delta. Gives the shards nothing lists any more.
+
+        Deltas to a checkpoint that goes stay: they lead on, from one that some node may hold still, to the newest.
+        """
         old: Parcel | None = self._checkpoints.pop(digest, None) or self._deltas.pop(digest, None)
         if old is None:
             return []
@@ -159,12 +187,23 @@ class Catalogue:
             else:
                 del self._listed[shard]
                 orphans.append(shard)
-        for delta in self.deltas(digest):
-            orphans += self.drop(delta.digest)
         return orphans
 
+    def _too_old(self, like: Parcel) -> list[Parcel]:
+        """What must go of the signer's checkpoints, or of its deltas."""
+        mine = self._of(like.signer, like)
+        if isinstance(like, KeptCheckpoint):
+            return mine[self._kept :]
+        whole = max((kept.layout.total for kept in self if kept.signer == like.signer), default=0)
+        sums = accumulate(delta.layout.total for delta in mine)
+        stay = sum(number < self._kept or size <= WORTHWHILE_SHARE * whole for number, size in enumerate(sums))
+        return mine[min(stay, self._most(like)) :]
+
+    def _most(self, like: Parcel) -> int:
+        return self._kept if isinstance(like, KeptCheckpoint) else max(self._kept, KEPT_DELTAS)
+
     def _of(self, signer: NodeId, like: Parcel) -> list[Parcel]:
-        """The signer's checkpoints, or its deltas, newest first: as many of these are kept as of those."""
+        """The signer's checkpoints, or its deltas, newest first."""
         kept: list[Parcel] = list(self) if isinstance(like, KeptCheckpoint) else list(self.deltas())
         return [parcel for parcel in kept if parcel.signer == signer]
 

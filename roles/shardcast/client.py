@@ -66,7 +66,7 @@ class RelayClient:
         self.origin = Origin(self.link, trainers=frozenset(trainers))
         self.keeper = Keeper(self.link, self._push_again)
         self._trainers = frozenset(trainers)
-        self._shortcuts = Shortcuts(self.link, trainers=self._trainers, fetch_manifest=self._fetch_manifest)
+        self._shortcuts = Shortcuts(self.link, trainers=self._trainers)
         self._fetching: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._received: defaultdict[str, Counter[str]] = defaultdict(Counter)  # by manifest: bytes of each relay
 
@@ -231,7 +231,7 @@ class RelayClient:
     async def watch(self, told: Callable[[Offered], None], *, held: Callable[[], str] = lambda: "") -> None:
         """Tell of each checkpoint that relays have, the moment one has it; runs until cancelled. `held` gives the
         manifest digest this node has now. What is told is a relay's word: `fetch_checkpoint` judges the manifest."""
-        await Subscription(self.link, told, held=held).run()
+        await Subscription(self.link, told, held=held, leading_on=self._shortcuts.hear).run()
 
     async def _is_there(self, final: Path, digest: str) -> bool:
         if not await asyncio.to_thread(final.exists):

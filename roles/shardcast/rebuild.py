@@ -1,4 +1,4 @@
-"""A checkpoint's shards out of a base and a delta, each verified by the digest in the manifest before it counts.
+"""A checkpoint's shards out of a base and deltas, each verified by the digest in the manifest before it counts.
 
 Used by clients, whose base is a folder, and by relays, whose base lies in shards too. Knows no network.
 """
@@ -15,10 +15,12 @@ from types import TracebackType
 from typing import BinaryIO, Self
 
 from dht.errors import Malformed
-from roles.shardcast.delta import BaseFiles, Data, decode_files
+from roles.shardcast.delta import BaseFiles, Data, DeltaBase, decode_files
 from roles.shardcast.shards import Layout
 from roles.shardcast.sinks import Sink
 
+HEADER_SLACK = 2**20
+"""Bytes by which a checkpoint on the way may be greater than the one wanted: its files may have longer headers."""
 OpenSink = Callable[[int], Sink | None]
 """A sink for a shard; None when it is here already."""
 
@@ -50,6 +52,18 @@ class JoinedFiles:
                 self._file.close()
                 self._file = None
             data += block
+        return data
+
+    def read_at(self, start: int, length: int, /) -> bytes:
+        """So many bytes from anywhere, fewer at the end; from any thread. Raises OSError."""
+        data = b""
+        for path in reversed(self._paths):
+            size = path.stat().st_size
+            if start < size and len(data) < length:
+                with path.open("rb") as file:
+                    data += os.pread(file.fileno(), length - len(data), start)
+                start = size
+            start -= size
         return data
 
 
@@ -84,13 +98,16 @@ class ShardBase:
         return data
 
 
-async def rebuild(layout: Layout, open_sink: OpenSink, *, base: BaseFiles, delta: Sequence[Path]) -> None:
-    """Rebuild a checkpoint's shards in order; `delta`: the files that make it up.
+async def rebuild(layout: Layout, open_sink: OpenSink, *, base: BaseFiles, chain: Sequence[Sequence[Path]]) -> None:
+    """Rebuild a checkpoint's shards in order. `chain`: of each delta, in the order to apply them, the files that make it
+    up; nothing is written of what lies between.
 
-    Those done stay done. Raises Malformed or WrongBytes when base and delta do not make the checkpoint, OSError when a
+    Those done stay done. Raises Malformed or WrongBytes when base and deltas do not make the checkpoint, OSError when a
     file cannot be read, and what a sink raises for its own disk.
     """
-    with JoinedFiles(delta) as source:
+    for paths in chain[:-1]:
+        base = await asyncio.to_thread(DeltaBase, JoinedFiles(paths), base, max_bytes=layout.total + HEADER_SLACK)
+    with JoinedFiles(chain[-1]) as source:
         stream = _Stream(decode_files(source, base, files=layout.manifest.files))
         try:
             for index in range(len(layout.manifest.shards)):

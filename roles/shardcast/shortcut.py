@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,14 +18,16 @@ import structlog
 from dht.envelope import Envelope
 from dht.errors import Malformed, NodeError, PeerError, TransportError
 from dht.identity import NodeId
-from roles.messages import CheckpointDelta, CheckpointManifest
+from roles.messages import CheckpointDelta
 from roles.shardcast.assembly import Assembly, load_checkpoint_manifest
+from roles.shardcast.chains import find_chain
 from roles.shardcast.delta import WORTHWHILE_SHARE, FolderBase
 from roles.shardcast.errors import WrongBytes
 from roles.shardcast.gather import ShardGatherer
 from roles.shardcast.link import DeltaHint, RelayInfo, RelayLink
 from roles.shardcast.manifest import check_delta
 from roles.shardcast.rebuild import rebuild
+from roles.shardcast.shards import is_checkpoint_intact
 
 log = structlog.get_logger("shardcast")
 
@@ -36,12 +38,7 @@ PATIENCE = 10.0
 """Seconds for a delta on top of its bytes at the slowest pace: it may be listed before it is sent."""
 TRIES = 3
 MOST_REFUSED = 256
-LONGEST_CHAIN = 4
-"""Deltas applied one after the other: relays keep five checkpoints, so there are no more."""
-
-
-FetchManifest = Callable[[str, Sequence[NodeId]], Awaitable[tuple[Envelope, CheckpointManifest]]]
-"""A signed manifest by its digest, judged. Raises TransportError."""
+MOST_HEARD = 64
 
 
 @dataclass(slots=True)
@@ -52,36 +49,34 @@ class Fetched:
     by_relay: Counter[str] = field(default_factory=Counter)
 
 
-def find_chain(hints: Collection[DeltaHint], target: str, held: Collection[str], *, below: float) -> list[DeltaHint]:
-    """The cheapest chain of deltas from a checkpoint that is held to `target`, in the order to apply them; empty when
-    there is none, or none with fewer than `below` bytes.
+@dataclass(frozen=True, slots=True)
+class _Link:
+    """One delta of a chain, fetched: its signed row and its files."""
 
-    `A -> B (5 bytes), B -> C (5), A -> C (12)`, A held, C wanted: `[A -> B, B -> C]`.
-    """
-    ways: dict[str, list[DeltaHint]] = {target: []}
-    for _ in range(LONGEST_CHAIN):
-        for hint in hints:
-            onward = ways.get(hint.target)
-            way = None if onward is None else [hint, *onward]
-            if way and len(way) <= LONGEST_CHAIN and _cost(way) < _cost(ways.get(hint.base), none=below):
-                ways[hint.base] = way
-    found = [way for base, way in ways.items() if base in held and way]
-    return min(found, key=_cost, default=[])
-
-
-def _cost(way: list[DeltaHint] | None, *, none: float = 0) -> float:
-    return none if way is None else sum(hint.size for hint in way)
+    hint: DeltaHint
+    row: Envelope
+    files: list[Path]
 
 
 class Shortcuts:
     """Deltas as one client uses them. Those that turned out to be bad are not tried again."""
 
-    def __init__(self, link: RelayLink, *, trainers: frozenset[NodeId], fetch_manifest: FetchManifest) -> None:
-        self._link, self._trainers, self._fetch_manifest = link, trainers, fetch_manifest
+    def __init__(self, link: RelayLink, *, trainers: frozenset[NodeId]) -> None:
+        self._link, self._trainers = link, trainers
         self._refused: dict[str, None] = {}
+        self._heard: dict[str, DeltaHint] = {}
+        self._doubted: set[NodeId] = set()  # relays that listed what is not so, until the next checkpoint
+
+    def hear(self, hints: Iterable[DeltaHint]) -> None:
+        """Deltas a relay says lead on from what this node holds: if they do, nobody need be asked for any."""
+        for hint in hints:
+            self._heard[hint.delta] = hint
+            while len(self._heard) > MOST_HEARD:
+                del self._heard[next(iter(self._heard))]
 
     async def fill(self, assembly: Assembly, relays: Sequence[NodeId], fetched: Fetched) -> None:
         """Fill in what deltas give, if they are the shorter way. What goes wrong is said, and costs time only."""
+        self._doubted.clear()
         for _ in range(TRIES):
             try:
                 await self._follow(assembly, relays, fetched)
@@ -94,37 +89,36 @@ class Shortcuts:
         await asyncio.to_thread(shutil.rmtree, assembly.scratch, ignore_errors=True)  # who is stopped goes on there
 
     async def _follow(self, assembly: Assembly, relays: Sequence[NodeId], fetched: Fetched) -> None:
-        """Go the shortest way there is, if any."""
+        """Go the shortest way there is, if any. Raises NodeError or OSError when that does not go; deltas that do not fit
+        their base are said and never tried again."""
         below = WORTHWHILE_SHARE * sum(assembly.layout.size(index) for index in assembly.missing)
         into = assembly.final.parent
-        chain = await self._find(assembly.digest, into, below=below, relays=relays)
-        base = into / chain[0].base if chain else into
-        for hint in chain[:-1]:
-            base = await self._step_over(hint, assembly.scratch, base=base, relays=relays, fetched=fetched)
-        for hint in chain[-1:]:
-            await self._take(hint, assembly, base=base, relays=relays, fetched=fetched)
-
-    async def _step_over(
-        self, hint: DeltaHint, scratch: Path, *, base: Path, relays: Sequence[NodeId], fetched: Fetched
-    ) -> Path:
-        """Rebuild a checkpoint that lies on the way to the one wanted; its folder."""
-        middle = Assembly(scratch, *await self._fetch_manifest(hint.target, relays))
-        if not await asyncio.to_thread(middle.open):
-            raise TransportError("another process of this machine is at a checkpoint on the way")
+        hints = await self._find(assembly.digest, into, below=below, relays=relays)
+        if not hints:
+            return
+        chain = [await self._fetch(hint, assembly.scratch, relays=relays, fetched=fetched) for hint in hints]
+        base = into / hints[0].base
         try:
-            await self._take(hint, middle, base=base, relays=relays, fetched=fetched)
-            return await asyncio.to_thread(middle.finish)
-        finally:
-            middle.close()
+            await rebuild(
+                assembly.layout,
+                lambda index: assembly.writer(index) if index in assembly.missing else None,
+                base=FolderBase(base),
+                chain=[link.files for link in chain],
+            )
+        except (Malformed, WrongBytes) as error:
+            await self._blame(chain, base, error)
+            raise
 
     async def _find(self, target: str, into: Path, *, below: float, relays: Sequence[NodeId]) -> list[DeltaHint]:
         """Deltas to apply one after the other, the first to a checkpoint in `into`, the last to give `target`; empty when
-        the shards themselves are the shorter way."""
+        the shards themselves are the shorter way. What relays told unasked comes first."""
         held = await asyncio.to_thread(_held, into)
         if not held:
             return []
-        hints = await self._ask(target, relays)
-        return find_chain(hints, target, held, below=below)
+        heard = set(filter(self._may_be, self._heard.values()))
+        return find_chain(heard, target, held, below=below) or find_chain(
+            heard | await self._ask(target, relays), target, held, below=below
+        )
 
     async def _ask(self, target: str, relays: Sequence[NodeId]) -> set[DeltaHint]:
         """What some relays list, all that was told until one knew of a delta to `target`."""
@@ -133,7 +127,7 @@ class Shortcuts:
             asked = [group.create_task(self._ask_one(relay)) for relay in self._link.order(relays, most=ASKED)]
             for answer in asyncio.as_completed(asked, timeout=LOOK_SECONDS):
                 try:
-                    hints |= {hint for hint in await answer if hint.delta not in self._refused}
+                    hints |= set(filter(self._may_be, await answer))
                 except TimeoutError:
                     break
                 if any(hint.target == target for hint in hints):
@@ -148,27 +142,6 @@ class Shortcuts:
         except (PeerError, TransportError):
             return set()
 
-    async def _take(
-        self, hint: DeltaHint, assembly: Assembly, *, base: Path, relays: Sequence[NodeId], fetched: Fetched
-    ) -> None:
-        """Fetch a delta and fill the assembly with what it makes of `base`, a checkpoint's folder; shards done stay done.
-
-        Raises NodeError or OSError when that does not go; a delta that does not fit its base is said and never tried
-        again.
-        """
-        envelope, row = await self._fetch_row(hint, relays)
-        folder = await self._fetch(envelope, row, assembly.scratch, relays=relays, fetched=fetched)
-        try:
-            await rebuild(
-                assembly.layout,
-                lambda index: assembly.writer(index) if index in assembly.missing else None,
-                base=FolderBase(base),
-                delta=[folder / file.name for file in row.files],
-            )
-        except (Malformed, WrongBytes) as error:
-            await self._blame(hint, envelope, base, error)
-            raise
-
     async def _fetch_row(self, hint: DeltaHint, relays: Sequence[NodeId]) -> tuple[Envelope, CheckpointDelta]:
         trouble = "no relay is known"
         for relay in self._link.order([hint.relay.node, *relays]):
@@ -179,31 +152,44 @@ class Shortcuts:
                 trouble = str(error)
                 continue
             if (row.base, row.target, row.size) != (hint.base, hint.target, hint.size):
+                self._distrust(hint.relay)
                 self._link.report_cheat(hint.relay, "it lists a delta as what it is not")
                 raise PeerError("a relay lists a delta as what it is not")
             return envelope, row
         self._refuse(hint)
+        self._distrust(hint.relay)
         self._link.choice.failed(hint.relay.node)
         raise PeerError(f"no relay has the row of delta {hint.delta[:12]}, which one lists: {trouble}")
+
+    def _may_be(self, hint: DeltaHint) -> bool:
+        return hint.delta not in self._refused and hint.relay.node not in self._doubted
+
+    def _distrust(self, relay: RelayInfo) -> None:
+        """What else it listed is of no use either: it may have made up hundreds."""
+        self._doubted.add(relay.node)
+        self._heard = {name: hint for name, hint in self._heard.items() if hint.relay.node != relay.node}
 
     def _refuse(self, hint: DeltaHint) -> None:
         self._refused[hint.delta] = None
         while len(self._refused) > MOST_REFUSED:
             del self._refused[next(iter(self._refused))]
 
-    async def _fetch(
-        self, envelope: Envelope, row: CheckpointDelta, scratch: Path, *, relays: Sequence[NodeId], fetched: Fetched
-    ) -> Path:
-        """The folder of the delta's file, every shard verified."""
+    async def _fetch(self, hint: DeltaHint, scratch: Path, *, relays: Sequence[NodeId], fetched: Fetched) -> _Link:
+        """A delta in a folder of its own, every shard verified; one that an earlier life of ours fetched is there still."""
+        envelope, row = await self._fetch_row(hint, relays)
         parcel = Assembly(scratch, envelope, row)
-        await asyncio.to_thread(shutil.rmtree, parcel.final, ignore_errors=True)  # of a kill before it was applied
+        link = _Link(hint, envelope, [parcel.final / file.name for file in row.files])
+        if await asyncio.to_thread(is_checkpoint_intact, parcel.final, parcel.layout):
+            return link
+        await asyncio.to_thread(shutil.rmtree, parcel.final, ignore_errors=True)
         if not await asyncio.to_thread(parcel.open):
             raise TransportError("another process of this machine fetches that delta")
         gatherer = ShardGatherer(self._link, parcel.layout, parcel.writer, digest=parcel.digest, hints=relays)
         try:
             async with asyncio.timeout(PATIENCE + row.size / self._link.limits.slowest):
                 await gatherer.gather(tuple(parcel.missing))
-            return await asyncio.to_thread(parcel.finish)
+            await asyncio.to_thread(parcel.finish)
+            return link
         except TimeoutError as error:
             raise TransportError("relays do not give the delta in time") from error
         finally:
@@ -211,17 +197,24 @@ class Shortcuts:
             fetched.by_relay += gatherer.served
             parcel.close()
 
-    async def _blame(self, hint: DeltaHint, row: Envelope, base: Path, error: NodeError) -> None:
-        """The base, when it is damaged, else whoever signed the delta: its bytes are those that were signed."""
+    async def _blame(self, chain: Sequence[_Link], base: Path, error: NodeError) -> None:
+        """The base, when it is damaged, else whoever signed the deltas: their bytes are those that were signed."""
         kept = await asyncio.to_thread(
-            load_checkpoint_manifest, base, digest=hint.base, run=self._link.run, trainers=self._trainers
+            load_checkpoint_manifest, base, digest=base.name, run=self._link.run, trainers=self._trainers
         )
         if kept is None:
-            log.warning("checkpoint.damaged", manifest=hint.base)
+            log.warning("checkpoint.damaged", manifest=base.name)
             await asyncio.to_thread(shutil.rmtree, base, ignore_errors=True)
             return
-        self._refuse(hint)
-        log.warning("delta.refused", delta=hint.delta, manifest=hint.target, trainer=row.signer, reason=str(error))
+        for link in chain:
+            self._refuse(link.hint)
+            log.warning(
+                "delta.refused",
+                delta=link.hint.delta,
+                manifest=link.hint.target,
+                trainer=link.row.signer,
+                reason=str(error),
+            )
 
 
 def _held(into: Path) -> set[str]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from dht.errors import PeerError, TransportError
-from roles.shardcast.link import Offer, RelayInfo, RelayLink
+from roles.shardcast.link import DeltaHint, Offer, RelayInfo, RelayLink
 
 ASKED = 2
 """Relays asked at once."""
@@ -37,7 +37,8 @@ class Offered:
 
 class Subscription:
     """Tells of each checkpoint once, whichever relay speaks of it first. `held` gives the manifest digest this node has
-    now, empty when none: relays count what their readers have, and list the deltas from exactly that."""
+    now, empty when none: relays count what their readers have, and list the deltas that lead on from exactly that, of
+    which `leading_on` is told."""
 
     def __init__(
         self,
@@ -45,10 +46,12 @@ class Subscription:
         told: Callable[[Offered], None],
         *,
         held: Callable[[], str] = lambda: "",
+        leading_on: Callable[[Iterable[DeltaHint]], None] = lambda hints: None,
         asked: int = ASKED,
         turn: float = TURN,
     ) -> None:
-        self._link, self._told, self._held, self._asked, self._turn = link, told, held, asked, turn
+        self._link, self._told, self._held, self._leading_on = link, told, held, leading_on
+        self._asked, self._turn = asked, turn
         self._known: dict[str, None] = {}
         self._busy: set[str] = set()
 
@@ -82,6 +85,7 @@ class Subscription:
                 news = await self._link.read_news(relay, known=token, held=self._held(), wait=HELD_OPEN)
             except (PeerError, TransportError):
                 return token != ""
+            self._leading_on(news.deltas)  # first: who is told fetches at once
             is_news = self._tell(relay, news.offers)
             was_held = time.monotonic() - asked > HELD_OPEN / 2
             token, pause = news.token, FIRST_PAUSE if is_news or was_held else min(2 * pause, LONGEST_PAUSE)

@@ -5,12 +5,14 @@ steps are coded under those odds. `encode_delta` makes the file, `apply_delta` r
 """
 
 from roles.shardcast.delta.applying import BaseFiles, Data, FolderBase, apply_delta, decode_files
+from roles.shardcast.delta.chaining import DeltaBase
 from roles.shardcast.delta.encoding import WORTHWHILE_SHARE, DeltaReport, encode_delta, encode_worthwhile
 
 __all__ = [
     "WORTHWHILE_SHARE",
     "BaseFiles",
     "Data",
+    "DeltaBase",
     "DeltaReport",
     "FolderBase",
     "apply_delta",

@@ -114,6 +114,13 @@ def read_plan(source: Source) -> Plan:
     return decode(Plan, _take(source, length))
 
 
+def check_head(block: Block, mode: int, length: int) -> None:
+    """Judge what a block says of itself. Raises Malformed."""
+    allowed = {SAME: length == 0, LITERAL: length == block.size, CODED: length < block.size}.get(mode, False)
+    if not allowed or (mode == CODED and block.kind not in FORMATS) or (mode != LITERAL and block.base < 0):
+        raise Malformed("a delta's block has a mode or a length it cannot have")
+
+
 def _rebuild_file(source: Source, base: BaseFiles, into: Path, entry: FilePlan, pool: ThreadPoolExecutor) -> None:
     """One file. Blocks are read here and decoded in the pool; those done are hashed and written here, in order."""
     digest = hashlib.sha256()
@@ -134,9 +141,7 @@ def _decode_blocks(source: Source, base: BaseFiles, entry: FilePlan, pool: Threa
 def _read_blocks(source: Source, entry: FilePlan) -> Iterator[tuple[Block, int, bytes]]:
     for block in plan_blocks(entry):
         mode, length = BLOCK_HEAD.unpack(_take(source, BLOCK_HEAD.size))
-        allowed = {SAME: length == 0, LITERAL: length == block.size, CODED: length < block.size}.get(mode, False)
-        if not allowed or (mode == CODED and block.kind not in FORMATS) or (mode == SAME and block.base < 0):
-            raise Malformed("a delta's block has a mode or a length it cannot have")
+        check_head(block, mode, length)
         yield block, mode, _take(source, length)
 
 

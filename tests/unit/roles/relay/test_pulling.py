@@ -116,6 +116,26 @@ async def test_run__row_of_a_checkpoint_whose_base_it_holds_is_pulled_as_a_delta
         assert network.relays[1].counters.bytes_pulled - pulled == (line.root / "delta-0-1/delta").stat().st_size
 
 
+async def test_run__relay_that_missed_some_rebuilds_the_newest_by_the_chain(tmp_path: Path) -> None:
+    line = make_line(tmp_path / "line", steps=4)
+    async with running_network(tmp_path) as network:
+        there, away = network.infos
+        for info in (there, away):
+            one = network.client(TRAINER, relays=lambda info=info: (info,))
+            await one.put_checkpoint(line.rows[0], line.folders[0])
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(network.relays[0].run())]
+            trainer = network.client(TRAINER, relays=lambda: (there,))
+            for step in (1, 2, 3):
+                await trainer.put_checkpoint(line.rows[step], line.folders[step], delta=line.delta(step), whole=False)
+            tasks.append(group.create_task(network.relays[1].run()))
+            await wait_until(lambda: held(network, 1, line.digest(3)) == 7)
+            for task in tasks:
+                task.cancel()
+        deltas = [(line.root / f"delta-{step - 1}-{step}/delta").stat().st_size for step in (1, 2, 3)]
+        assert network.relays[1].counters.bytes_pulled == sum(deltas)
+
+
 async def test_run__goes_on_rebuilding_after_a_kill(tmp_path: Path) -> None:
     line = make_line(tmp_path / "line", steps=2)
     row, folder = line.delta(1)

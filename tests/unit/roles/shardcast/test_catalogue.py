@@ -10,6 +10,7 @@ from dht.identity import NodeKey
 from roles.shardcast.catalogue import Catalogue
 from roles.shardcast.errors import StaleCheckpoint, StoreFull
 from roles.shardcast.shelf import Shelf
+from tests.unit.roles.shardcast.line import Line, make_line
 from tests.unit.roles.shardcast.network import RUN, TRAINER, make_checkpoint, make_envelope
 
 OTHER = NodeKey(b"o" * 32)
@@ -35,6 +36,26 @@ async def test_add__newest_five_kept_and_found_after_a_restart(tmp_path: Path) -
     assert [len(shards) for shards in orphans] == [0, 0, 0, 0, 0, 5]
     assert not any(catalogue.lists(shard) for shard in orphans[-1])
     assert steps(make_catalogue(tmp_path / "r")) == [6, 5, 4, 3, 2]
+
+
+async def add_delta(catalogue: Catalogue, line: Line, step: int, *, size: int) -> None:
+    await catalogue.add(catalogue.check(line.delta(step, file=bytes(size))[0]))
+
+
+@pytest.mark.parametrize(("size", "left"), [(100, 7), (60_000, 5)])
+async def test_add__deltas_outlive_their_checkpoints_while_a_chain_is_shorter(
+    tmp_path: Path, size: int, left: int
+) -> None:
+    catalogue, line = make_catalogue(tmp_path / "r"), make_line(tmp_path / "line", steps=8)
+    for step in range(8):
+        if step:
+            await add_delta(catalogue, line, step, size=size)
+        await catalogue.add(catalogue.check(line.rows[step]))
+    assert steps(catalogue) == [7, 6, 5, 4, 3]
+    assert [delta.delta.step for delta in catalogue.deltas()] == list(range(7, 7 - left, -1))
+    assert len(catalogue.leading_on(line.digest(0))) == (7 if left == 7 else 0)
+    assert len(catalogue.leading_on(line.digest(5))) == 2
+    assert len(make_catalogue(tmp_path / "r").deltas()) == left
 
 
 async def test_check__reject_older_than_those_kept(tmp_path: Path) -> None:

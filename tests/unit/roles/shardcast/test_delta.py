@@ -11,10 +11,11 @@ from safetensors.torch import save_file
 from dht.encoding import encode
 from dht.errors import Malformed
 from roles.messages import FileEntry
-from roles.shardcast.delta import FolderBase, apply_delta, decode_files, encode_delta, encode_worthwhile
+from roles.shardcast.delta import DeltaBase, FolderBase, apply_delta, decode_files, encode_delta, encode_worthwhile
 from roles.shardcast.delta.block import BF16, F32, Format, decode_block, encode_block
 from roles.shardcast.delta.encoding import MAGIC
 from roles.shardcast.delta.plan import FilePlan, Plan, Span, plan_file
+from roles.shardcast.rebuild import JoinedFiles
 
 Tensors = dict[str, torch.Tensor]
 
@@ -227,3 +228,53 @@ def test_encode_block__near_the_bound_given_the_exponent() -> None:
     for exponent in np.unique(exponents):
         bits += entropy(np.unique(grown[exponents == exponent], return_counts=True)[1].astype(np.float64))
     assert 8 * len(encode_block(before.tobytes(), after.tobytes(), BF16)[0]) < 1.1 * bits
+
+
+def chained(folders: list[Path], tmp_path: Path) -> DeltaBase:
+    """The checkpoint before the last one, by a delta from the first; deltas of both steps are made."""
+    for number in (1, 2):
+        encode_delta(folders[number - 1], folders[number], tmp_path / f"delta{number}")
+    first = JoinedFiles([tmp_path / "delta1"])
+    return DeltaBase(first, FolderBase(folders[0]), max_bytes=10**6)
+
+
+def decode_onto(base: DeltaBase, delta: Path, new: Path) -> bytes:
+    files = [FileEntry(name=path.name, size=path.stat().st_size) for path in sorted(new.iterdir())]
+    with delta.open("rb") as source:
+        return b"".join(bytes(block) for block in decode_files(source, base, files=files))
+
+
+def test_delta_base__chain_makes_what_its_last_delta_was_made_of(base: Path, tmp_path: Path) -> None:
+    folders = [base, *(make_checkpoint(tmp_path / f"c{n}", make_tensors(step=n * 1e-5)) for n in (1, 2))]
+    held = chained(folders, tmp_path)
+    made = decode_onto(held, tmp_path / "delta2", folders[2])
+    assert made == b"".join(contents(folders[2])[name] for name in sorted(contents(folders[2])))
+    assert held.size("model.safetensors") == (folders[1] / "model.safetensors").stat().st_size
+    assert held.size("other") == 0
+
+
+def test_delta_base__reject_another_cut(base: Path, tmp_path: Path) -> None:
+    folders = [base, *(make_checkpoint(tmp_path / f"c{n}", make_tensors(step=n * 1e-5)) for n in (1, 2))]
+    held = chained(folders, tmp_path)
+    with pytest.raises(Malformed, match="cut alike"):
+        held.read("model.safetensors", 0, 8)
+
+
+@pytest.mark.parametrize("keep", [0, 4, 11, 40, -40])
+def test_delta_base__reject_a_cut_delta(base: Path, new: Path, tmp_path: Path, keep: int) -> None:
+    encode_delta(base, new, tmp_path / "whole")
+    (tmp_path / "delta").write_bytes((tmp_path / "whole").read_bytes()[:keep])
+    with pytest.raises(Malformed):
+        read_through(DeltaBase(JoinedFiles([tmp_path / "delta"]), FolderBase(base), max_bytes=10**6))
+
+
+def read_through(held: DeltaBase) -> None:
+    for name, start in list(held._blocks):
+        held.read(name, start, held._blocks[name, start].block.size)
+
+
+def test_read_at__across_files(tmp_path: Path) -> None:
+    for number, data in enumerate((b"abc", b"", b"defg")):
+        (tmp_path / str(number)).write_bytes(data)
+    joined = JoinedFiles([tmp_path / str(number) for number in range(3)])
+    assert [joined.read_at(start, 3) for start in (0, 1, 2, 5, 7, 9)] == [b"abc", b"bcd", b"cde", b"fg", b"", b""]

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from pathlib import Path
 
 import pytest
 import structlog
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from roles.shardcast.assembly import Assembly
+from roles.shardcast.chains import LONGEST_CHAIN, find_chain, leading_on
 from roles.shardcast.link import DeltaHint, RelayInfo
 from roles.shardcast.manifest import check_manifest, manifest_digest
 from roles.shardcast.shards import read_shard
-from roles.shardcast.shortcut import find_chain
 from tests.unit.roles.shardcast.line import Line, fetches, is_same, make_line, publish, pulling
 from tests.unit.roles.shardcast.network import RUN, TRAINER, running_network, wait_until
 
@@ -46,6 +48,61 @@ async def test_fetch_checkpoint__node_that_missed_two_follows_the_chain(tmp_path
         assert is_same(fetched, line.folders[3])
         assert [path.name for path in (tmp_path / "into" / ".deltas").iterdir()] == []
         assert len(list((tmp_path / "into").iterdir())) == 3
+        assert fetches(log) == [(False, True)]
+
+
+async def test_fetch_checkpoint__node_that_missed_more_than_relays_keep_follows_the_chain(tmp_path: Path) -> None:
+    line = make_line(tmp_path / "line", steps=8)
+    async with running_network(tmp_path) as network, pulling(network):
+        await publish(network, line, range(8))
+        assert network.relays[0].shelf.catalogue.find(line.digest(2)) is None
+        shutil.copytree(line.folders[0], tmp_path / "into" / line.digest(0))
+        with structlog.testing.capture_logs() as log:
+            fetched = await network.client().fetch_checkpoint(line.digest(7), tmp_path / "into")
+        assert is_same(fetched, line.folders[7])
+        assert fetches(log) == [(False, True)]
+
+
+async def test_fetch_checkpoint__relay_that_knows_what_is_held_has_told_the_way(tmp_path: Path, line: Line) -> None:
+    asked: list[str] = []
+
+    def overheard(app: ASGIApp) -> ASGIApp:
+        async def listening(scope: Scope, receive: Receive, send: Send) -> None:
+            asked.append(scope["path"])
+            await app(scope, receive, send)
+
+        return listening
+
+    async with running_network(tmp_path, relays=1) as network:
+        await network.add_relay(overheard)
+        del network.relays[0], network.infos[0]
+        async with pulling(network), asyncio.TaskGroup() as group:
+            await publish(network, line, [0, 1, 2, 3])
+            client, told = network.client(), asyncio.Event()
+            shutil.copytree(line.folders[1], tmp_path / "into" / line.digest(1))
+            watching = group.create_task(client.watch(lambda offer: told.set(), held=lambda: line.digest(1)))
+            await told.wait()
+            asked.clear()
+            with structlog.testing.capture_logs() as log:
+                fetched = await client.fetch_checkpoint(line.digest(3), tmp_path / "into")
+            watching.cancel()
+        assert is_same(fetched, line.folders[3])
+        assert fetches(log) == [(False, True)]
+        assert "/deltas" not in asked
+
+
+async def test_fetch_checkpoint__relay_that_made_up_many_deltas_hides_no_other(tmp_path: Path, line: Line) -> None:
+    async with running_network(tmp_path) as network, pulling(network):
+        await publish(network, line, [0, 1])
+        client = network.client()
+        shutil.copytree(line.folders[0], tmp_path / "into" / line.digest(0))
+        liar = network.infos[0]
+        client._shortcuts.hear(
+            DeltaHint(f"{number:064x}", line.digest(0), line.digest(1), 1, liar) for number in range(1000)
+        )
+        with structlog.testing.capture_logs() as log:
+            fetched = await client.fetch_checkpoint(line.digest(1), tmp_path / "into")
+        assert is_same(fetched, line.folders[1])
         assert fetches(log) == [(False, True)]
 
 
@@ -176,6 +233,11 @@ def test_find_chain__cheapest(held: str, target: str, below: float, chain: list[
 
 
 def test_find_chain__not_too_long() -> None:
-    hints = [hint(a, b, 1) for a, b in zip("abcde", "bcdef", strict=True)]
-    assert find_chain(hints, "f", {"a"}, below=100) == []
-    assert len(find_chain(hints, "f", {"b"}, below=100)) == 4
+    hints = [hint(a, b, 1) for a, b in zip("abcdefghi", "bcdefghij", strict=True)]
+    assert find_chain(hints, "j", {"a"}, below=100) == []
+    assert len(find_chain(hints, "j", {"b"}, below=100)) == LONGEST_CHAIN
+
+
+def test_leading_on__what_a_holder_can_use() -> None:
+    assert [one.delta for one in leading_on(HINTS, "b")] == ["bc", "cd", "dc"]
+    assert leading_on(HINTS, "x") == []
