@@ -120,9 +120,8 @@ async def test_run__relay_that_missed_some_rebuilds_the_newest_by_the_chain(tmp_
     line = make_line(tmp_path / "line", steps=4)
     async with running_network(tmp_path) as network:
         there, away = network.infos
-        for info in (there, away):
-            one = network.client(TRAINER, relays=lambda info=info: (info,))
-            await one.put_checkpoint(line.rows[0], line.folders[0])
+        for link in (lambda: (there,), lambda: (away,)):
+            await network.client(TRAINER, relays=link).put_checkpoint(line.rows[0], line.folders[0])
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(network.relays[0].run())]
             trainer = network.client(TRAINER, relays=lambda: (there,))
