@@ -13,7 +13,7 @@ import argparse
 import asyncio
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,8 +44,10 @@ class Network:
         self.children[name] = node_child(node)
         await self.children[name].start()
 
-    async def wait_for(self, name: str, event: str, *, since: float = 0.0, step: int = 0) -> float:
-        """When a node first said it after a moment, of that step or a later one. Raises TimeoutError."""
+    async def wait_for(
+        self, name: str, event: str, *, since: float = 0.0, step: int = 0, where: Mapping[str, object] | None = None
+    ) -> float:
+        """When a node first said it after a moment, of that step or a later one, and with these fields. Raises TimeoutError."""
         node = next(node for node in self.plan.nodes if node.name == name)
         tail = self.tails.setdefault(name, EventTail(node.events_file))
         said = self.said.setdefault(name, [])
@@ -54,7 +56,8 @@ class Network:
                 said += tail.read()
                 for item in said:
                     if item["event"] == event and item["ts"] > since and item.get("step", step) >= step:
-                        return float(item["ts"])
+                        if all(item.get(field) == value for field, value in (where or {}).items()):
+                            return float(item["ts"])
                 await asyncio.sleep(0.05)
 
 

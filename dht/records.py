@@ -150,6 +150,11 @@ class Publisher:
         """Rows not yet read back from another peer."""
         return sum(not kept.is_confirmed for kept in self._kept.values())
 
+    def is_confirmed(self, record_key: str, subkey: str) -> bool:
+        """Whether a row of ours was read back from another peer since it was signed last."""
+        kept = self._kept.get((record_key, subkey))
+        return kept is not None and kept.is_confirmed
+
     async def publish(
         self,
         *,

@@ -370,6 +370,9 @@ class Node:
         }
         if parts is not None:
             known |= _status_of_run(parts)
+            key = nodes_key(parts.spec.run_id, self._config.role)
+            known["published"] = parts.publisher.is_confirmed(key, parts.key.node)
+            known["unconfirmed_rows"] = parts.publisher.unconfirmed
         return known | {
             "known_peers": _list_peers(directory.peers()) if directory else [],
             "events": dict(self._events.counts),

@@ -50,6 +50,18 @@ async def test_publish__row_is_readable(publisher: Publisher, directory: MemoryD
     assert publisher.unconfirmed == 0
 
 
+async def test_is_confirmed__once_another_peer_showed_it__dht_17(publisher: Publisher, faults: Faults) -> None:
+    faults.is_down = True
+    await publish(publisher)
+    assert not publisher.is_confirmed(KEY, publisher.node)
+    faults.is_down = False
+    await publisher.publish_due()
+    assert not publisher.is_confirmed(KEY, publisher.node)  # its next attempt is not due yet
+    await publish(publisher)
+    assert publisher.is_confirmed(KEY, publisher.node)
+    assert not publisher.is_confirmed(KEY, "somebody")
+
+
 async def test_publish__again_replaces_and_rises(publisher: Publisher, directory: MemoryDirectory) -> None:
     first, second = await publish(publisher, payload=b"1"), await publish(publisher, payload=b"2")
     assert second.sequence > first.sequence
