@@ -60,30 +60,12 @@ async def test_nginx__checkpoint_goes_up_and_down_through_it(tmp_path: Path, cer
 
 @asynccontextmanager
 async def nginx(folder: Path, inside: str, certificate: Certificate, http: httpx.AsyncClient) -> AsyncIterator[str]:
-    """The shipped configuration with this test's ports and certificate in place of the example's."""
+    """nginx before the relay at `inside`; gives its URL."""
     assert NGINX is not None
-    folder.mkdir()
     port = free_port()
-    site = (ROOT / "deploy" / "intellect-node-relay.nginx.conf").read_text()
-    for said, here in (
-        ("listen [::]:443 ssl;", ""),
-        ("listen 443 ssl", f"listen 127.0.0.1:{port} ssl"),
-        ("/etc/letsencrypt/live/relay.example/fullchain.pem", str(certificate.chain)),
-        ("/etc/letsencrypt/live/relay.example/privkey.pem", str(folder.parent / "key.pem")),
-        ("127.0.0.1:8080", urlsplit(inside).netloc),
-    ):
-        assert said in site
-        site = site.replace(said, here)
-    shutil.copy(certificate.key or certificate.chain, folder.parent / "key.pem")
-    places = "".join(
-        f"{name}_temp_path {folder}/{name};" for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-    )
-    (folder / "nginx.conf").write_text(
-        f"daemon off; master_process off; pid {folder}/pid; error_log stderr;\n"
-        f"events {{}}\nhttp {{ access_log off; {places}\n{site}\n}}\n"
-    )
+    configuration = write_configuration(folder, port=port, inside=inside, certificate=certificate)
     process = await asyncio.create_subprocess_exec(
-        NGINX, "-p", str(folder), "-c", str(folder / "nginx.conf"), stderr=asyncio.subprocess.DEVNULL
+        NGINX, "-p", str(folder), "-c", str(configuration), stderr=asyncio.subprocess.DEVNULL
     )
     try:
         url = f"https://127.0.0.1:{port}"
@@ -92,6 +74,30 @@ async def nginx(folder: Path, inside: str, certificate: Certificate, http: httpx
     finally:
         process.terminate()
         await process.wait()
+
+
+def write_configuration(folder: Path, *, port: int, inside: str, certificate: Certificate) -> Path:
+    """The shipped site with this test's ports and certificate in place of the example's, and the least around it."""
+    folder.mkdir()
+    site = (ROOT / "deploy" / "intellect-node-relay.nginx.conf").read_text()
+    for said, here in (
+        ("listen [::]:443 ssl;", ""),
+        ("listen 443 ssl", f"listen 127.0.0.1:{port} ssl"),
+        ("/etc/letsencrypt/live/relay.example/fullchain.pem", str(certificate.chain)),
+        ("/etc/letsencrypt/live/relay.example/privkey.pem", str(certificate.key)),
+        ("127.0.0.1:8080", urlsplit(inside).netloc),
+    ):
+        assert said in site
+        site = site.replace(said, here)
+    places = "".join(
+        f"{name}_temp_path {folder}/{name};" for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    )
+    configuration = folder / "nginx.conf"
+    configuration.write_text(
+        f"daemon off; master_process off; pid {folder}/pid; error_log stderr;\n"
+        f"events {{}}\nhttp {{ access_log off; {places}\n{site}\n}}\n"
+    )
+    return configuration
 
 
 async def answers(url: str, http: httpx.AsyncClient) -> None:
