@@ -235,9 +235,12 @@ def _check_operator(parts: Parts) -> None:
 
 
 def _task(parts: Parts) -> Any:
+    """The run's tasks as one; its tool is looked for too, so that a node without it does not join."""
     from roles.tasks import TaskError, load_tasks
+    from roles.turns.tool import load_tool_use
 
     try:
+        load_tool_use(parts.spec.tool)
         return load_tasks(parts.spec.tasks, parts.config.home / FOLDER)
     except TaskError as error:
         raise ConfigError(str(error)) from error
