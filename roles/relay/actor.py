@@ -133,6 +133,7 @@ class Relay:
     def _desk(self, is_member: Callable[[NodeId], bool], sponsor: Sponsor | None, clock: Callable[[], int]) -> Desk:
         settings = self.settings
         quota = Quota(settings.quota_bytes, settings.quota_uploads, settings.window, time.monotonic)
+        state_quota = Quota(settings.state_bytes, settings.state_uploads, settings.retention, time.monotonic)
         desk = SponsorDesk(sponsor, run=self.run_id, per_hour=settings.sponsored_per_hour, work_bits=settings.work_bits)
         return Desk(
             run=self.run_id,
@@ -142,6 +143,7 @@ class Relay:
             members=Members(self._trainers, is_member),
             grants=GrantBook(self.node, clock=clock),
             quota=quota,
+            state_quota=state_quota,
             rate=AddressRate(rate=settings.rate, burst=settings.burst, clock=time.monotonic),
             sponsor=desk,
             fence=self._fence,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from dht.identity import NodeId
 from roles.relay.boards import Board
 from roles.relay.fence import Fence
 from roles.relay.limits import AddressRate, GrantBook, Members, Quota
@@ -16,7 +17,8 @@ from roles.shardcast.shelf import Shelf
 
 @dataclass(frozen=True, slots=True)
 class Desk:
-    """Parts of one relay. `noticed` is told of each manifest and each pushed shard."""
+    """Parts of one relay. `noticed` is told of each manifest and each pushed shard; `state_quota` bounds what a trainer
+    stores beside its checkpoints, `quota` what anybody else does."""
 
     run: str
     node: str
@@ -25,6 +27,7 @@ class Desk:
     members: Members
     grants: GrantBook
     quota: Quota
+    state_quota: Quota
     rate: AddressRate
     sponsor: SponsorDesk
     fence: Fence
@@ -32,3 +35,7 @@ class Desk:
     noticed: Callable[[], None]
     started: float
     board: Board | None = None
+
+    def quota_of(self, node: NodeId) -> Quota:
+        """Which of the two a node's blobs are charged to."""
+        return self.state_quota if node in self.members.trainers else self.quota

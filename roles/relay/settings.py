@@ -8,6 +8,9 @@ from roles.shardcast.catalogue import KEPT
 from roles.shardcast.store import RETENTION
 from roles.shardcast.work import WORK_BITS
 
+SMALL_PIECE = 2**20
+"""Bytes: a trainer's blobs are greater on average."""
+
 
 @dataclass(frozen=True, slots=True)
 class RelaySettings:
@@ -18,6 +21,7 @@ class RelaySettings:
     quota_bytes: int = 256 * 2**20  # of each node in each window
     quota_uploads: int = 1024
     window: float = 600.0
+    state_share: float = 0.5  # of max_disk: what one trainer may store of its state while none of it can be evicted
     retention: float = RETENTION
     kept: int = KEPT
     archive: bool = False  # nothing is dropped: what no longer fits is refused
@@ -37,3 +41,13 @@ class RelaySettings:
     def total(self, size: int) -> float:
         """Longest time for `size` bytes."""
         return self.base + size / self.slowest
+
+    @property
+    def state_bytes(self) -> int:
+        """Of each trainer within `retention`: optimizer state is many times what a member ever hands in."""
+        return max(self.quota_bytes, int(self.state_share * self.max_disk))
+
+    @property
+    def state_uploads(self) -> int:
+        """Pieces of it."""
+        return max(self.quota_uploads, self.state_bytes // SMALL_PIECE)

@@ -50,7 +50,7 @@ class Uploads:
         if digest in self._shelf.store:
             return JSONResponse({"stored": digest})
         if not is_shard:
-            self._desk.quota.charge(row.signer, size)
+            self._desk.quota_of(row.signer).charge(row.signer, size)
         self._desk.grants.use(row, grant)
         self._desk.rate.give_back(address_of(request))
         await (self._receive_shard if is_shard else partial(self._receive_blob, row.signer))(request, digest, size)
@@ -89,7 +89,7 @@ class Uploads:
             self._uploading[node] -= 1
             if not self._uploading[node]:
                 del self._uploading[node]
-            self._desk.quota.refund(node, size - min(size, writer.received if writer else 0))
+            self._desk.quota_of(node).refund(node, size - min(size, writer.received if writer else 0))
 
     async def _receive(self, request: Request, writer: BlobWriter, size: int, *, is_shard: bool) -> None:
         try:

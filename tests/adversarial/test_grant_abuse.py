@@ -18,7 +18,7 @@ from roles.messages import UploadGrant, place_of, subkey_for
 from roles.relay import RelaySettings
 from roles.relay.limits import GrantBook
 from roles.relay.refusal import Refusal
-from tests.unit.roles.shardcast.network import RUN, WORKER, Network, running_network, wait_until
+from tests.unit.roles.shardcast.network import RUN, TRAINER, WORKER, Network, running_network, wait_until
 
 DATA = b"rollouts" * 100
 STRANGER = NodeKey(b"s" * 32)
@@ -118,6 +118,20 @@ async def test_quota__of_one_node_only(tmp_path: Path) -> None:
         assert codes == [201, 201, 429]
         grant = make_grant(network, key=other)
         assert (await upload(network, grant)).status_code == 201
+
+
+async def test_quota__trainers_state_has_a_bound_of_its_own(tmp_path: Path) -> None:
+    async with running_network(tmp_path, relays=0) as network:
+        settings = RelaySettings(max_disk=100_000, quota_bytes=8192)
+        await network.add_relay(settings=settings)
+        codes = []
+        for number in range(6):
+            data = bytes([number]) * 9000
+            grant = make_grant(network, key=TRAINER, blob=sha256(data), size=len(data), nonce=sha256(data)[:32])
+            codes.append((await upload(network, grant, data=data, digest=sha256(data))).status_code)
+        assert codes == [201] * 5 + [429]
+        assert network.relays[0].shelf.store.used == 45_000 <= settings.state_bytes
+        assert (await upload(network, make_grant(network))).status_code == 201  # a member's own is untouched
 
 
 async def test_upload__too_large_for_a_member(tmp_path: Path) -> None:
