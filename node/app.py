@@ -47,6 +47,7 @@ from node.health import LoopLag, Uptime, raise_file_limit
 from node.join import JoinString
 from node.joining import fetch_spec, find_join, join_ledger
 from node.log import EventStream, quiet_libraries
+from node.meeting import Meeting
 from node.registration import Registrar, read_wallet
 from node.relay_book import RelayBook
 from node.secrets import read_operator_key
@@ -225,6 +226,7 @@ class Node:
                     self._lag.run(),
                     self._disk.run(),
                     parts.rows.run(),
+                    Meeting(parts.directory, parts.rows, run=parts.spec.run_id, node=parts.key.node).run(),
                     parts.publisher.run(),
                     parts.observer.run(),
                     parts.book.run(),

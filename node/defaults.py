@@ -41,6 +41,9 @@ LAG_SAMPLES = 600
 EVENT_FILE_BYTES = 64 * 2**20
 """Size at which the event stream starts a new file; one old file is kept."""
 
+MEETING_SECONDS = 20.0
+"""Between two comparisons of who is there with whom the DHT knows."""
+
 DISK_LOOK_SECONDS = 60.0
 """Between two additions of what the data folder takes."""
 

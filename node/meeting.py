@@ -1,0 +1,88 @@
+"""Nodes of the run that are heard of but not met on the DHT: dialled, so that a DHT in two halves becomes one again.
+
+Boards carry the records of both halves; so do the rows that a half still holds of the time before. Seeds are dialled for
+ever in any case (`dht.upkeep`); this finds the others, with all seeds dead too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+
+import structlog
+
+from dht.directory import HivemindDirectory
+from dht.envelope import Envelope
+from dht.errors import Malformed, PeerError, TransportError
+from dht.peers import parse_peer
+from node.defaults import MEETING_SECONDS
+from roles.messages import NodeRecord, Role, nodes_key, open_row
+from roles.ports import Directory
+
+log = structlog.get_logger()
+
+SERVING: tuple[Role, ...] = ("relay", "validator", "trainer")
+"""Roles whose nodes listen."""
+AT_ONCE = 8
+"""Nodes dialled after one look: in a large network nobody meets everybody, and need not."""
+WHOLE_TABLE = 20
+"""A routing table smaller than this holds everybody that is there."""
+
+
+class Meeting:
+    """Compares who says that it is there with whom the DHT knows. `rows` is what boards and DHT say together."""
+
+    def __init__(self, directory: HivemindDirectory, rows: Directory, *, run: str, node: str) -> None:
+        self._directory, self._rows, self._run, self._node = directory, rows, run, node
+        self._is_split = False
+
+    async def run(self) -> None:
+        """Look, for ever."""
+        while True:
+            await asyncio.sleep(MEETING_SECONDS)
+            await self.look()
+
+    async def look(self) -> None:
+        """One look."""
+        keys = [nodes_key(self._run, role) for role in SERVING]
+        try:
+            found = await self._rows.read(keys)
+        except TransportError:
+            return
+        rows = (row for key in keys for row in found.get(key, ()))
+        records = [record for row in rows if (record := self._record_in(row)) is not None]
+        met = {peer.node for peer in self._directory.peers() if peer.is_in_table}
+        unmet = [record for record in records if record.node not in met]
+        for record in random.sample(unmet, min(AT_ONCE, len(unmet))):
+            self._directory.add_peers(_own_addresses(record))
+        self._say(len(unmet), len(records), len(met))
+
+    def _record_in(self, row: Envelope) -> NodeRecord | None:
+        try:
+            record = open_row(row, run=self._run, buckets=1)
+        except PeerError:
+            return None
+        if not isinstance(record, NodeRecord) or record.node == self._node or record.state != "online":
+            return None
+        return record if record.addresses else None
+
+    def _say(self, unmet: int, known: int, table: int) -> None:
+        is_split = table < WHOLE_TABLE and 2 * unmet > known
+        if is_split and not self._is_split:
+            log.warning("directory.split", unmet=unmet, known=known)
+        elif self._is_split and not unmet:
+            log.info("directory.whole", known=known)
+        self._is_split = is_split or (self._is_split and unmet > 0)
+
+
+def _own_addresses(record: NodeRecord) -> Sequence[str]:
+    """Those that lead to the node itself: a record may not have others dialled in somebody's name."""
+    found = []
+    for address in record.addresses:
+        try:
+            if parse_peer(address).node == record.node:
+                found.append(address)
+        except Malformed:
+            continue
+    return found

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from dht.directory import HivemindDirectory
+from dht.encoding import encode
+from dht.envelope import Envelope, seal
+from dht.errors import TransportError
+from dht.identity import NodeKey
+from dht.records import unix_ms
+from node.actors import LIFETIMES, LIMITS
+from node.meeting import Meeting
+from roles.messages import NodeRecord, nodes_key
+from tests.unit.dht.conftest import free_port
+
+RUN = "ab" * 32
+KEY = nodes_key(RUN, "relay")
+
+
+class Rows:
+    """What boards say."""
+
+    def __init__(self, *rows: Envelope) -> None:
+        self.rows = rows
+
+    async def publish(self, row: Envelope) -> None:
+        raise TransportError("read only")
+
+    async def read(self, keys: Sequence[str]) -> Mapping[str, Sequence[Envelope]]:
+        return {KEY: self.rows}
+
+
+def record(key: NodeKey, *addresses: str) -> Envelope:
+    said = NodeRecord(node=key.node, role="relay", addresses=addresses, software="x/1", boot="0" * 16, state="online")
+    now = unix_ms()
+    fields = {"run": RUN, "kind": "node/1", "record_key": KEY, "subkey": key.node, "sequence": now}
+    return seal(key, expiration=now + 60_000, payload=encode(said), **fields)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+async def halves(tmp_path: Path) -> AsyncIterator[list[tuple[NodeKey, HivemindDirectory]]]:
+    """Two nodes that know nobody."""
+    async with AsyncExitStack() as stack:
+        made = []
+        for number in range(2):
+            key, folder = NodeKey.generate(), tmp_path / str(number)
+            key.save(folder / "key")
+            opening = HivemindDirectory.open(
+                key_path=folder / "key",
+                host_maddrs=[f"/ip4/127.0.0.1/tcp/{free_port()}"],
+                initial_peers=[],
+                run=RUN,
+                limits=LIMITS,
+                lifetimes=LIFETIMES,
+                state_dir=folder,
+            )
+            made.append((key, await stack.enter_async_context(opening)))
+        yield made
+
+
+async def test_look__two_halves_become_one__boot_09(halves: list[tuple[NodeKey, HivemindDirectory]]) -> None:
+    (_, one), (key, other) = halves
+    meeting = Meeting(one, Rows(record(key, *other.addresses())), run=RUN, node=one.node_id)
+    await meeting.look()
+    async with asyncio.timeout(15):
+        while not (one.stats()["table"] and other.stats()["table"]):  # noqa: ASYNC110 - p2pd's doing
+            await asyncio.sleep(0.02)
+
+
+async def test_look__addresses_of_somebody_else_are_not_dialled(
+    halves: list[tuple[NodeKey, HivemindDirectory]],
+) -> None:
+    (_, one), (_, other) = halves
+    liar = record(NodeKey.generate(), *other.addresses(), "/ip4/1.2.3.4/tcp/1", "rubbish")
+    await Meeting(one, Rows(liar), run=RUN, node=one.node_id).look()
+    assert one.peers() == []
