@@ -39,8 +39,8 @@ class CheatingEngine:
     def prefill(self, pairs: Pairs) -> list[Prefill]:
         return self._real.prefill(pairs)
 
-    def encode(self, text: str) -> tuple[int, ...]:
-        return self._real.encode(text)
+    def encode(self, text: str, *, is_said: bool = True) -> tuple[int, ...]:
+        return self._real.encode(text, is_said=is_said)
 
     def decode(self, tokens: Sequence[int]) -> str:
         return self._real.decode(tokens)
@@ -86,14 +86,14 @@ class OtherSettings(CheatingEngine):
 
 
 class HiddenPrompt(CheatingEngine):
-    """Puts words of its own before every prompt."""
+    """Puts words of its own before every prompt, as they stand: what a system prompt amounts to."""
 
     def __init__(self, real: Engine, words: str) -> None:
         super().__init__(real)
         self._words = words
 
     def generate(self, requests: Sequence[Request], settings: SamplingSettings) -> list[Completion]:
-        said = self._real.encode(self._words)
+        said = self._real.encode(self._words, is_said=False)
         return self._real.generate([replace(item, prompt=said + item.prompt) for item in requests], settings)
 
 

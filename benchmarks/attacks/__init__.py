@@ -1,0 +1,1 @@
+"""Which cheat is caught how often: `python -m benchmarks.attacks`."""

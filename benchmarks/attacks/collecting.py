@@ -1,0 +1,128 @@
+"""Makes the observations that are not there yet: a class's engine generates, the validator's observes, the store keeps."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from benchmarks.attacks.bench import Assigned, Bench
+from benchmarks.attacks.classes import PREFILLED, Attack, other_seeds
+from benchmarks.attacks.store import Record, Store
+from roles.inference.engine import Completion, Engine, Request
+from roles.inference.sampling import token_logprobs
+from roles.toploc.observing import Proven, observe
+from roles.toploc.proof import build_proofs
+from roles.toploc.verify import verify_proofs
+
+BATCH_GROUPS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Groups of one class that are made in one go."""
+
+    attack: Attack
+    numbers: tuple[int, ...]
+
+
+class Collector:
+    """Works through classes in turns, a batch of each, so that whatever there is time for is spread over all."""
+
+    def __init__(self, bench: Bench, store: Store, *, deadline: float | None = None) -> None:
+        self._bench, self._store, self._deadline = bench, store, deadline
+        self._engine: tuple[str, Engine] | None = None
+
+    def collect(self, attacks: Sequence[Attack], *, share: float = 1.0) -> bool:
+        """Make what is missing of so large a share of every class's groups; whether nothing is missing any more."""
+        for batch in self._missing(attacks, share):
+            if self._deadline is not None and time.monotonic() > self._deadline:
+                return False
+            began = time.monotonic()
+            self._store.add(self._make(batch))
+            spent = time.monotonic() - began
+            sys.stderr.write(f"{batch.attack.name}: groups {batch.numbers[0]} to {batch.numbers[-1]}, {spent:.1f} s\n")
+        return True
+
+    def _missing(self, attacks: Sequence[Attack], share: float) -> Iterator[Batch]:
+        wanted = {attack.name: max(1, round(attack.groups * share)) for attack in attacks}
+        for start in range(0, max(wanted.values(), default=0), BATCH_GROUPS):
+            for attack in attacks:
+                numbers = range(start, min(start + BATCH_GROUPS, wanted[attack.name]))
+                lacking = [n for n in numbers if any((c, n) not in self._store.records for c in attack.claims())]
+                if lacking:
+                    yield Batch(attack, tuple(lacking))
+
+    def _make(self, batch: Batch) -> list[Record]:
+        attack, bench = batch.attack, self._bench
+        groups = [bench.group(number) for number in batch.numbers]
+        extra = max(attack.others, default=0)
+        requests = [other_seeds(group.requests, extra) + list(group.requests) for group in groups]
+        began = time.monotonic()
+        said = self._generate(attack, [request for part in requests for request in part])
+        seconds = (time.monotonic() - began) / len(groups)
+        size = extra + bench.group_size
+        records: list[Record] = []
+        for number, group in enumerate(groups):
+            records += self._claims(attack, group, said[number * size : (number + 1) * size], seconds)
+        return records
+
+    def _generate(self, attack: Attack, requests: list[Request]) -> list[Completion]:
+        if self._engine is None or self._engine[0] != attack.name:
+            self._engine = None  # the other's memory first
+            engine = attack.engine(self._bench)
+            engine.load(self._bench.model)
+            self._engine = attack.name, engine
+        threads = torch.get_num_threads()
+        torch.set_num_threads(attack.threads or threads)
+        try:
+            said = self._engine[1].generate(requests, self._bench.settings)
+        finally:
+            torch.set_num_threads(threads)
+        change, eos = attack.change, self._bench.validator.eos
+        return [change(item, eos) for item in said] if change else said
+
+    def _claims(self, attack: Attack, group: Assigned, said: list[Completion], seconds: float) -> list[Record]:
+        extra = len(said) - len(group.requests)
+        if not attack.others:
+            return self._observe(attack, group, said, seconds)
+        own, records = said[extra:], []
+        for count, name in zip(attack.others, attack.claims(), strict=True):
+            swapped = said[:count] + own[count:]
+            records += self._observe(replace(attack, name=name, others=()), group, swapped, seconds)
+        return records
+
+    def _observe(self, attack: Attack, group: Assigned, said: list[Completion], seconds: float) -> list[Record]:
+        bench = self._bench
+        began = time.monotonic()
+        proofs = build_proofs([item.states for item in said])
+        proven = [
+            Proven(request.prompt, request.seed, item.tokens, proof)
+            for request, item, proof in zip(group.requests, said, proofs, strict=True)
+        ]
+        observation = observe(bench.validator, proven, bench.settings)
+        prefills = bench.validator.prefill([(each.prompt, each.output) for each in proven])
+        kl = _divergence([item.logits.numpy() for item in prefills], said, bench.temperature)
+        found = [Record(attack.name, group.number, observation, kl, (seconds, time.monotonic() - began))]
+        if attack.has_prefilled:
+            true = build_proofs([item.states for item in prefills])
+            chunks = verify_proofs([(item.states, proof) for item, proof in zip(prefills, true, strict=True)])
+            as_prefilled = replace(observation, chunks=tuple(map(tuple, chunks)))
+            found.append(replace(found[0], name=attack.name + PREFILLED, observation=as_prefilled))
+        return found
+
+
+def _divergence(logits: Sequence[np.ndarray], said: Sequence[Completion], temperature: float) -> float:
+    """Mean over tokens of `exp(d) - 1 - d` with d = log p(right) - log p(theirs): their Kullback-Leibler divergence, by the
+    estimator that is never negative and varies least."""
+    differences = np.concatenate(
+        [
+            token_logprobs(right, item.tokens, temperature).astype(np.float64) - np.array(item.logprobs)
+            for right, item in zip(logits, said, strict=True)
+        ]
+    )
+    return round(float((np.expm1(differences) - differences).mean()), 9)
