@@ -67,6 +67,10 @@ class Reason(IntEnum):
     TWO_HUMPED = 703
     # 8xx: duplicates
     DUPLICATE = 801
+    # 9xx: everything joined, over a submission and over a node's history
+    JOINED_MISMATCH = 901
+    JOINED_UNCERTAIN = 902
+    HISTORY_DEVIATES = 903
 
 
 SENTENCES: dict[Reason, str] = {
@@ -111,6 +115,9 @@ SENTENCES: dict[Reason, str] = {
     Reason.SAMPLING_UNCERTAIN: "the tokens deviate more than honest sampling does",
     Reason.TWO_HUMPED: "the chosen tokens' probabilities look like another model's",
     Reason.DUPLICATE: "the completion was submitted before by the node it was assigned to",
+    Reason.JOINED_MISMATCH: "proofs and tokens together are not of this model's computation",
+    Reason.JOINED_UNCERTAIN: "proofs and tokens together deviate more than honest ones do",
+    Reason.HISTORY_DEVIATES: "the node's submissions together deviate more than an honest node's do",
 }
 
 

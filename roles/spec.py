@@ -128,6 +128,37 @@ class Threshold(Message):
     margin_largest: Natural = 10**9  # of any token
 
 
+class NoiseSpec(Message):
+    """Honest noise of one statistic (`roles.toploc.joined`): the mean of a unit by class, in 10**-9 (four classes of chunks
+    by how full they are, or one of tokens; 0: not judged), and relative variances in 10**-6. `intellect-node calibrate`
+    measures it."""
+
+    levels: Annotated[tuple[Natural, ...], Field(min_length=1, max_length=4)]
+    unit: Annotated[int, Field(ge=1, lt=2**63)]
+    completion: Natural
+    submission: Natural
+
+
+class JoinedSpec(Message):
+    """The joined test of a submission, and of a node's history."""
+
+    exponents: NoiseSpec
+    mantissas: NoiseSpec
+    margins: NoiseSpec
+    refuse_one_in: Annotated[int, Field(ge=10, le=10**12)] = 1000  # honest submissions, softly
+    fault_one_in: Annotated[int, Field(ge=0, le=10**18)] = 0  # honest submissions are called a fault; 0: none ever is
+    alarm_one_in: Annotated[int, Field(ge=0, le=10**9)] = 1000  # honest nodes a month; 0: histories are not judged
+    month: Annotated[int, Field(ge=1, le=10**9)] = 3000  # submissions of a node
+
+    @model_validator(mode="after")
+    def _check_classes(self) -> JoinedSpec:
+        if [len(noise.levels) for noise in (self.exponents, self.mantissas, self.margins)] != [4, 4, 1]:
+            raise ValueError("joined: chunks have four levels, and margins one")
+        if 0 < self.fault_one_in < self.refuse_one_in:
+            raise ValueError("joined: what is a fault is refused too, so fault_one_in is 0 or at least refuse_one_in")
+        return self
+
+
 class CheckSpec(Message):
     """Verification: proof format, thresholds, sizes."""
 
@@ -135,6 +166,7 @@ class CheckSpec(Message):
     chunk: Annotated[int, Field(ge=1, le=4096)] = 32
     honest: Threshold = Threshold(exponent_mismatches=8, mantissa_mean=2000, mantissa_median=2000, margin_mean=50)
     fraud: Threshold = Threshold(exponent_mismatches=38, mantissa_mean=10_000, mantissa_median=8000, margin_mean=400)
+    joined: JoinedSpec | None = None  # none: each chunk and completion is held to its thresholds alone
     duplicate_bits: Natural = 64
     max_blob: Annotated[int, Field(ge=1024, le=2**34)] = 8 * 2**20
     seals: bool = False  # verdicts are sealed before they are opened; only those that others saw sealed earn

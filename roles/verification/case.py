@@ -22,6 +22,8 @@ from roles.rules import Reason, Reject
 from roles.spec import RunSpec
 from roles.tasks import Task
 from roles.tasks.asking import Asking
+from roles.toploc.joined import Calibration, Score, score
+from roles.toploc.observation import Observation
 from roles.toploc.sampling_check import Margins, margins
 from roles.toploc.verify import ProofStatistics
 from roles.turns.spans import own_spans, own_tokens, turn_seed
@@ -53,6 +55,7 @@ class Means:
     duplicates: DuplicateIndex
     read: Reader
     use: ToolUse | None = None
+    calibration: Calibration | None = None
     monotonic: Callable[[], float] = time.monotonic
 
     @property
@@ -83,6 +86,7 @@ class Case:
         self.data = data
         self.means = means
         self.proof_statistics: ProofStatistics | None = None
+        self.chunks: list[list[ProofStatistics]] | None = None
         self._seed = seed
 
     @property
@@ -138,6 +142,15 @@ class Case:
     def margins(self) -> list[Margins]:
         """For every row and token of the policy's, by how much it misses being the seeded choice."""
         return [_margins(logits, row, self.settings) for logits, row in zip(self.logits, self.file.rows, strict=True)]
+
+    @cached_property
+    def score(self) -> Score | None:
+        """How much everything measured deviates together; None where the run does not ask, or no proof was looked at."""
+        calibration = self.means.calibration
+        if calibration is None or self.chunks is None:
+            return None
+        chunk = self.means.spec.checks.chunk
+        return score(Observation(tuple(map(tuple, self.chunks)), tuple(self.margins), chunk), calibration)
 
     @cached_property
     def sequences(self) -> tuple[str, ...]:

@@ -161,9 +161,10 @@ def check_proofs(case: Case) -> None:
     checks = case.means.spec.checks
     pairs = [(item.states, row.proof) for item, row in zip(case.prefill, case.file.rows, strict=True)]
     try:
-        chunks = [part for parts in verify_proofs(pairs, topk=checks.topk, chunk=checks.chunk) for part in parts]
+        case.chunks = verify_proofs(pairs, topk=checks.topk, chunk=checks.chunk)
     except MalformedProof as error:
         raise Reject(Reason.PROOF_MALFORMED, str(error)) from error
+    chunks = [part for parts in case.chunks for part in parts]
     case.proof_statistics = worst(chunks)
     found = judge(chunks, honest=_proof_thresholds(checks.honest), fraud=_proof_thresholds(checks.fraud))
     if found is Judgement.FRAUD:
@@ -221,6 +222,17 @@ def check_duplicates(case: Case) -> None:
             raise SoftReject(Reason.DUPLICATE, f"row {number} of {len(case.own[number])} tokens")
 
 
+def check_joined(case: Case) -> None:
+    """Everything measured, joined: what no chunk and no completion shows alone, such as weights of 8 bits."""
+    found, joined = case.score, case.means.spec.checks.joined
+    if found is None or joined is None:
+        return
+    if found.p * joined.fault_one_in < 1 <= joined.fault_one_in:
+        raise Reject(Reason.JOINED_MISMATCH, str(found))
+    if found.p * joined.refuse_one_in < 1:
+        raise SoftReject(Reason.JOINED_UNCERTAIN, str(found))
+
+
 CHECKS: tuple[Check, ...] = (
     Check("size", check_size),
     Check("schema", check_schema),
@@ -238,6 +250,7 @@ CHECKS: tuple[Check, ...] = (
     Check("endings", check_endings, audit=True),
     Check("humps", check_humps, audit=True),
     Check("duplicates", check_duplicates, audit=True),
+    Check("joined", check_joined, audit=True),
 )
 
 

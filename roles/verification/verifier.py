@@ -12,6 +12,7 @@ from roles.rollouts.schema import read_rollouts
 from roles.rules import Reason, Reject, SoftReject
 from roles.spec import RunSpec
 from roles.tasks import Task
+from roles.toploc.joined.pinned import calibration_of
 from roles.turns.tool import load_tool_use
 from roles.verification.case import Case, Means, Reader
 from roles.verification.checks import CHECKS, Check
@@ -22,7 +23,8 @@ Outcome = Literal["accept", "fault", "soft"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What the checks found. `sequences` identify the completions of an accepted submission."""
+    """What the checks found. `sequences` identify the completions of an accepted submission; `evidence` is what it adds to its
+    node's history, where the run judges histories and the audit came so far."""
 
     outcome: Outcome
     reason: Reason
@@ -30,6 +32,7 @@ class Finding:
     audited: bool = False
     statistics: Statistics | None = None
     sequences: tuple[str, ...] = ()
+    evidence: float | None = None
 
 
 class Verifier:
@@ -57,6 +60,7 @@ class Verifier:
             duplicates=self.duplicates,
             read=read,
             use=load_tool_use(spec.tool),
+            calibration=None if spec.checks.joined is None else calibration_of(spec.checks.joined),
         )
 
     def judge(self, submission: Submission, *, seed: str, data: bytes, audit: bool = True) -> Finding:
@@ -68,8 +72,21 @@ class Verifier:
                 if audit or not check.audit:
                     check.judge(case)
         except Reject as refusal:
-            return Finding("fault", refusal.reason, refusal.detail, audit, case.statistics())
+            return _finding("fault", refusal.reason, case, detail=refusal.detail, audit=audit)
         except SoftReject as refusal:
-            return Finding("soft", refusal.reason, refusal.detail, audit, case.statistics())
+            return _finding("soft", refusal.reason, case, detail=refusal.detail, audit=audit)
         self.duplicates.add(case.sequences, case.place)
-        return Finding("accept", Reason.ACCEPTED, "", audit, case.statistics(), case.sequences)
+        return _finding("accept", Reason.ACCEPTED, case, audit=audit)
+
+
+def _finding(outcome: Outcome, reason: Reason, case: Case, *, audit: bool, detail: str = "") -> Finding:
+    found = case.score if audit else None
+    return Finding(
+        outcome,
+        reason,
+        detail,
+        audit,
+        case.statistics(),
+        case.sequences if outcome == "accept" else (),
+        None if found is None else found.evidence,
+    )

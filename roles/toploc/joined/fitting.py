@@ -56,8 +56,10 @@ def _fit_component(
     sums = [sums_of(each, levels, size) for each, size in zip(units, sizes, strict=True)]
     totals = np.array([float(s.sum()) for s, _ in sums])
     counts = np.array([float(c.sum()) for _, c in sums])
-    ratios = np.array([_ratio(totals[owners == e], counts[owners == e]) for e in range(owners.max() + 1)])
-    ratios_near = np.where(ratios >= NEAR * ratios.max(), ratios, 0.0)[owners]
+    least = UNSEEN * GRAINS[k] / max(levels) if any(levels) else 0.0
+    ratios = np.array([_ratio(totals[owners == e], counts[owners == e], least) for e in range(owners.max() + 1)])
+    seen = np.array([totals[owners == e].sum() > 0 for e in range(len(ratios))])
+    ratios_near = np.where(seen & (ratios >= NEAR * ratios.max()), ratios, 0.0)[owners]
     unit, completion, submission = _spreads(units, levels, sums, ratios_near, grain=GRAINS[k])
     doubt = 1 + DOUBT * math.sqrt(2 / len(units))
     shape = Component(levels, unit * doubt, completion * doubt, submission * doubt)
@@ -81,8 +83,9 @@ def _pooled_levels(units: Sequence[Units], *, classes: int, grain: float) -> tup
     return tuple(found)
 
 
-def _ratio(totals: Floats, counts: Floats) -> float:
-    return float(totals.sum() / counts.sum()) if counts.sum() else 0.0
+def _ratio(totals: Floats, counts: Floats, least: float) -> float:
+    """How much an environment deviates relative to all; no less than what it may have shown unseen."""
+    return max(float(totals.sum()), least) / float(counts.sum()) if counts.sum() else 0.0
 
 
 def _spreads(
@@ -111,11 +114,10 @@ def _spreads(
         many += float(count.sum())
         squares += float((count**2).sum())
         own += float(count.sum() ** 2)
-    least = max(level for level in levels) if any(levels) else grain
-    rare = UNSEEN * (grain / least) ** 2  # what may have stayed unseen varies too
-    unit = (within + rare) / max(degrees, 1.0)
+    rarity = grain / max(levels) if any(levels) else 1.0
     if not many:
-        return unit + (grain / least), 0.0, 0.0
+        return rarity, 0.0, 0.0  # events of one grain, as a Poisson process has them
+    unit = (within + UNSEEN * rarity**2) / max(degrees, 1.0)  # what may have stayed unseen varies too
     above, beyond = apart - unit * many, together - unit * many
     submission = max(0.0, (beyond - above) / (own - squares)) if own > squares else 0.0
     completion = max(0.0, (above if submission else max(above, beyond)) / squares - submission)

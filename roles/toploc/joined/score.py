@@ -32,6 +32,11 @@ class Score:
     completion: int | None
     ratios: tuple[float, float, float]
 
+    def __str__(self) -> str:
+        where = "" if self.completion is None else f" of completion {self.completion}"
+        figures = ", ".join(f"{name} {ratio:.3g}" for name, ratio in zip(NAMES, self.ratios, strict=True))
+        return f"p {self.p:.3g} by {self.component}{where}; times the honest level: {figures}"
+
 
 def score(observation: Observation, calibration: Calibration) -> Score:
     """Judge a submission by its sums as a whole and by those of each completion, components apart."""

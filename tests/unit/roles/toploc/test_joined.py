@@ -1,0 +1,152 @@
+"""The joined detector: honest submissions are refused as seldom as asked whatever their length, grown noise is seen."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from roles.spec import JoinedSpec
+from roles.toploc.joined import Fit, History, fit, history_limit, score
+from roles.toploc.joined.pinned import calibration_of, pin
+from roles.toploc.observation import Observation, cut_observation, join_observations, split_observation
+from tests.unit.roles.toploc.joined_builders import make_many, make_observation
+
+
+@functools.cache
+def fitted() -> Fit:
+    """Three environments, of which the first deviates most; short completions among the long."""
+    lengths = (128, 128, 128, 40, 20, 10)
+    return fit(
+        {
+            name: [
+                each for seed, tokens in enumerate(lengths) for each in make_many(seed, 12, times=times, tokens=tokens)
+            ]
+            for name, times in (("first", 1.0), ("second", 0.9), ("third", 0.2))
+        }
+    )
+
+
+def share_below(at: float, observations: Sequence[Observation]) -> float:
+    return float(np.mean([score(each, fitted().calibration).p < at for each in observations]))
+
+
+def test_fit__names_the_environment_that_deviates_most() -> None:
+    assert fitted().worst[1] == "first"
+    assert fitted().submissions == 216
+    assert fitted().shares[-1] == 0
+
+
+@pytest.mark.parametrize("tokens", [1, 10, 40, 128])
+def test_score__honest_is_refused_no_oftener_than_asked(tokens: int) -> None:
+    assert share_below(0.01, make_many(77, 300, tokens=tokens)) <= 0.02
+
+
+@pytest.mark.parametrize("seed", [5, 6])
+def test_score__noise_doubled_is_seen_in_one_submission(seed: int) -> None:
+    assert share_below(0.001, make_many(seed, 100, times=2.0)) == 1.0
+
+
+def test_score__one_spoiled_completion_is_named() -> None:
+    found = score(make_observation(np.random.default_rng(3), spoiled=5), fitted().calibration)
+    assert found.p < 0.001
+    assert found.completion == 5
+    assert "of completion 5" in str(found)
+
+
+def test_score__states_that_have_nothing_in_common() -> None:
+    plain = make_many(1, 1)[0].to_plain()
+    plain["chunks"] = [[(128, 2.0**64, 2.0**64) for _ in parts] for parts in plain["chunks"]]
+    assert score(Observation.from_plain(plain), fitted().calibration).p < 1e-100
+
+
+def test_score__chunks_of_an_unknown_class_are_not_judged() -> None:
+    known = fit({"long": make_many(1, 20)}).calibration
+    assert known.mantissas.levels[:3] == (0.0, 0.0, 0.0)
+    short = make_observation(np.random.default_rng(1), times=50.0, tokens=5, missed=0.0)
+    assert score(short, known).p == 1.0
+
+
+def test_score__no_tokens() -> None:
+    found = score(Observation(((),), (np.empty(0),)), fitted().calibration)
+    assert (found.p, found.evidence) == (1.0, 0.0)
+
+
+def test_fit__engines_that_agree_exactly__one_small_miss_is_no_proof_and_many_are() -> None:
+    """The shipped policy in float32: no margin at all in all the honest submissions seen."""
+    calibration = fit({"cpu": make_many(1, 200, missed=0.0)}).calibration
+    one, many = (make_many(2, 1, missed=0.0)[0] for _ in range(2))
+    one.margins[0][0] = 0.01
+    for part in many.margins:
+        part[:5] = 0.05
+    assert score(one, calibration).p > 0.01
+    assert score(many, calibration).p < 1e-6
+
+
+def test_fit__one_submission_is_not_enough() -> None:
+    with pytest.raises(ValueError, match="at least two"):
+        fit({"one": make_many(1, 1)})
+
+
+def test_history__honest_nodes_hardly_ever_reach_the_limit() -> None:
+    """The sum over the worst honest environment's submissions: at most one node in 20 in 100 submissions."""
+    limit = history_limit(submissions=100, one_in=20)
+    alarms = 0
+    for seed in range(40):
+        history = History()
+        for each in make_many(1000 + seed, 30):
+            history = history.after(score(each, fitted().calibration).evidence, limit=limit)
+            alarms += history.total >= limit
+    assert alarms == 0
+
+
+def test_history__what_no_submission_shows_adds_up() -> None:
+    limit, history = history_limit(submissions=3000, one_in=1000), History()
+    for each in make_many(9, 30, times=1.4):
+        history = history.after(score(each, fitted().calibration).evidence, limit=limit)
+    assert history.total >= limit
+
+
+def test_history__honest_work_leads_back() -> None:
+    limit = history_limit(submissions=3000, one_in=1000)
+    history = History(1e6).after(0.0, limit=limit)
+    for each in make_many(4, 60):
+        history = history.after(score(each, fitted().calibration).evidence, limit=limit)
+    assert history.total < limit
+
+
+def test_history_limit__worked_value() -> None:
+    assert history_limit(submissions=3000, one_in=1000) == pytest.approx(14.914, abs=1e-3)
+
+
+def test_pin__judges_alike() -> None:
+    calibration = fitted().calibration
+    tables = json.loads(json.dumps(pin(calibration)))
+    spec = JoinedSpec.model_validate_json(json.dumps(tables))
+    each = make_many(8, 1, times=1.6)[0]
+    assert score(each, calibration_of(spec)).p == pytest.approx(score(each, calibration).p, rel=0.01)
+
+
+def test_observation__comes_back_from_its_file() -> None:
+    observation = make_many(1, 1, tokens=70)[0]
+    observation.margins[0][3] = np.inf
+    again = Observation.from_plain(json.loads(json.dumps(observation.to_plain())))
+    assert again.chunks == observation.chunks
+    for part, other in zip(again.margins, observation.margins, strict=True):
+        np.testing.assert_allclose(part, other, atol=1e-6)
+
+
+def test_observation__joined_split_and_cut() -> None:
+    first, second = make_many(1, 2, tokens=70)
+    whole = join_observations([first, second])
+    assert whole.tokens == 2 * 8 * 70
+    assert [each.tokens for each in split_observation(whole, 8)] == [560, 560]
+    assert cut_observation(first, 40).tokens == 8 * 32
+
+
+def test_observation__chunks_must_cover_the_tokens() -> None:
+    with pytest.raises(ValueError, match="each of its chunks"):
+        Observation(((),), (np.zeros(3),))
