@@ -40,6 +40,8 @@ PHRASES: Mapping[str, str] = {
     "disk.over_budget": "{used} bytes are in use and max_disk is {budget}; most is in {largest}: give more, or more room",
     "events.discarded": "what was kept of the ledger's events is read anew: {cause}",
     "folder.unusable": "this trainer's folder cannot be gone on from: {why}",
+    "history.deviates": "{node}: its submissions together deviate more than an honest node's do; refused until they do not",
+    "history.recovered": "{node}: its submissions deviate no more than an honest node's",
     "key.made": "new node key in {file}: keep a copy, it is your node",
     "lease.kept": "the lease stays as it is: {why}",
     "lease.lapsed": "the leading trainer {leader} has let its lease run out; reported on the ledger",

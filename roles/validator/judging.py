@@ -26,6 +26,7 @@ from roles.tasks import Task
 from roles.trusted import AdmittedSubmission, TrustedState
 from roles.validator.fetching import Fetches
 from roles.validator.gate_faults import GateFaults
+from roles.validator.histories import Histories
 from roles.validator.records import JudgedRows, place_of_verdict
 from roles.validator.signing import Signing
 from roles.verification import Check, Finding, Verifier
@@ -99,6 +100,7 @@ class Judging:
         self._ahead = Ahead(trusted=trusted, observer=observer, relays=relays, folder=folder)
         self._shelf = PolicyShelf(relays=relays, folder=folder, engine=engine, compute=compute, receipts=receipts)
         self._blobs = Fetches(relays)
+        self._histories = Histories(spec.checks.joined, records)
         self._fetches: set[asyncio.Task[None]] = set()
         self._pinned: Counter[str] = Counter()  # policies that evidence is audited with
         self._gate_faults = GateFaults(spec, trusted.run)
@@ -285,7 +287,8 @@ class Judging:
             data = await self._blobs.get(newest, limit=self._spec.checks.max_blob)
         except (NodeError, TimeoutError):
             return self._note_failure(item, Finding("soft", Reason.BLOB_MISSING))
-        audit = digest in self._trusted.disputed() or self._audits(digest)
+        submission = item.admitted.submission
+        audit = digest in self._trusted.disputed() or self._audits(digest) or self._histories.deviates(submission.node)
         try:
             finding = await self._compute.run(self._verify, item.admitted, data, audit)
         except Exception as error:  # a fault of this node, whatever it is, condemns nobody and stops nothing  # VAL-05
@@ -293,7 +296,7 @@ class Judging:
             return self._note_failure(item, None)
         if finding.reason in PASSING:
             self._note_failure(item, None)
-        return finding
+        return self._histories.weigh(finding, node=submission.node, submission=digest, step=submission.step)
 
     def _verify(self, admitted: AdmittedSubmission, data: bytes, audit: bool) -> Finding:
         self._shelf.load(admitted.submission.policy)

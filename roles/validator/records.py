@@ -40,6 +40,8 @@ _LATER_TABLES = """
 CREATE TABLE IF NOT EXISTS faults (
     digest TEXT PRIMARY KEY, node TEXT NOT NULL, step INTEGER NOT NULL, row BLOB NOT NULL, verdicts BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS published (manifest TEXT PRIMARY KEY, size INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS histories (node TEXT PRIMARY KEY, total REAL NOT NULL);
+CREATE TABLE IF NOT EXISTS weighed (digest TEXT PRIMARY KEY, step INTEGER NOT NULL);
 """
 """What records of an earlier version may lack. Losing it contradicts nothing that was said."""
 
@@ -106,6 +108,21 @@ class JudgedRows:
         with self._transaction() as db:
             db.execute("INSERT OR REPLACE INTO faults VALUES (?,?,?,?,?)", values)
 
+    def keep_history(self, node: str, digest: str, step: int, after: Callable[[float], float]) -> float:
+        """The node's new sum with this submission in it; a submission is added once, however often it is judged."""
+        with self._transaction() as db:
+            held = db.execute("SELECT total FROM histories WHERE node=?", (node,)).fetchone()
+            total = float(held[0]) if held is not None and isinstance(held[0], float) else 0.0
+            if db.execute("SELECT 1 FROM weighed WHERE digest=?", (digest,)).fetchone() is None:
+                total = after(total)
+                db.execute("INSERT INTO weighed VALUES (?,?)", (digest, step))
+                db.execute("INSERT OR REPLACE INTO histories VALUES (?,?)", (node, total))
+        return total
+
+    def histories(self) -> dict[str, float]:
+        """Sums by node."""
+        return dict(self._read("SELECT node, total FROM histories", lambda node, total: (str(node), float(total))))
+
     def forget_fault(self, digest: str) -> None:
         """It is of no more use."""
         with self._transaction() as db:
@@ -162,7 +179,7 @@ class JudgedRows:
     def forget_before(self, step: int, epoch: int) -> None:
         """Drop what is final: steps below `step`, and attestations of epochs below `epoch`."""
         with self._transaction() as db:
-            for table in ("opened", "rows", "verdicts"):
+            for table in ("opened", "rows", "verdicts", "weighed"):
                 db.execute(f"DELETE FROM {table} WHERE step < ?", (step,))  # noqa: S608 - our own names
             db.execute("DELETE FROM attestations WHERE epoch < ?", (epoch,))
 

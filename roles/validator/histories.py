@@ -1,0 +1,56 @@
+"""How far each node's audited submissions have deviated together, kept on disk (`roles.toploc.joined.history`).
+
+A node over the limit is audited always and refused softly until honest work has led it back. Never a fault: what one
+validator has seen of a node over weeks, no submission shows to the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import structlog
+
+from roles.rules import Reason
+from roles.spec import JoinedSpec
+from roles.toploc.joined import History, history_limit
+from roles.validator.records import JudgedRows
+from roles.verification import Finding
+
+log = structlog.get_logger()
+
+
+class Histories:
+    """Sums by node, in nats. Where the run judges no histories, nothing is kept and nothing deviates."""
+
+    def __init__(self, joined: JoinedSpec | None, records: JudgedRows) -> None:
+        self._records = records
+        self._limit = (
+            history_limit(submissions=joined.month, one_in=joined.alarm_one_in)
+            if joined is not None and joined.alarm_one_in
+            else None
+        )
+        self._totals = records.histories() if self._limit is not None else {}
+
+    def deviates(self, node: str) -> bool:
+        """Whether the node is to be audited always."""
+        return self._limit is not None and self._totals.get(node, 0.0) >= self._limit
+
+    def weigh(self, finding: Finding, *, node: str, submission: str, step: int) -> Finding:
+        """Add what an audit found, once for each submission, and refuse softly what would be accepted of a node over the
+        limit. On disk when this returns."""
+        if self._limit is None or finding.evidence is None:
+            return finding
+        before, limit, evidence = self.deviates(node), self._limit, finding.evidence
+        self._totals[node] = self._records.keep_history(
+            node, submission, step, lambda total: History(total).after(evidence, limit=limit).total
+        )
+        self._say(node, before=before)
+        if finding.outcome != "accept" or not self.deviates(node):
+            return finding
+        detail = f"{self._totals[node]:.1f} nats, {limit:.1f} are too many"
+        return replace(finding, outcome="soft", reason=Reason.HISTORY_DEVIATES, detail=detail, sequences=())
+
+    def _say(self, node: str, *, before: bool) -> None:
+        if self.deviates(node) is not before:
+            event = "history.recovered" if before else "history.deviates"
+            log.warning(event, node=node, nats=round(self._totals[node], 1), limit=round(self._limit or 0.0, 1))
