@@ -231,6 +231,19 @@ class StrikeRow(Message):
     signature: Annotated[str, Field(pattern=r"^[0-9a-f]{130}$")]
 
 
+class UpgradeRow(Message):
+    """What the run's owner asks of everybody from a step on, signed by its account (EIP-712); any node may pass it on."""
+
+    kind: Literal["upgrade/1"] = "upgrade/1"
+    run: Digest
+    number: Natural  # of the owner's demands: the highest stands
+    messages: Natural  # least message version
+    software: Annotated[str, Field(pattern=r"^\d{1,4}(\.\d{1,4}){0,2}$")]  # least version of this program
+    step: Natural  # the first for which it is needed
+    by: Natural = 0  # unix seconds at which the owner expects that step; 0: it does not say
+    signature: Annotated[str, Field(pattern=r"^[0-9a-f]{130}$")]
+
+
 class TallyRow(Message):
     """A validator's attestation of an epoch's tally: the proposal's fields, and the EIP-712 signature over them."""
 
@@ -277,6 +290,7 @@ ROW_RULES: dict[str, RowRule] = {
     "seal/1": RowRule(SealedVerdict, 2048, 600),
     "receipt/1": RowRule(Receipt, 4096, 600),
     "strike/1": RowRule(StrikeRow, 2560, 600),
+    "upgrade/1": RowRule(UpgradeRow, 1024, 600),
     "tally/2": RowRule(TallyRow, 2560, 600),
     "grant/1": RowRule(UploadGrant, 2048, 600),
     "manifest/2": RowRule(CheckpointManifest, 8 * 2**20, 10 * 365 * 86400),
@@ -326,6 +340,11 @@ def strikes_key(run: str) -> str:
     return f"{run}/strikes"
 
 
+def upgrades_key(run: str) -> str:
+    """Key of the owner's demands, as nodes pass them on."""
+    return f"{run}/upgrades"
+
+
 def tally_key(run: str, epoch: int) -> str:
     """Key of an epoch's attestations."""
     return f"{run}/tally/{epoch}"
@@ -357,6 +376,8 @@ def place_of(message: Message, *, run: str, buckets: int) -> tuple[str, str]:
             return receipts_key(run, message.step, bucket_of(message.client, buckets)), message.client
         case StrikeRow():
             return strikes_key(run), f":{message.node}"
+        case UpgradeRow():
+            return upgrades_key(run), ""
         case TallyRow():
             return tally_key(run, message.epoch), ""
         case CheckpointManifest():

@@ -27,11 +27,13 @@ from roles.messages import (
     StrikeRow,
     Submission,
     TallyRow,
+    UpgradeRow,
     Verdict,
     open_row,
 )
 from roles.rules import Ignore, Reason, Reject
 from roles.spec import OperatorSpec, RunSpec
+from roles.upgrades import is_of_owner
 
 NO_HEAD = (-1, -1, -1)
 """Order (term, step, sequence) before any head."""
@@ -254,6 +256,8 @@ class TrustedState:
                 return self.is_validator(row.signer)
             case Submission() | Receipt():
                 return self.is_member(row.signer)
+            case UpgradeRow():
+                return is_of_owner(message, self.spec, self.view.terms.owner)
         return isinstance(message, NodeRecord)
 
     def _may_be_led_by(self, signer: str, message: Head | CheckpointRow) -> bool:

@@ -35,6 +35,7 @@ from roles.messages import (
     StrikeRow,
     Submission,
     TallyRow,
+    UpgradeRow,
     UploadGrant,
     UsedGroups,
     Verdict,
@@ -157,6 +158,9 @@ MESSAGES: dict[str, Message] = {
         size=8192,
         operator="0x" + "cD" * 20,
         signature="0e" * 65,
+    ),
+    "upgrade/1": UpgradeRow(
+        run=RUN, number=2, messages=3, software="1.2.3", step=120, by=1_700_000_000, signature="5" * 130
     ),
     "grant/1": UploadGrant(relay=OTHER.node, blob=digits("6"), size=4096, nonce="f" * 32),
 }
