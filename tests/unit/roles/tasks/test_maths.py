@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.tasks.answers import MISSED, OTHER, SAME
 from roles.sandbox.program import why_unavailable
 from roles.tasks import Task, TaskError, Undecided, load_task
 from roles.tasks.answers import answer_part
@@ -16,76 +17,8 @@ from roles.tasks.maths import Maths
 
 needs_sandbox = pytest.mark.skipif(why_unavailable() is not None, reason=str(why_unavailable()))
 
-AGREE = [
-    ("1/2", r"\boxed{\frac{1}{2}}"),
-    ("1/2", r"\boxed{\dfrac12}"),
-    ("1/2", r"\boxed{0.5}"),
-    ("0.5", r"\boxed{1/2}"),
-    ("0.5", r"\boxed{.5}"),
-    (r"\frac{3}{4}", r"\boxed{75\%}"),
-    (r"2\frac{1}{2}", r"\boxed{2.5}"),
-    (r"-\frac{2}{3}", r"\boxed{\frac{-2}{3}}"),
-    ("12", "The answer is 12."),
-    ("12", "The final answer is $12$."),
-    ("12", r"\boxed{12.0}"),
-    ("-7", r"\boxed{-7}"),
-    ("10,000", r"\boxed{10000}"),
-    ("10000", r"\boxed{10{,}000}"),
-    ("50\\%", r"\boxed{50\%}"),
-    ("50\\%", r"\boxed{50}"),
-    ("5", r"\boxed{5\text{ cm}}"),
-    ("5", r"\boxed{5\,\mathrm{m}}"),
-    ("20", r"\boxed{\$20}"),
-    ("90", r"\boxed{90^\circ}"),
-    ("(1,2)", r"\boxed{(1, 2)}"),
-    ("(1,2)", r"\boxed{\left(1,2\right)}"),
-    ("[0,1)", r"\boxed{[0,1)}"),
-    (r"(-\infty, 3]", r"\boxed{(-\infty,3]}"),
-    (r"[0,1)\cup(2,3]", r"\boxed{(2,3]\cup[0,1)}"),
-    (r"\{1,2\}", r"\boxed{\{2,1\}}"),
-    (r"\{1,2,3\}", r"\boxed{\{1, 2, 3\}}"),
-    ("x^2+2x+1", r"\boxed{(x+1)^2}"),
-    ("2x", r"\boxed{x+x}"),
-    (r"\sqrt{8}", r"\boxed{2\sqrt{2}}"),
-    (r"\frac{1}{\sqrt{2}}", r"\boxed{\frac{\sqrt{2}}{2}}"),
-    (r"2^{10}", r"\boxed{1024}"),
-    (r"\pi", r"\boxed{\pi}"),
-    (r"4\pi", r"\boxed{\pi\cdot 4}"),
-    (r"\ln 4", r"\boxed{2\ln 2}"),
-    ("x=5", r"\boxed{5}"),
-    ("5", r"\boxed{x=5}"),
-    ("A", r"\boxed{A}"),
-    (r"\text{east}", r"\boxed{\text{east}}"),
-    ("4", r"\boxed{3} no, \boxed{4}"),
-    ("4", r"<think>maybe \boxed{3}</think> It is \boxed{4}."),
-    (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\boxed{\begin{pmatrix}1\\2\end{pmatrix}}"),
-]
-DIFFER = [
-    ("3", r"\boxed{4}"),
-    ("3", r"\boxed{-3}"),
-    ("3", r"\boxed{3} no, \boxed{4}"),
-    ("3", r"\boxed{1,2,3}"),
-    ("3", r"\boxed{3 \text{ or } 4}"),
-    ("3", "1 2 3 4 5"),
-    ("3", "$1$ $2$ $3$ $9$"),
-    ("3", "x=3, x=4, x=9"),
-    ("3", r"<think>\boxed{3}"),
-    ("3", r"<think>\boxed{3}</think> It is \boxed{5}."),
-    ("3", ""),
-    ("3", r"\boxed{}"),
-    ("3", r"\boxed{3"[:6]),
-    ("1/2", r"\boxed{1/3}"),
-    ("1/3", r"\boxed{0.33}"),
-    ("(1,2)", r"\boxed{(2,1)}"),
-    ("[0,1)", r"\boxed{[0,1]}"),
-    ("[0,1)", r"\boxed{(0,1)}"),
-    (r"\{1,2\}", r"\boxed{\{1,2,3\}}"),
-    ("x^2+2x+1", r"\boxed{(x-1)^2}"),
-    (r"\sqrt{8}", r"\boxed{2}"),
-    ("A", r"\boxed{B}"),
-    (r"\text{east}", r"\boxed{\text{west}}"),
-    (r"\pi", r"\boxed{3.14}"),
-]
+AGREE = [(answer, said) for _, answer, said, _ in SAME]
+DIFFER = [(answer, said) for _, answer, said, _ in (*OTHER, *MISSED)]
 
 
 def keep(folder: Path, rows: Sequence[Mapping[str, object]]) -> str:
