@@ -58,7 +58,9 @@ def _honest(name: str, groups: int, *, attention: str = "sdpa", rows: int = 64, 
     )
 
 
-def _weights(name: str, says: str, alteration: weights.Alteration, *, groups: int = 32, is_curve: bool = False) -> Attack:
+def _weights(
+    name: str, says: str, alteration: weights.Alteration, *, groups: int = 32, is_curve: bool = False
+) -> Attack:
     return Attack(
         name,
         says,
@@ -90,7 +92,9 @@ ATTACKS: tuple[Attack, ...] = (
     _weights("int4", "every matrix rounded to 4 bits, a scale for each row", weights.quantised(4)),
     _weights("int8, head whole", "as int8, embedding and head left alone", weights.quantised(8, whole_head=True)),
     _weights("fp8, head whole", "as fp8, embedding and head left alone", weights.eight_bit_float(whole_head=True)),
-    _weights("int4 by 32, head whole", "4 bits, a scale for each 32 numbers", weights.quantised(4, group=32, whole_head=True)),
+    _weights(
+        "int4 by 32, head whole", "4 bits, a scale for each 32 numbers", weights.quantised(4, group=32, whole_head=True)
+    ),
     _weights("fewer layers", "the last of its layers left out", weights.fewer_layers(0.97)),
     _weights("smaller model", "half the depth: every other layer", weights.every_other_layer()),
     _weights("other model", "noise of 10% of each matrix's spread", weights.other_weights(0.1)),
@@ -109,13 +113,30 @@ ATTACKS: tuple[Attack, ...] = (
     _samples("top-p 0.95", "the likeliest 95% only", top_p=0.95),
     Attack("early end", "an end token put in the middle of each completion", 32, _plain, change=engines.ended_early),
     Attack("best of two", "so many completions sampled anew with other seeds", 32, _plain, others=(1, 2, 4)),
-    Attack("one for all", "one completion handed in for the whole group", 32, lambda bench: engines.Repeating(bench.new_engine())),
+    Attack(
+        "one for all",
+        "one completion handed in for the whole group",
+        32,
+        lambda bench: engines.Repeating(bench.new_engine()),
+    ),
     *(
-        _weights(f"stale {size:g}", f"each weight {size:g} away, as after some updates", weights.signed_steps(size), groups=CURVE_GROUPS, is_curve=True)
+        _weights(
+            f"stale {size:g}",
+            f"each weight {size:g} away, as after some updates",
+            weights.signed_steps(size),
+            groups=CURVE_GROUPS,
+            is_curve=True,
+        )
         for size in (1e-6, 3e-6, 1e-5, 3e-5, 1e-4, 3e-4)
     ),
     *(
-        _weights(f"fine-tuned {size:g}", f"a change of rank 8, {size:.1%} of each matrix", weights.low_rank(size), groups=CURVE_GROUPS, is_curve=True)
+        _weights(
+            f"fine-tuned {size:g}",
+            f"a change of rank 8, {size:.1%} of each matrix",
+            weights.low_rank(size),
+            groups=CURVE_GROUPS,
+            is_curve=True,
+        )
         for size in (0.001, 0.003, 0.01, 0.03, 0.1)
     ),
 )

@@ -34,7 +34,9 @@ class Adversary:
     is_certain: bool = True
 
 
-def _runs(kind: str, says: str, engine: Callable[[NewEngine], Engine], expects: tuple[Reason, ...] = EITHER) -> Adversary:
+def _runs(
+    kind: str, says: str, engine: Callable[[NewEngine], Engine], expects: tuple[Reason, ...] = EITHER
+) -> Adversary:
     return Adversary(kind, says, expects, engine=engine, is_certain=False)
 
 
@@ -73,12 +75,36 @@ _ALL = (
     _samples("top-k", "samples from the two likeliest tokens", top_k=2),
     _hybrid("hybrid", "lets a model of half the depth decode, and the right one prefill", weights.every_other_layer()),
     Adversary("best-of", "hands in the luckiest of four samples", SAMPLED, forgery=forgeries.best_of, is_certain=False),
-    _runs("early-end", "ends completions in the middle", lambda new: engines.Altered(new(), engines.ended_early), SAMPLED),
-    _runs("repeating", "hands in one completion for the whole group", lambda new: engines.Repeating(new()), (*SAMPLED, Reason.DUPLICATE)),
-    Adversary("babbling", "any tokens, with the right model's proofs", SAMPLED, engine=lambda new: engines.Babbling(new())),
-    Adversary("truncated", "cuts completions, and calls them complete", (Reason.BAD_TERMINATION,), engine=lambda new: engines.Altered(new(), engines.cut_off)),
-    Adversary("nan-states", "proves states that are no numbers", COMPUTED, engine=lambda new: engines.BrokenStates(new(), float("nan"))),
-    Adversary("infinite-states", "proves states without bound", COMPUTED, engine=lambda new: engines.BrokenStates(new(), float("inf"))),
+    _runs(
+        "early-end", "ends completions in the middle", lambda new: engines.Altered(new(), engines.ended_early), SAMPLED
+    ),
+    _runs(
+        "repeating",
+        "hands in one completion for the whole group",
+        lambda new: engines.Repeating(new()),
+        (*SAMPLED, Reason.DUPLICATE),
+    ),
+    Adversary(
+        "babbling", "any tokens, with the right model's proofs", SAMPLED, engine=lambda new: engines.Babbling(new())
+    ),
+    Adversary(
+        "truncated",
+        "cuts completions, and calls them complete",
+        (Reason.BAD_TERMINATION,),
+        engine=lambda new: engines.Altered(new(), engines.cut_off),
+    ),
+    Adversary(
+        "nan-states",
+        "proves states that are no numbers",
+        COMPUTED,
+        engine=lambda new: engines.BrokenStates(new(), float("nan")),
+    ),
+    Adversary(
+        "infinite-states",
+        "proves states without bound",
+        COMPUTED,
+        engine=lambda new: engines.BrokenStates(new(), float("inf")),
+    ),
     _forges("random-proofs", forgeries.random_proofs, Reason.PROOF_MALFORMED, Reason.PROOF_MISMATCH),
     _forges("well-formed-proofs", forgeries.well_formed_proofs, Reason.PROOF_MISMATCH),
     _forges("modulus-zero", forgeries.modulus_zero, Reason.PROOF_MALFORMED),

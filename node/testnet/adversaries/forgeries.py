@@ -34,9 +34,7 @@ def chosen_prompts(forger: Forger, ticket: Ticket) -> Made:
     asked = {row.problem_id for row in file.rows}
     others = [number for number in range(min(SEARCHED, forger.task.size)) if number not in asked]
     easy = min(others, key=lambda number: len(forger.task.prompt(number)))
-    rows = [
-        replace(row, problem_id=easy, prompt=forger.prompt(easy, row.target_length)) for row in file.rows
-    ]
+    rows = [replace(row, problem_id=easy, prompt=forger.prompt(easy, row.target_length)) for row in file.rows]
     return forger.close(made, replace(file, rows=tuple(forger.resampled(rows))))
 
 
@@ -148,7 +146,10 @@ def surplus_proofs(forger: Forger, ticket: Ticket) -> Made:
     size = 2 * (forger.spec.checks.topk + 1)
     most = -(-forger.spec.sampling.max_tokens // forger.spec.checks.chunk) * size
     return forger.spoil(
-        ticket, lambda row: replace(row, proof=(row.proof + row.proof[:size])[:most] if len(row.proof) < most else row.proof[size:])
+        ticket,
+        lambda row: replace(
+            row, proof=(row.proof + row.proof[:size])[:most] if len(row.proof) < most else row.proof[size:]
+        ),
     )
 
 
@@ -157,7 +158,10 @@ def others_proofs(forger: Forger, ticket: Ticket) -> Made:
     made = forger.honest(ticket)
     file = forger.open(made)
     proofs = [row.proof for row in file.rows]
-    rows = [replace(row, proof=_fitted(proof, len(row.proof))) for row, proof in zip(file.rows, proofs[-1:] + proofs[:-1], strict=True)]
+    rows = [
+        replace(row, proof=_fitted(proof, len(row.proof)))
+        for row, proof in zip(file.rows, proofs[-1:] + proofs[:-1], strict=True)
+    ]
     return forger.close(made, replace(file, rows=tuple(rows)))
 
 
@@ -165,7 +169,10 @@ def copied_proofs(forger: Forger, ticket: Ticket) -> Made:
     """Proofs of another node's submission in the same step."""
     made, file = forger.honest(ticket), forger.open(forger.honest(_neighbours(ticket)))
     own = forger.open(made)
-    rows = [replace(row, proof=_fitted(theirs.proof, len(row.proof))) for row, theirs in zip(own.rows, file.rows, strict=True)]
+    rows = [
+        replace(row, proof=_fitted(theirs.proof, len(row.proof)))
+        for row, theirs in zip(own.rows, file.rows, strict=True)
+    ]
     return forger.close(made, replace(own, rows=tuple(rows)))
 
 

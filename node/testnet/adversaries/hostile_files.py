@@ -32,7 +32,9 @@ def zeros(file: RolloutFile) -> bytes:
 def levels(file: RolloutFile) -> bytes:
     """Twenty million tokens in one row."""
     endless = pa.array([[0]], pa.list_(pa.field("element", pa.int32(), nullable=False)))
-    tokens = pa.ListArray.from_arrays(pa.array([0, 20 * MILLION], pa.int32()), pa.nulls(20 * MILLION, pa.int32()).fill_null(0))
+    tokens = pa.ListArray.from_arrays(
+        pa.array([0, 20 * MILLION], pa.int32()), pa.nulls(20 * MILLION, pa.int32()).fill_null(0)
+    )
     return _with_column(file, "output_tokens", tokens.cast(endless.type))
 
 

@@ -77,7 +77,9 @@ def low_rank(size: float, *, seed: int = 0) -> Alteration:
 
 def signed_steps(size: float, *, seed: int = 0) -> Alteration:
     """What a few updates by Adam do: each weight moved by `size` one way or the other."""
-    return Alteration(lambda name, weight: weight + size * torch.sign(torch.randn(weight.shape, generator=_generator(seed, name))))
+    return Alteration(
+        lambda name, weight: weight + size * torch.sign(torch.randn(weight.shape, generator=_generator(seed, name)))
+    )
 
 
 def other_weights(share: float, *, seed: int = 0) -> Alteration:
@@ -101,9 +103,17 @@ def write_altered(source: Path, out: Path, alteration: Alteration) -> Path:
         kept = alteration.layers(int(config["num_hidden_layers"]))
         tensors = _relabelled(tensors, {old: new for new, old in enumerate(kept)})
         config["num_hidden_layers"] = len(kept)
-        config["layer_types"] = (config.get("layer_types") or [None])[: len(kept)] if config.get("layer_types") else None
-        (out / "config.json").write_text(json.dumps({name: value for name, value in config.items() if value is not None}))
-    save_file({name: _altered(name, tensor, alteration) for name, tensor in tensors.items()}, out / "model.safetensors", {"format": "pt"})
+        config["layer_types"] = (
+            (config.get("layer_types") or [None])[: len(kept)] if config.get("layer_types") else None
+        )
+        (out / "config.json").write_text(
+            json.dumps({name: value for name, value in config.items() if value is not None})
+        )
+    save_file(
+        {name: _altered(name, tensor, alteration) for name, tensor in tensors.items()},
+        out / "model.safetensors",
+        {"format": "pt"},
+    )
     return out
 
 

@@ -1,0 +1,44 @@
+"""What making many node ids is worth: prompts are drawn from the beacon too, and that is not known when an id is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dht.encoding import digest
+from dht.identity import NodeKey
+from roles.assignment import assigned_groups, compute_beacon, compute_seed
+
+
+@dataclass(frozen=True, slots=True)
+class Grinding:
+    """Ids made, and which share of the first `groups` prompts is easy: of any id, and of the best by a guessed beacon, under
+    that guess and under the true one."""
+
+    ids: int
+    easy: float
+    best_by_guess: float
+    best_in_truth: float
+
+
+def grind(*, ids: int = 2000, indices: int = 4, problems: int = 1000, easy: int = 250) -> Grinding:
+    """Problems below `easy` are the easy ones. The id with most of them under a guessed beacon is registered; then the
+    block comes that nobody could know."""
+    nodes = [NodeKey(digest("grinding", number).encode()[:32]).node for number in range(ids)]
+    guessed, true = (compute_beacon("ab" * 32, digest("block", name)) for name in ("guessed", "true"))
+    shares = [_easy_share(node, guessed, indices, problems, easy) for node in nodes]
+    best = max(range(ids), key=shares.__getitem__)
+    return Grinding(ids, easy / problems, shares[best], _easy_share(nodes[best], true, indices, problems, easy))
+
+
+def _easy_share(node: str, beacon: str, indices: int, problems: int, easy: int) -> float:
+    drawn = [
+        group.problem
+        for index in range(indices)
+        for group in assigned_groups(
+            compute_seed(run="cd" * 32, node=node, step=1, index=index, beacon=beacon),
+            problems=problems,
+            groups=4,
+            group_size=1,
+        )
+    ]
+    return sum(problem < easy for problem in drawn) / len(drawn)

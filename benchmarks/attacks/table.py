@@ -1,0 +1,179 @@
+"""The table, as Markdown that a terminal can show too, and the same as one line of JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarks.attacks.certain import Trial
+from benchmarks.attacks.classes import ATTACKS, PREFILLED, Attack
+from benchmarks.attacks.detecting import LIMIT, PUBLISHED, Detection, Honesty, Rate
+from benchmarks.attacks.grinding import Grinding
+from roles.toploc.joined import Fit
+
+WORDS = {"exponents": "proofs: exponents", "mantissas": "proofs: mantissas", "margins": "sampling margins", "": "-"}
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """Everything a run found."""
+
+    model: str
+    certain: Sequence[Trial]
+    grinding: Grinding
+    fitted: Fit | None = None
+    honesty: Honesty | None = None
+    counts: dict[str, int] = field(default_factory=dict)
+    detections: Sequence[Detection] = ()
+
+
+def says_of(name: str) -> tuple[str, Attack]:
+    """What a claim is, and of which class."""
+    attack = next(item for item in ATTACKS if name in item.claims())
+    if name.endswith(PREFILLED):
+        return f"{attack.says}; the right model prefilled it for the proofs", attack
+    return attack.says, attack
+
+
+def lines_of(results: Results) -> list[str]:
+    """The report, line by line."""
+    lines = [f"model: {results.model}", ""]
+    lines += _certain(results.certain)
+    lines += _grinding(results.grinding)
+    if results.honesty is not None:
+        lines += _honesty(results.honesty, results.counts, results.fitted)
+    attacks = [item for item in results.detections if not says_of(item.name)[1].is_curve]
+    curves = [item for item in results.detections if says_of(item.name)[1].is_curve]
+    if attacks:
+        lines += [
+            "",
+            f"Caught at {LIMIT:.1%} false positives for each submission of one group",
+            "",
+            *_detections(attacks),
+        ]
+    if curves:
+        lines += ["", "Policies near the right one", "", *_curves(curves)]
+    return lines
+
+
+def _certain(trials: Sequence[Trial]) -> list[str]:
+    rows = [
+        (
+            trial.kind,
+            trial.says,
+            f"{trial.caught} of {trial.tried}",
+            ", ".join(trial.reasons),
+            f"{trial.seconds * 1000:.0f}",
+        )
+        for trial in trials
+    ]
+    return ["Refused always", "", *_table(("kind", "what it does", "refused", "reason", "longest look, ms"), rows)]
+
+
+def _grinding(found: Grinding) -> list[str]:
+    return [
+        "",
+        f"Grinding of node ids: of {found.ids} ids the best has {found.best_by_guess:.0%} easy prompts under a guessed beacon, and "
+        f"{found.best_in_truth:.0%} under the one that comes after its registration; any id has {found.easy:.0%}.",
+    ]
+
+
+def _honesty(found: Honesty, counts: dict[str, int], fitted: Fit | None) -> list[str]:
+    rows = [
+        ("submission (one group)", *_of_rate(found.submissions), f"{found.tail_submissions:.3%}"),
+        ("completion", *_of_rate(found.completions), f"{found.tail_completions:.3%}"),
+        ("32-token chunk", *_of_rate(found.chunks), ""),
+        ("submission, by 38/10/8 for each chunk", *_of_rate(found.by_published), ""),
+    ]
+    lines = ["", "Honest work called false", ""]
+    lines += _table(("judged by", "counted", "rate", "95% interval", "by fitted tail"), rows)
+    lines += [
+        "",
+        "honest groups: " + ", ".join(f"{name.removeprefix('honest: ')} {count}" for name, count in counts.items()),
+    ]
+    lines.append(f"highest sum of an honest history: {found.history_highest:.1f}")
+    if fitted is not None:
+        lines.append(f"calibration: {fitted.calibration}")
+        lines.append(f"worst environments: {', '.join(fitted.worst)}")
+    return lines
+
+
+def _detections(found: Iterable[Detection]) -> list[str]:
+    rows = [
+        (
+            item.name,
+            says_of(item.name)[0],
+            *_of_rate(item.caught),
+            f"{item.by_chunk.value:.1%}",
+            "more" if item.tokens is None else str(item.tokens),
+            "-" if item.submissions is None else str(item.submissions),
+            WORDS[item.reason],
+            f"{item.by_published.value:.0%}",
+        )
+        for item in found
+    ]
+    heads = (
+        "class",
+        "what it does",
+        "caught",
+        "rate",
+        "95% interval",
+        "by one chunk",
+        "tokens for 99%",
+        "submissions until its history tells",
+        "by",
+        "38/10/8",
+    )
+    return _table(heads, rows)
+
+
+def _curves(found: Iterable[Detection]) -> list[str]:
+    rows = [
+        (
+            item.name,
+            says_of(item.name)[0],
+            f"{item.kl:.2g}",
+            *_of_rate(item.caught),
+            "-" if item.submissions is None else str(item.submissions),
+            f"{item.by_published.value:.0%}",
+        )
+        for item in found
+    ]
+    return _table(
+        (
+            "class",
+            "what it does",
+            "KL, nats a token",
+            "caught",
+            "rate",
+            "95% interval",
+            "submissions until its history tells",
+            "38/10/8",
+        ),
+        rows,
+    )
+
+
+def _of_rate(rate: Rate) -> tuple[str, str, str]:
+    low, high = rate.interval
+    return f"{rate.hits} of {rate.trials}", f"{rate.value:.1%}", f"{low:.1%} to {high:.1%}"
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    return [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads), *(f"| {' | '.join(row)} |" for row in rows)]
+
+
+def json_of(results: Results) -> str:
+    """One line."""
+    plain: dict[str, Any] = {
+        "benchmark": "attacks",
+        "model": results.model,
+        "certain": {trial.kind: [trial.caught, trial.tried] for trial in results.certain},
+        "detected": {item.name: [item.caught.hits, item.caught.trials] for item in results.detections},
+    }
+    if results.honesty is not None:
+        plain["false_positives"] = [results.honesty.submissions.hits, results.honesty.submissions.trials]
+        plain["false_positives_by_tail"] = round(results.honesty.tail_submissions, 7)
+    return json.dumps(plain)
