@@ -64,6 +64,10 @@ class _Numbers(Collector):
         yield _counter("submissions", "Submissions by outcome.", "outcome", ((name, totals[name]) for name in OUTCOMES))
         reasons = ((key, row["count"]) for key, row in self._story.tables.rows("reason"))
         yield _counter("refusals", "Refused submissions by reason.", "reason", reasons)
+        groups = ((name, totals[f"groups_{name}"]) for name in ("used", "dropped"))
+        yield _counter(
+            "groups", "Groups of closed batches: learned from, or dropped for scoring alike.", "fate", groups
+        )
         yield CounterMetricFamily(f"{PREFIX}_accepted_tokens", "Tokens of accepted submissions.", totals["tokens"])
 
     def _newest_step(self) -> Mapping[str, Any]:

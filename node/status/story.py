@@ -138,6 +138,7 @@ class Story:
             case "step.opened":
                 self._step(step, opened=at, policy_step=event.get("policy_step"))
             case "batch.closed":
+                self._count_groups(event)
                 self._step(step, closed=at, **_numbers(event, "reward", "groups", "dropped"))
             case "step.trained":
                 self._step(step, trained=at, **_numbers(event))
@@ -154,6 +155,12 @@ class Story:
 
     def _step(self, step: int, **fields: Any) -> None:
         self.tables.update("step", str(step), **{"step": step, **fields})
+
+    def _count_groups(self, event: Event) -> None:
+        """The on-line filter: groups that teach something, and groups whose answers all scored alike."""
+        for name, field in (("groups_used", "groups"), ("groups_dropped", "dropped")):
+            count = event.get(field)
+            self.totals[name] += count if isinstance(count, int) else 0
 
     def _sampled(self, step: int, event: Event) -> None:
         """Mean reward of what workers sampled for a step: all that a worker by itself knows of the reward."""

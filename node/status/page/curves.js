@@ -78,7 +78,7 @@ export class Curves {
       .slice(0, 100);
     fillTable(
       table,
-      ["step", "mean reward", "entropy", "clipped %", "KL", "gradient norm", "tokens", "groups used"],
+      ["step", "mean reward", "entropy", "clipped %", "KL", "gradient norm", "tokens", "groups used", "groups dropped"],
       rows.map((row) => [
         String(row.step),
         row.reward ?? row.sampled_reward,
@@ -88,6 +88,7 @@ export class Curves {
         row.grad_norm,
         row.tokens,
         row.groups_used,
+        row.dropped,
       ]),
     );
   }

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from node.log import EventStream
+from node.phrases import phrase_of
 from node.status.metrics import format_metrics, read_daemon_metrics
 from node.status.stages import STAGES, span_of
 from node.status.story import Story
@@ -264,3 +265,22 @@ def test_dashboard__every_metric_it_names_is_told() -> None:
     told |= {"libp2p_rcmgr_connections"}  # the directory's tests ask a daemon for it
     assert len(wanted) > 15
     assert wanted <= told
+
+
+# -- the on-line filter -----------------------------------------------------------------------------------------------
+
+
+def test_story__counts_the_groups_that_teach_nothing() -> None:
+    story = Story()
+    for step, dropped in ((1, 5), (2, 7)):
+        event = {"ts": 1.0, "event": "batch.closed", "step": step, "reward": 0.5, "groups": 16, "dropped": dropped}
+        story.take("trainer", event)
+    assert story.tables.get("step", "2")["dropped"] == 7
+    text = format_metrics({"node": "n", "role": "trainer"}, story)
+    assert 'intellect_node_groups_total{fate="used"} 32.0' in text
+    assert 'intellect_node_groups_total{fate="dropped"} 12.0' in text
+
+
+def test_phrase__of_a_batch_says_how_many_groups_were_dropped() -> None:
+    event = {"event": "batch.closed", "step": 3, "reward": 0.25, "groups": 16, "dropped": 9}
+    assert phrase_of(event) == "step 3: batch complete, mean reward 0.25; 16 groups teach something, 9 dropped"
