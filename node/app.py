@@ -58,6 +58,7 @@ from node.status.metrics import read_daemon_metrics
 from node.status.server import status_server
 from node.status.story import OF_ONE_NODE, Story
 from node.twin import check_twin, new_boot
+from node.upgrading import Upgrading
 from roles.announce import Voice
 from roles.boards import UnionDirectory
 from roles.compute import ComputeThread
@@ -94,6 +95,7 @@ class Node:
         self._knowledge: Knowledge | None = None
         self._parts: Parts | None = None
         self._directory: HivemindDirectory | None = None
+        self._upgrading: Upgrading | None = None
 
     async def run(self) -> None:
         """Join, take part, leave. Raises ConfigError, NodeError or LedgerError with a sentence for the user."""
@@ -226,6 +228,7 @@ class Node:
                     self._lag.run(),
                     self._disk.run(),
                     parts.rows.run(),
+                    self._make_upgrading(parts).run(),
                     Meeting(parts.directory, parts.rows, run=parts.spec.run_id, node=parts.key.node).run(),
                     parts.publisher.run(),
                     parts.observer.run(),
@@ -272,6 +275,11 @@ class Node:
                 archive = Archive(parts.spec, ledger=parts.ledger, relays=parts.relays, store=relay.shelf.store)
                 beside.append(group.create_task(archive.run()))
             await relay.run()
+
+    def _make_upgrading(self, parts: Parts) -> Upgrading:
+        passes_on, path = parts.config.role != "worker", parts.config.home / "upgrade.json"
+        self._upgrading = Upgrading(parts.trusted, parts.rows, parts.voice, path=path, passes_on=passes_on)
+        return self._upgrading
 
     async def _register(self, parts: Parts) -> None:
         wallet = read_wallet(parts.config)
@@ -374,6 +382,7 @@ class Node:
             known |= _status_of_run(parts)
             key = nodes_key(parts.spec.run_id, self._config.role)
             known["published"] = parts.publisher.is_confirmed(key, parts.key.node)
+            known["upgrade"] = self._upgrading.sentence if self._upgrading else ""
             known["unconfirmed_rows"] = parts.publisher.unconfirmed
         return known | {
             "known_peers": _list_peers(directory.peers()) if directory else [],

@@ -1,4 +1,4 @@
-"""`intellect-node run create|show|fund|pause|reclaim|validators`: make a training run, show it, and rule it."""
+"""`intellect-node run create|show|fund|pause|reclaim|validators|upgrade`: make a training run, show it, and rule it."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ EXAMPLES = """\
   intellect-node run validators show --spec spec.json --rpc URL
   intellect-node run validators propose set.toml --spec spec.json --rpc URL --key owner.key
   intellect-node run validators apply --spec spec.json --rpc URL --key any.key   once their time has come
+  intellect-node run upgrade 0.3.0 --messages 2 --from-step 120 --join run.join --key owner.key   asks every node for it
   intellect-node run reclaim 0x.. --spec spec.json --rpc URL --key owner.key     what nobody earned, after the end
 
 A killed `run create` is typed again and goes on. What set.toml holds: quorum = 2, and [[validators]] as in a draft.
 """
-ACTIONS = ("create", "show", "fund", "pause", "reclaim", "validators")
+ACTIONS = ("create", "show", "fund", "pause", "reclaim", "validators", "upgrade")
 SPEC = Path("spec.json")
 
 
@@ -53,6 +54,9 @@ def main(words: Sequence[str]) -> int:
     )
     parser.add_argument("--model", type=Path, help="create: folder of the base model (default: the built-in one)")
     parser.add_argument("--join", help="a join string, instead of --spec")
+    parser.add_argument("--messages", type=int, help="upgrade: least message version (default: this program's)")
+    parser.add_argument("--from-step", type=int, help="upgrade: first step for which it is needed")
+    parser.add_argument("--by", help="upgrade: when you expect that step, as 2027-01-31T12:00 (UTC), for people to read")
     parser.add_argument("--json", action="store_true", help="the answer (show: the whole spec) as JSON")
     options = parser.parse_args(words)
     quiet_events()
@@ -62,6 +66,10 @@ def main(words: Sequence[str]) -> int:
         return asyncio.run(_show(options))
     if options.action == "create":
         return asyncio.run(_create(options))
+    if options.action == "upgrade":
+        from node.commands.run_upgrade import upgrade
+
+        return asyncio.run(upgrade(options))
     from node.commands.run_rule import rule
 
     return asyncio.run(rule(options))

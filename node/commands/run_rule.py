@@ -32,12 +32,13 @@ async def rule(options: argparse.Namespace) -> int:
     name = f"validators {options.what or 'show'}" if options.action == "validators" else str(options.action)
     if name not in actions:
         raise UsageError("run validators show|propose|apply is meant")
-    async with open_purse(_config(options)) as purse:
+    async with open_purse(config_of(options)) as purse:
         with explained():
             return await actions[name](purse, options)
 
 
-def _config(options: argparse.Namespace) -> NodeConfig:
+def config_of(options: argparse.Namespace, *, key: bool = True) -> NodeConfig:
+    """The settings a command names; without `key`, no account. Raises UsageError, ConfigError."""
     from node.config import load_config
     from node.errors import UsageError
 
@@ -49,8 +50,8 @@ def _config(options: argparse.Namespace) -> NodeConfig:
         "role": "worker",
         "join": options.join,
         "spec": None if options.join else options.spec,
-        "operator_key": options.key,
-        "operator_password_file": options.operator_password_file,
+        "operator_key": options.key if key else None,
+        "operator_password_file": options.operator_password_file if key else None,
         "data": options.data,
         **{name: tuple(getattr(options, name) or ()) or None for name in ("rpc", "peer", "relay")},
     }

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from ledger.keystore import save_key
 from tests.testnet.conftest import Network
 
 pytestmark = [pytest.mark.testnet, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -71,3 +72,15 @@ async def test_commands__answer_what_the_documents_say(network: Network, tmp_pat
     assert sum(row["units"] + row["pending"] for row in earned["totals"]) > 0
     assert spec["kind"] == "run/1"
     assert (status["role"], status["phase"]) == ("worker", "running")
+    await ask_for_an_upgrade(network, tmp_path)
+
+
+async def ask_for_an_upgrade(network: Network, home: Path) -> None:
+    """The owner asks, every node hears of it, and a later one still does."""
+    save_key(home / "owner.key", network.plan.owner_key)
+    words = ("9.0.0", "--from-step", "999", "--join", str(network.prepared.join_file), "--key", str(home / "owner.key"))
+    asked = await ask(home, "run", "upgrade", *words)
+    assert (asked["number"], asked["messages"], asked["step"]) == (1, 1, 999)
+    said = await network.wait_for("worker-1", "upgrade.needed", seconds=60)
+    assert "from step 999 on" in said["why"]
+    assert "9.0.0" in (await ask(home, "status", "--data", str(network.node("worker-1").home)))["upgrade"]

@@ -232,7 +232,7 @@ def test_introduction__names_every_command_and_the_exit_codes(capsys: pytest.Cap
 
 def test_commands__each_module_is_listed_and_each_answer_can_be_json() -> None:
     """`node` is the one without a name; the others here are parts of commands, or act and answer nothing."""
-    parts = {"node", "reading", "settings", "run_rule", "__init__"}
+    parts = {"node", "reading", "settings", "run_rule", "run_upgrade", "__init__"}
     modules = {path.stem for path in (Path(node.cli.__file__).parent / "commands").glob("*.py")} - parts
     assert modules == set(COMMANDS)
     silent = {"testnet", "completion", "init", "filter", "model"}  # the last two write their answer to a file

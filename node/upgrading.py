@@ -1,0 +1,146 @@
+"""The version handshake: what the run's owner asks of this program, said with its date, and obeyed when the step comes.
+
+A demand is heard from any node, checked against the account that owns the run on the ledger, kept on disk, and passed on by
+every node that listens. Until its step a node that is too old goes on and says so (the grace); then it leaves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import structlog
+
+from dht.encoding import decode, encode
+from dht.envelope import Envelope
+from dht.errors import Malformed, NodeError, TransportError
+from dht.records import write_atomically
+from node import __version__
+from node.defaults import UPGRADE_LOOK_SECONDS, UPGRADE_SAY_SECONDS
+from roles.announce import Voice
+from roles.messages import MESSAGE_VERSION, UpgradeRow, open_row, upgrades_key
+from roles.ports import Directory
+from roles.trusted import TrustedState
+from roles.upgrades import is_met, is_of_owner
+
+log = structlog.get_logger()
+
+MAX_FILE = 4096
+
+
+class Outdated(NodeError):
+    """This program is too old for the step that the run has come to."""
+
+
+class Upgrading:
+    """One node's part in it. `passes_on`: whether it keeps the newest demand published, as every node but a worker does."""
+
+    def __init__(
+        self,
+        trusted: TrustedState,
+        rows: Directory,
+        voice: Voice,
+        *,
+        path: Path,
+        passes_on: bool,
+        software: str = __version__,
+        messages: int = MESSAGE_VERSION,
+    ) -> None:
+        self._trusted, self._rows, self._voice = trusted, rows, voice
+        self._path, self._passes_on = path, passes_on
+        self._software, self._messages = software, messages
+        self._said = float("-inf")
+        self._is_published = False
+        self.demand: UpgradeRow | None = None
+        """The newest of the owner's demands."""
+
+    async def run(self) -> None:
+        """Look, for ever. Raises Outdated when the step has come."""
+        while True:
+            await self.look()
+            await asyncio.sleep(UPGRADE_LOOK_SECONDS)
+
+    async def look(self) -> None:
+        """One look. Raises Outdated."""
+        if self._trusted.view is None:
+            return  # nobody's signature can be checked yet
+        if self.demand is None:
+            self._admit(await asyncio.to_thread(_read, self._path))
+        for demand in await self._hear():
+            if self._admit(demand):
+                await asyncio.to_thread(self._keep, demand)
+        if self.demand is not None:
+            await self._pass_on(self.demand)
+            self._judge(self.demand)
+
+    @property
+    def is_met(self) -> bool:
+        """Whether this program is all that is asked for."""
+        return self.demand is None or is_met(self.demand, software=self._software, messages=self._messages)
+
+    @property
+    def sentence(self) -> str:
+        """What is asked for and by when, for people; empty when nothing has to be done."""
+        if self.demand is None or self.is_met:
+            return ""
+        by = f", about {time.strftime('%Y-%m-%d %H:%M', time.gmtime(self.demand.by))} UTC" if self.demand.by else ""
+        wanted = f"intellect-node {self.demand.software} (messages {self.demand.messages}) or newer"
+        return (
+            f"the run needs {wanted} from step {self.demand.step} on{by}; this is {self._software} ({self._messages})"
+        )
+
+    async def _hear(self) -> list[UpgradeRow]:
+        key = upgrades_key(self._trusted.run)
+        try:
+            rows = (await self._rows.read([key])).get(key, ())
+        except TransportError:
+            return []
+        return [demand for row in rows if (demand := self._demand_in(row)) is not None]
+
+    def _demand_in(self, row: Envelope) -> UpgradeRow | None:
+        try:
+            message = open_row(row, run=self._trusted.run, buckets=1)
+        except Malformed:
+            return None
+        return message if isinstance(message, UpgradeRow) else None
+
+    def _admit(self, demand: UpgradeRow | None) -> bool:
+        """Whether this is a newer demand, and the owner's."""
+        if demand is None or (self.demand is not None and demand.number <= self.demand.number):
+            return False
+        view = self._trusted.view
+        if view is None or not is_of_owner(demand, self._trusted.spec, view.terms.owner):
+            return False
+        self.demand, self._is_published, self._said = demand, False, float("-inf")
+        log.info("upgrade.heard", software=demand.software, messages=demand.messages, step=demand.step)
+        return True
+
+    async def _pass_on(self, demand: UpgradeRow) -> None:
+        if self._passes_on and not self._is_published:
+            self._is_published = True
+            await self._voice.announce(demand)
+
+    def _judge(self, demand: UpgradeRow) -> None:
+        if self.is_met:
+            return
+        if self._trusted.head is not None and self._trusted.head.step >= demand.step:
+            raise Outdated(f"{self.sentence}. Install it and start again: keys and state stay as they are")
+        if time.monotonic() - self._said >= UPGRADE_SAY_SECONDS:
+            self._said = time.monotonic()
+            log.warning("upgrade.needed", why=self.sentence)
+
+    def _keep(self, demand: UpgradeRow) -> None:
+        try:
+            write_atomically(self._path, encode(demand))
+        except OSError as error:
+            log.warning("upgrade.unsaved", why=error.strerror)
+
+
+def _read(path: Path) -> UpgradeRow | None:
+    """What was kept; nothing when it is damaged: others pass it on."""
+    try:
+        data = path.read_bytes()
+        return decode(UpgradeRow, data) if len(data) <= MAX_FILE else None
+    except (OSError, Malformed):
+        return None
