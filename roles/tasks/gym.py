@@ -15,7 +15,7 @@ from roles.tasks.task import TaskError
 
 NAME = "reasoning-gym"
 SCORER_VERSION = "reasoning-gym/1"
-MAX_SUFFIX = 4096
+MAX_AROUND = 4096
 PAGE = 256
 """Problems generated in one call."""
 
@@ -37,17 +37,17 @@ class Gym(ProblemList):
 
 def load_gym(parameters: Mapping[str, int | str], folder: Path | None) -> Gym:
     """Build the task. Parameters: `dataset` (a name of reasoning-gym), `seed`, `size`, `config` (JSON of its settings),
-    `suffix` (text after each question). Raises TaskError."""
+    `prefix` and `suffix` (text before and after each question). Raises TaskError."""
     scorer = ConfinedFunction("roles.tasks.gym_scorer:act", seconds=30.0, memory=4 * 2**30)
     place = _place(parameters)
-    suffix = str(parameters.get("suffix", ""))
-    if len(suffix) > MAX_SUFFIX:
-        raise TaskError(f"suffix may have {MAX_SUFFIX} characters")
+    around = str(parameters.get("prefix", "")), str(parameters.get("suffix", ""))
+    if max(map(len, around)) > MAX_AROUND:
+        raise TaskError(f"prefix and suffix may have {MAX_AROUND} characters each")
     try:
         version = metadata.version("reasoning-gym")
     except metadata.PackageNotFoundError as error:
         raise TaskError(f"task {NAME} needs the package reasoning-gym: pip install 'intellect-node[tasks]'") from error
-    problems = _generate(scorer, place, suffix)
+    problems = _generate(scorer, place, around)
     return Gym(problems, digest_of(SCORER_VERSION, version, *map(str, place), *texts_of(problems)), place, scorer)
 
 
@@ -67,11 +67,14 @@ def _place(parameters: Mapping[str, int | str]) -> tuple[str, int, int, str]:
     return name, seed, size, json.dumps(plain, sort_keys=True)
 
 
-def _generate(scorer: ConfinedFunction, place: tuple[str, int, int, str], suffix: str) -> tuple[Problem, ...]:
+def _generate(
+    scorer: ConfinedFunction, place: tuple[str, int, int, str], around: tuple[str, str]
+) -> tuple[Problem, ...]:
     pairs: list[tuple[str, str]] = []
     try:
         while len(pairs) < place[2]:
             pairs += scorer("page", *place, len(pairs), min(len(pairs) + PAGE, place[2]), seconds=120.0)
     except (CallFailed, CallBroken) as error:
         raise TaskError(f"reasoning-gym cannot make {place[0]!r}: {error}") from error
-    return tuple(Problem(question + suffix, answer) for question, answer in pairs)
+    before, after = around
+    return tuple(Problem(before + question + after, answer) for question, answer in pairs)

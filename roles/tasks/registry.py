@@ -30,7 +30,9 @@ _TASKS = {
     "code": Entry("roles.tasks.code:load_code", frozenset({"data", "limit"})),
     "match": Entry("roles.tasks.match:load_match", frozenset({"data", "limit", "after"})),
     "maths": Entry("roles.tasks.maths:load_maths", frozenset({"data", "limit"})),
-    "reasoning-gym": Entry("roles.tasks.gym:load_gym", frozenset({"dataset", "seed", "size", "config", "suffix"})),
+    "reasoning-gym": Entry(
+        "roles.tasks.gym:load_gym", frozenset({"dataset", "seed", "size", "config", "prefix", "suffix"})
+    ),
 }
 TASK_NAMES = tuple(sorted(_TASKS))
 

@@ -85,13 +85,16 @@ def install_plugin(folder: Path, monkeypatch: pytest.MonkeyPatch, *, body: str) 
 @pytest.mark.skipif(why_unavailable() is not None, reason=str(why_unavailable()))
 def test_gym__generates_and_judges() -> None:
     task = load_task(
-        "reasoning-gym", {"dataset": "chain_sum", "seed": 3, "size": 5, "config": '{"max_terms": 3}', "suffix": "!"}
+        "reasoning-gym",
+        {"dataset": "chain_sum", "seed": 3, "size": 5, "config": '{"max_terms": 3}', "prefix": "Q: ", "suffix": "!"},
     )
     again = load_task(
-        "reasoning-gym", {"dataset": "chain_sum", "seed": 3, "size": 5, "config": '{"max_terms": 3}', "suffix": "!"}
+        "reasoning-gym",
+        {"dataset": "chain_sum", "seed": 3, "size": 5, "config": '{"max_terms": 3}', "prefix": "Q: ", "suffix": "!"},
     )
     answer = task.problems[0].answer  # type: ignore[attr-defined]
     assert task.digest == again.digest
+    assert task.prompt(0).startswith("Q: ")
     assert task.prompt(0).endswith("!")
     said = [answer, f"Well.<answer>{answer}</answer>", "<think>7</think>" + answer, "no", "\ud800", "<answer>" * 9000]
     assert [task.score(0, text) for text in said] == [1.0, 1.0, 1.0, 0.0, 0.0, 0.0]
