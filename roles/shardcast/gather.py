@@ -1,7 +1,8 @@
 """Fetching many shards: any order, any relay, bounded at once, each sink verified on arrival. Used by clients and relays.
 
 A few relays are asked again and again which shards they hold; the answer comes the moment they hold another. So nobody
-guesses which shard has come where, and a chain of relays moves at the pace of its slowest link.
+guesses which shard has come where, and a chain of relays moves at the pace of its slowest link. Only of relays that do not
+say, or were not asked, is a shard asked for that may not be there.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ ASKED = 4
 """Relays asked which shards they hold."""
 ANSWER_WITHIN = 5.0
 ASK_AGAIN = 0.25
-BREATH = 0.06
-"""Least seconds between two questions to one relay, however fast shards reach it."""
+BREATH, HUNGRY_BREATH = 0.06, 0.01
+"""Least seconds between two questions to one relay, however fast shards reach it; the shorter one while nothing else is to
+be had: on a chain of relays each hop adds as much to the whole."""
 FROM_ONE = 2
 """Shards at once from one relay that is still receiving: more would share its link, and all come late."""
 
@@ -56,6 +58,8 @@ class ShardGatherer:
         self.served: Counter[str] = Counter()  # verified bytes, by the relay they came from
         self._moved = time.monotonic()
         self._holdings: dict[str, int] = {}
+        self._unheard: set[str] = set()  # asked, and about to say
+        self._hungry = 0  # workers that wait for news
         self._doubted: set[str] = set()
         self._busy: Counter[str] = Counter()
         self._news = asyncio.Event()
@@ -68,7 +72,9 @@ class ShardGatherer:
         self._moved = time.monotonic()
         try:
             async with asyncio.TaskGroup() as group:
-                scouts = [group.create_task(self._scout(relay)) for relay in self._link.order(self._hints, most=ASKED)]
+                asked = self._link.order(self._hints, most=ASKED)
+                self._unheard = {relay.node for relay in asked}
+                scouts = [group.create_task(self._scout(relay)) for relay in asked]
                 async with asyncio.TaskGroup() as workers:
                     for _ in range(min(self._link.limits.concurrency, len(queue))):
                         workers.create_task(self._work(queue))
@@ -83,44 +89,52 @@ class ShardGatherer:
         while True:
             before = self._holdings.get(relay.node)
             if before == every:
-                await self._pause(LONGEST_PAUSE)
+                await asyncio.sleep(LONGEST_PAUSE)
                 continue
             known = None if before is None else before.bit_count()
             try:
                 held = await self._link.read_holdings(relay, self._digest, known=known, wait=ANSWER_WITHIN)
             except (PeerError, TransportError):
                 self._holdings.pop(relay.node, None)
+                self._unheard.discard(relay.node)
                 await asyncio.sleep(ASK_AGAIN)
                 continue
+            self._unheard.discard(relay.node)
             if relay.node in self._doubted:  # it may say the same again at once, without end
                 await asyncio.sleep(ASK_AGAIN)
                 self._doubted.discard(relay.node)
             self._holdings[relay.node] = held & every
             self._tell()
-            await asyncio.sleep(BREATH)
+            await asyncio.sleep(HUNGRY_BREATH if self._hungry else BREATH)
 
     async def _work(self, queue: deque[int]) -> None:
         misses, pause = 0, FIRST_PAUSE
         while queue:
             index = self._next(queue)
-            if index is None:  # what is to be had comes from relays that are busy with us
+            if index is None:  # what is to be had comes from relays that are busy with us, or will say so
                 await self._pause(LONGEST_PAUSE)
+                self._check_stall()
                 continue
-            if await self._try_all(index, WAIT_FOR_SHARD if misses >= PATIENT_AFTER else 0.0):
+            is_patient = misses >= PATIENT_AFTER and not self._holdings  # else news of another shard may come first
+            if await self._try_all(index, WAIT_FOR_SHARD if is_patient else 0.0):
                 self._moved, misses, pause = time.monotonic(), 0, FIRST_PAUSE
                 continue
             queue.appendleft(index)  # one that is here already may be had meanwhile
             misses += 1
-            if time.monotonic() - self._moved > self._link.limits.stall:  # WGT-12
-                raise TransportError(f"no relay gave a shard for {self._link.limits.stall:g} seconds")
+            self._check_stall()
             if misses >= PATIENT_AFTER:
                 await self._pause(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
 
+    def _check_stall(self) -> None:
+        """Raises TransportError."""
+        if time.monotonic() - self._moved > self._link.limits.stall and not self._busy.total():  # WGT-12
+            raise TransportError(f"no relay gave a shard for {self._link.limits.stall:g} seconds")
+
     def _next(self, queue: deque[int]) -> int | None:
         """Take a shard that some relay says it holds and has a place for; any one when no relay has one.
 
-        None when only relays without a free place have one.
+        None when only relays without a free place have one, or every relay will say so once it has one.
         """
         free = busy = 0
         for node, held in self._holdings.items():
@@ -130,11 +144,16 @@ class ShardGatherer:
                 busy |= held
         index = next((index for index in reversed(queue) if free >> index & 1), None)
         if index is None:
-            if any(busy >> index & 1 for index in queue):
+            if any(busy >> index & 1 for index in queue) or not self._may_guess():
                 return None
             index = queue[-1]
         queue.remove(index)
         return index
+
+    def _may_guess(self) -> bool:
+        """Whether there is a relay that may have a shard without saying so."""
+        silent = self._holdings.keys() | self._unheard
+        return any(relay.node not in silent for relay in self._link.order(self._hints))
 
     def _places(self, held: int) -> int:
         """How many shards are fetched at once from a relay that holds so much."""
@@ -143,11 +162,14 @@ class ShardGatherer:
 
     async def _pause(self, seconds: float) -> None:
         """Until there is news of a shard, at the latest after so long."""
+        self._hungry += 1
         try:
             async with asyncio.timeout(seconds):
                 await self._news.wait()
         except TimeoutError:
             return
+        finally:
+            self._hungry -= 1
 
     def _tell(self) -> None:
         self._news.set()

@@ -35,6 +35,10 @@ class Score:
     bandwidth: float
     banned_until: float = 0.0
     offences: int = 0
+    is_measured: bool = False
+
+
+UNKNOWN = Score(1.0, FIRST_GUESS)
 
 
 class ServerChoice:
@@ -46,19 +50,28 @@ class ServerChoice:
         self._clock = clock
 
     def score(self, relay: str) -> Score:
-        """The relay's score; a new one starts trusted and as fast as the mean of the others."""
+        """The relay's score; a new one starts trusted, and is taken to be as fast as the mean of the others until it was
+        measured itself."""
         if relay not in self._scores:
             if len(self._scores) >= MAX_RELAYS:
                 self._scores.pop(next(iter(self._scores)))
-            known = [score.bandwidth for score in self._scores.values()]
-            self._scores[relay] = Score(1.0, sum(known) / len(known) if known else FIRST_GUESS)
-        return self._scores[relay]
+            self._scores[relay] = Score(1.0, FIRST_GUESS)
+        score = self._scores[relay]
+        if not score.is_measured:
+            score.bandwidth = self._guess()
+        return score
+
+    def _guess(self) -> float:
+        """Bandwidth of a relay that was not measured."""
+        known = [score.bandwidth for score in self._scores.values() if score.is_measured]
+        return sum(known) / len(known) if known else FIRST_GUESS
 
     def succeeded(self, relay: str, *, size: int, seconds: float) -> None:
         """A transfer of `size` bytes went well."""
         score = self.score(relay)
         score.success = NEWEST + (1 - NEWEST) * score.success
         if size >= SMALLEST_SAMPLE:
+            score.is_measured = True
             score.bandwidth = NEWEST * size / max(seconds, 1e-4) + (1 - NEWEST) * score.bandwidth
         self._heal(relay)
 
@@ -66,6 +79,7 @@ class ServerChoice:
         """A transfer failed: 0 for success and 0 for bandwidth."""
         score = self.score(relay)
         score.success *= 1 - NEWEST
+        score.is_measured = True
         score.bandwidth *= 1 - NEWEST
         self._heal(relay)
 
@@ -89,10 +103,11 @@ class ServerChoice:
     def weights(self, relays: Iterable[str]) -> dict[str, float]:
         """Weight of each relay in the draw; banned ones are left out."""
         products: dict[str, float] = {}
+        guess = self._guess()
         for relay in relays:
             if not self.is_banned(relay):
-                score = self.score(relay)
-                products[relay] = score.success * score.bandwidth
+                score = self._scores.get(relay, UNKNOWN)
+                products[relay] = score.success * (score.bandwidth if score.is_measured else guess)
         floor = max(max(products.values(), default=0.0) * FLOOR, 1e-9)
         return {relay: max(product, floor) for relay, product in products.items()}
 
