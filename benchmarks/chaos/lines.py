@@ -140,7 +140,7 @@ class Line:
                 else:
                     group.create_task(exchange.carry_chunks(reader, behind_writer))
                     group.create_task(exchange.carry_chunks(behind_reader, writer))
-        except* _Ended:
+        except* OSError:  # one side has closed, or the line broke
             pass
         finally:
             behind_writer.transport.abort()
