@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from itertools import islice
 
 import structlog
 from starlette.applications import Starlette
@@ -31,6 +32,8 @@ from roles.shardcast.errors import StaleCheckpoint, StoreFull, WrongBytes
 log = structlog.get_logger("relay")
 
 LONGEST_WAIT = 10.0
+MOST_LISTED = 64
+"""Checkpoints, or deltas, in one answer: an archive has thousands, and readers take 64 KiB."""
 FILE_STEP = 2**20
 """Bytes a reader must take before its time limit begins anew."""
 Handler = Callable[[Request], Awaitable[Response]]
@@ -135,12 +138,13 @@ class RelayRoutes:
                 await catalogue.wait_for_change(left)
         body: dict[str, object] = {"token": catalogue.token, "manifests": self._checkpoints()}
         if held:
-            body["deltas"] = [_listed(delta) for delta in catalogue.leading_on(held)]
+            body["deltas"] = [_listed(delta) for delta in catalogue.leading_on(held)[:MOST_LISTED]]
         return JSONResponse(body)
 
     async def list_deltas(self, request: Request) -> Response:
         """Deltas kept, newest first: which checkpoint each needs and which it leads to. Their rows are signed, this is not."""
-        return JSONResponse({"deltas": [_listed(delta) for delta in self._shelf.catalogue.deltas()]})
+        deltas = self._shelf.catalogue.deltas()[:MOST_LISTED]
+        return JSONResponse({"deltas": [_listed(delta) for delta in deltas]})
 
     async def post_rows(self, request: Request) -> Response:
         """Signed rows for the board; a byte for each, 1 where it is held now."""
@@ -226,7 +230,7 @@ class RelayRoutes:
                 "shards": len(kept.manifest.shards),
                 "held": self._shelf.held(kept),
             }
-            for kept in self._shelf.catalogue
+            for kept in islice(self._shelf.catalogue, MOST_LISTED)
         ]
 
     def _guard(self, handler: Handler) -> Handler:

@@ -45,6 +45,8 @@ TIMES = 2
 LOCK_PAUSE = 0.2
 WAIT_AT = 3
 """Relays asked to hold the question for a manifest that none has."""
+MOST_RECEIVED = 64
+"""Checkpoints of which it is remembered who gave them."""
 PATIENCE = 3.0
 """Seconds a copy of a small blob may take before the next relay is tried beside it."""
 
@@ -261,7 +263,7 @@ class RelayClient:
             path = await asyncio.to_thread(assembly.finish)
         finally:
             assembly.close()
-            self._received[assembly.digest] += fetched.by_relay
+            self._note_received(assembly.digest, fetched.by_relay)
         log.info(
             "checkpoint.fetched",
             manifest=assembly.digest,
@@ -271,6 +273,11 @@ class RelayClient:
             seconds=round(time.monotonic() - started, 3),
         )
         return path
+
+    def _note_received(self, digest: str, by_relay: Counter[str]) -> None:
+        self._received[digest] += by_relay
+        while len(self._received) > MOST_RECEIVED:  # not everybody asks
+            del self._received[next(iter(self._received))]
 
     async def _gather(self, assembly: Assembly, relays: Sequence[NodeId], fetched: Fetched) -> None:
         layout = assembly.layout

@@ -47,6 +47,7 @@ class Shelf:
             root, max_disk=max_disk, retention=retention, is_wanted=self.catalogue.lists, free_space=free_space
         )
         self.store.pin(run)
+        self._whole, self._losses = set[str](), 0  # known to lack nothing, as long as the store lost no more than so many
 
     async def add(self, kept: Parcel) -> None:
         """Keep a manifest or a delta's row; the oldest goes, with the shards only it listed. Raises StoreFull."""
@@ -67,12 +68,19 @@ class Shelf:
                     raise
 
     def missing(self, kept: Parcel) -> list[int]:
-        """Indices of the shards not here."""
-        return [index for index, shard in enumerate(kept.layout.manifest.shards) if shard not in self.store]
+        """Indices of the shards not here. What was whole once is not counted again: an archive keeps thousands."""
+        if self._losses != self.store.losses:
+            self._whole, self._losses = set(), self.store.losses
+        if kept.digest in self._whole:
+            return []
+        missing = [index for index, shard in enumerate(kept.layout.manifest.shards) if shard not in self.store]
+        if not missing:
+            self._whole.add(kept.digest)
+        return missing
 
     def held(self, kept: Parcel) -> int:
         """Count of the shards here."""
-        return sum(shard in self.store for shard in kept.layout.manifest.shards)
+        return len(kept.layout.manifest.shards) - len(self.missing(kept))
 
     def holdings(self, kept: Parcel) -> int:
         """Which shards are here: bit i is shard i."""

@@ -71,6 +71,7 @@ class BlobStore:
         self._reserved = 0
         self._serial = 0
         self.used = 0
+        self.losses = 0  # blobs that went, for whatever reason
         shutil.rmtree(self._temporary, ignore_errors=True)  # what a kill left half-written
         self._temporary.mkdir(parents=True)
         self._blobs.mkdir(exist_ok=True)
@@ -190,6 +191,7 @@ class BlobStore:
     def _forget(self, digest: str) -> None:
         entry = self._entries.pop(digest, None)
         if entry is not None:
+            self.losses += 1
             self.used -= entry.size
             self._path(digest).unlink(missing_ok=True)
 

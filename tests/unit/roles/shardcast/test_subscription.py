@@ -7,6 +7,7 @@ import time
 from functools import partial
 from pathlib import Path
 
+from roles.relay import RelaySettings
 from roles.shardcast.manifest import manifest_digest
 from roles.shardcast.subscription import Offered
 from tests.unit.roles.shardcast.network import (
@@ -78,3 +79,13 @@ async def test_fetch_checkpoint__asked_before_any_relay_has_the_manifest(tmp_pat
         await network.client(TRAINER).put_checkpoint(envelope, folder)
         fetched = await fetching
     assert (fetched / "config.json").read_bytes() == (folder / "config.json").read_bytes()
+
+
+async def test_read_news__archive_of_many_checkpoints_lists_the_newest(tmp_path: Path) -> None:
+    async with running_network(tmp_path, relays=0) as network:
+        relay = await network.add_relay(settings=RelaySettings(archive=True))
+        folder = make_checkpoint(tmp_path / "c", size=1000)
+        for step in range(70):
+            await relay.shelf.catalogue.add(relay.shelf.catalogue.check(make_envelope(folder, step=step)))
+        news = await network.client().link.read_news(network.infos[0])
+        assert [offer.step for offer in news.offers] == list(range(69, 5, -1))
