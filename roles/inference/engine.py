@@ -5,7 +5,7 @@ Knows nothing of tasks, files or peers. Blocking: call it from a worker thread, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
@@ -31,8 +31,8 @@ class Request:
 class Completion:
     """What the policy said to one `Request`.
 
-    `tokens` includes the end-of-sequence token when `finish` is "eos". `states` `[len(tokens), hidden]` bfloat16:
-    row `i` is the last hidden state, after the final norm, that produced token `i`.  # TOP-04
+    `tokens` includes the end-of-sequence token when `finish` is "eos". `states` `[len(tokens), hidden]` in
+    the engine's dtype: row `i` is the last hidden state, after the final norm, that produced token `i`.  # TOP-04
     `logprobs` are under `softmax(logits / T)`, whole vocabulary.
     """
 
@@ -44,13 +44,20 @@ class Completion:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prefill:
-    """What made each output token: states `[T, hidden]` bfloat16 and logits `[T, vocabulary]` float32.
+    """What made each output token: states `[T, hidden]` in the engine's dtype, on its device.
 
     Row 0 is position `len(prompt) - 1`, so the first token is covered.  # TOP-07
+    `head` makes float32 logits `[n, vocabulary]` of any states `[n, hidden]`, with the weights loaded at the time: those of a
+    whole group would fill gigabytes, so who needs many takes them in parts.
     """
 
     states: torch.Tensor
-    logits: torch.Tensor
+    head: Callable[[torch.Tensor], torch.Tensor]
+
+    @property
+    def logits(self) -> torch.Tensor:
+        """All of them at once: float32 `[T, vocabulary]`, on the CPU."""
+        return self.head(self.states).cpu()
 
 
 class Engine(Protocol):

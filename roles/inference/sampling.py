@@ -1,13 +1,15 @@
-"""Seeded Gumbel-max sampling: which token follows from logits, a seed and a position, so that a validator can check it.
+"""Seeded sampling: which token follows from logits, a seed and a position, so that a validator can check it.
 
-The noise of token `v` at position `i` under seed `s` is (design section 17; DiFR, arXiv 2511.20621):
+The vocabulary is cut into groups of 256 neighbouring token ids. First the group is drawn by its mass, then the token
+within it, both by the Gumbel-max trick (`noise.py`; DiFR, arXiv 2511.20621):
 
-    word = philox4x32-10(counter = (v // 4, i, 0, 0), key = (s mod 2^32, s // 2^32))[v % 4]
-    u    = (word + 1/2) / 2^32                       in (0, 1), float64
-    G    = -log(-log(u))                             standard Gumbel, float64, rounded once to float32
+    z        = logits / T on the support, -inf off it             float32
+    group    = argmax over k of (logsumexp of z in group k + G(groups, k))
+    token    = argmax over v in that group of (z[v] + G(tokens, v))
 
-and the chosen token is `argmax over the support of (logits / T + G)`, which is a sample of `softmax(logits / T)`
-restricted to the support. `position` counts output tokens: 0 is the first token after the prompt.
+which is a sample of `softmax(z)`, as the mass of a token is that of its group times its share of it. A row costs the noise
+of V/256 groups and 256 tokens instead of V tokens (ADR 19), and nothing in it depends on a border that two engines could
+draw differently. `position` counts output tokens: 0 is the first token after the prompt.
 """
 
 from __future__ import annotations
@@ -16,14 +18,17 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
-from roles.inference.philox import philox4x32
+from roles.inference.noise import SEED_BITS, Stream, gumbel_noise
+from roles.inference.support import support
 
-SEED_BITS = 63
-_BLOCK_ELEMENTS = 1 << 18  # elements of noise made at once: about 20 MB of temporaries
+__all__ = ["GROUP", "SEED_BITS", "SamplingSettings", "choose", "draw", "token_logprobs", "token_margins"]
+
+GROUP = 256
+"""Tokens in a group. Cheapest near the root of the vocabulary; its power as a check does not depend on it (ADR 19)."""
 
 Floats = npt.NDArray[np.float32]
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,62 +48,78 @@ class SamplingSettings:
         if self.top_k < 0 or self.max_tokens < 1:
             raise ValueError("top_k must not be negative and max_tokens must be at least 1")
 
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the seed plays no part."""
+        return self.temperature == 0.0
 
-def gumbel_noise(seeds: npt.ArrayLike, positions: npt.ArrayLike, vocabulary: int) -> Floats:
-    """Standard Gumbel noise for every token of the vocabulary.
+    @property
+    def is_truncated(self) -> bool:
+        """Whether some tokens are never drawn."""
+        return self.top_k > 0 or self.top_p < 1.0
 
-    `seeds` (0 <= s < 2^63) and `positions` (0 <= i < 2^32) broadcast against each other to some shape `S`.
-    Returns float32 `[*S, vocabulary]`; temporaries are bounded whatever the vocabulary.
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Drawn:
+    """Tokens int64 `[rows]`, and their log-probabilities float32 `[rows]` under `softmax(logits / T)`, whole vocabulary."""
+
+    tokens: torch.Tensor
+    logprobs: torch.Tensor
+
+
+def choose(
+    logits: torch.Tensor, seeds: torch.Tensor, positions: torch.Tensor, settings: SamplingSettings
+) -> torch.Tensor:
+    """The tokens that seeded sampling gives: int64 `[rows]` for logits `[rows, vocabulary]`, seeds and positions `[rows]`."""
+    return draw(logits, seeds, positions, settings).tokens
+
+
+def draw(logits: torch.Tensor, seeds: torch.Tensor, positions: torch.Tensor, settings: SamplingSettings) -> Drawn:
+    """The tokens of `choose` with their log-probabilities, from one pass over the logits, on their device."""
+    whole = _scaled(logits, settings)
+    mass = _group_mass(whole)
+    total = mass.logsumexp(-1)
+    if settings.is_greedy:
+        tokens = whole.argmax(-1)
+    else:
+        allowed = whole
+        if settings.is_truncated:
+            allowed = whole.masked_fill(~support(whole, settings.top_k, settings.top_p), -torch.inf)
+            mass = _group_mass(allowed)
+        groups = (mass + gumbel_noise(seeds, positions, mass.shape[1], stream=Stream.GROUPS)).argmax(-1)
+        tokens = groups * GROUP + _within(allowed, groups, seeds, positions).argmax(-1)
+    return Drawn(tokens, whole.gather(1, tokens[:, None])[:, 0] - total)
+
+
+def token_margins(
+    logits: torch.Tensor,
+    tokens: torch.Tensor,
+    seeds: torch.Tensor,
+    positions: torch.Tensor,
+    settings: SamplingSettings,
+) -> torch.Tensor:
+    """By how much each token misses being the choice: float32 `[rows]`, 0 where it is.
+
+    What its group lacks to the best group, plus what it lacks to the best token of its group, plus what it lacks to the
+    least likely token of the support when it is off it. When greedy: `max(logits) - logits[token]`.
     """
-    seed_array, position_array = np.broadcast_arrays(np.asarray(seeds), np.asarray(positions))
-    _check_range(seed_array, SEED_BITS, "seed")
-    _check_range(position_array, 32, "position")
-    flat_seeds = seed_array.astype(np.uint64).reshape(-1)
-    flat_positions = position_array.astype(np.uint64).reshape(-1)
-    noise = np.empty((flat_seeds.size, vocabulary), dtype=np.float32)
-    rows = max(1, _BLOCK_ELEMENTS // max(vocabulary, 1))
-    for row in range(0, flat_seeds.size, rows):
-        for token in range(0, vocabulary, _BLOCK_ELEMENTS):
-            block = noise[row : row + rows, token : token + _BLOCK_ELEMENTS]
-            _fill_gumbel(block, flat_seeds[row : row + rows], flat_positions[row : row + rows], token)
-    return noise.reshape(*seed_array.shape, vocabulary)
-
-
-def choose(logits: Floats, noise: Floats, settings: SamplingSettings) -> Ints:
-    """The tokens that seeded sampling gives: int64 `[...]` for logits and noise `[..., vocabulary]`."""
-    tokens: Ints = perturbed_scores(logits, noise, settings).argmax(axis=-1)
-    return tokens
-
-
-def perturbed_scores(logits: Floats, noise: Floats, settings: SamplingSettings) -> Floats:
-    """`logits / T + G` on the support, `-inf` off it; the bare logits when greedy. Float32 `[..., vocabulary]`."""
-    if settings.temperature == 0.0:
-        return np.asarray(logits, dtype=np.float32)
-    scaled = np.asarray(logits, dtype=np.float32) / np.float32(settings.temperature)
-    scores = scaled + noise
-    if settings.top_k == 0 and settings.top_p == 1.0:
-        return scores
-    return np.where(support(scaled, settings.top_k, settings.top_p), scores, np.float32(-np.inf))
-
-
-def support(scaled_logits: Floats, top_k: int, top_p: float) -> npt.NDArray[np.bool_]:
-    """Which tokens may be drawn: the `top_k` likeliest, then the fewest of them whose mass reaches `top_p`.
-
-    Ties are broken by the smaller token id. At least one token is always in. Bool `[..., vocabulary]`.
-    """
-    order = np.argsort(-scaled_logits, axis=-1, kind="stable")
-    ranked = np.take_along_axis(scaled_logits, order, axis=-1).astype(np.float64)
-    kept = np.ones(ranked.shape, dtype=np.bool_)
-    if top_k:
-        kept[..., top_k:] = False
-    if top_p < 1.0:
-        weights = np.where(kept, np.exp(ranked - ranked[..., :1]), 0.0)
-        before = np.cumsum(weights, axis=-1) - weights
-        kept &= before < top_p * weights.sum(axis=-1, keepdims=True)
-        kept[..., 0] = True
-    mask = np.empty_like(kept)
-    np.put_along_axis(mask, order, kept, axis=-1)
-    return mask
+    scaled = _scaled(logits, settings)
+    own = scaled.gather(1, tokens[:, None])
+    if settings.is_greedy:
+        return (scaled.amax(-1, keepdim=True) - own)[:, 0]
+    outside = torch.zeros_like(own)
+    if settings.is_truncated:
+        allowed = support(scaled, settings.top_k, settings.top_p)
+        least = scaled.masked_fill(~allowed, torch.inf).amin(-1, keepdim=True)
+        outside = (least - own).clamp(min=0)
+        scaled = scaled.masked_fill(~allowed.scatter(1, tokens[:, None], True), -torch.inf)
+    groups = tokens // GROUP
+    mass = _group_mass(scaled)
+    scores = mass + gumbel_noise(seeds, positions, mass.shape[1], stream=Stream.GROUPS)
+    inner = _within(scaled, groups, seeds, positions)
+    missing = scores.amax(-1, keepdim=True) - scores.gather(1, groups[:, None])
+    lacking = inner.amax(-1, keepdim=True) - inner.gather(1, tokens[:, None] % GROUP)
+    return (outside + missing + lacking)[:, 0]
 
 
 def token_logprobs(logits: Floats, tokens: npt.ArrayLike, temperature: float) -> Floats:
@@ -113,18 +134,24 @@ def token_logprobs(logits: Floats, tokens: npt.ArrayLike, temperature: float) ->
     return logprobs
 
 
-def _fill_gumbel(block: Floats, seeds: npt.NDArray[np.uint64], positions: npt.NDArray[np.uint64], token: int) -> None:
-    """Fill `block` `[rows, tokens]` with the noise of tokens `token`, `token + 1`, ... (`token` divisible by 4)."""
-    rows, tokens = block.shape
-    zero = np.zeros((1, 1), dtype=np.uint64)
-    counters = np.arange(token // 4, (token + tokens + 3) // 4, dtype=np.uint64)[None, :]
-    key = ((seeds & np.uint64(0xFFFFFFFF))[:, None], (seeds >> np.uint64(32))[:, None])
-    words = philox4x32((counters, positions[:, None], zero, zero), key).reshape(rows, -1)[:, :tokens]
-    block[:] = -np.log(-np.log((words + 0.5) * 2.0**-32))
+def _scaled(logits: torch.Tensor, settings: SamplingSettings) -> torch.Tensor:
+    exact = logits.float()
+    return exact if settings.temperature in (0.0, 1.0) else exact / settings.temperature
 
 
-def _check_range(values: npt.NDArray[np.generic], bits: int, name: str) -> None:
-    if values.size and not np.issubdtype(values.dtype, np.integer):
-        raise ValueError(f"{name} must be an integer")
-    if values.size and not (0 <= int(values.min()) and int(values.max()) < 1 << bits):
-        raise ValueError(f"{name} must be at least 0 and below 2^{bits}")
+def _group_mass(scaled: torch.Tensor) -> torch.Tensor:
+    """Logsumexp of every group, float32 `[rows, groups]`; the last group may be a short one."""
+    whole = scaled.shape[1] // GROUP * GROUP
+    parts = [scaled[:, :whole].reshape(len(scaled), -1, GROUP).logsumexp(-1)] if whole else []
+    if whole < scaled.shape[1]:
+        parts.append(scaled[:, whole:].logsumexp(-1, keepdim=True))
+    return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
+
+
+def _within(scaled: torch.Tensor, groups: torch.Tensor, seeds: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """Scores of the tokens of one group a row, float32 `[rows, GROUP]` or all there are; -inf past the vocabulary."""
+    size, first = scaled.shape[1], groups * GROUP
+    width = min(GROUP, size)
+    tokens = first[:, None] + torch.arange(width, device=scaled.device)
+    members = scaled.gather(1, tokens.clamp(max=size - 1)).masked_fill(tokens >= size, -torch.inf)
+    return members + gumbel_noise(seeds, positions, width, first=first, stream=Stream.TOKENS)

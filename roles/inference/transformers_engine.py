@@ -6,7 +6,7 @@ kernel and one dtype are pinned per engine, because the tolerance of the checks 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,9 @@ from transformers import DynamicCache
 from roles.inference.checkpoint_loading import load_model, load_tokenizer, read_architecture, swap_weights
 from roles.inference.engine import Completion, Finish, Prefill, Request
 from roles.inference.errors import BadCheckpoint
-from roles.inference.sampling import Floats, SamplingSettings, choose, gumbel_noise, token_logprobs
+from roles.inference.packing import shared_batches, similar_batches
+from roles.inference.sampling import SamplingSettings, draw
 
-_NOISE_ELEMENTS = 1 << 20  # noise is made for this many (row, position, token) triples at a time
 _PREFILL_TOKENS = 1 << 14  # padded tokens in one prefill batch
 
 
@@ -93,8 +93,12 @@ class TransformersEngine:
         self._check_tokens([prompt for prompt, _ in pairs])
         self._check_tokens([output for _, output in pairs if output])
         results: dict[int, Prefill] = {}
-        for batch in _prefill_batches(pairs):
-            results.update(zip(batch, self._prefill_batch([pairs[i] for i in batch]), strict=True))
+        for prompt, batch in shared_batches(pairs, most_tokens=_PREFILL_TOKENS):
+            results.update(zip(batch, self._prefill_shared(prompt, [pairs[i][1] for i in batch]), strict=True))
+        rest = [i for i in range(len(pairs)) if i not in results]
+        for batch in similar_batches([len(pairs[i][0]) + len(pairs[i][1]) for i in rest], most_tokens=_PREFILL_TOKENS):
+            chosen = [rest[i] for i in batch]
+            results.update(zip(chosen, self._prefill_batch([pairs[i] for i in chosen]), strict=True))
         return [results[i] for i in range(len(pairs))]
 
     @torch.inference_mode()
@@ -104,24 +108,24 @@ class TransformersEngine:
         cache = DynamicCache(config=self._loaded_model().config)
         rows = [_Row(self.eos) for _ in requests]
         live = list(range(len(requests)))
-        noise = _NoiseWindow([request.seed for request in requests], self.vocabulary, settings)
+        seeds = torch.tensor([request.seed for request in requests], device=self._device)
         for index in range(settings.max_tokens):
             hidden = self._states(ids, mask, positions, cache)[:, -1]
-            logits = self._logits(hidden).cpu().numpy()
-            tokens = choose(logits, noise.at(index, live), settings)
-            logprobs = token_logprobs(logits, tokens, settings.temperature)
-            states = hidden.to(torch.bfloat16).cpu().unbind(0)
-            for row, token, logprob, state in zip(live, tokens.tolist(), logprobs.tolist(), states, strict=True):
+            drawn = draw(self._logits(hidden), seeds, torch.full_like(seeds, index), settings)
+            states = hidden.to("cpu", copy=True).unbind(0)
+            said = zip(drawn.tokens.tolist(), drawn.logprobs.tolist(), states, strict=True)
+            for row, (token, logprob, state) in zip(live, said, strict=True):
                 rows[row].add(token, logprob, state)
             kept = [i for i, row in enumerate(live) if not rows[row].ended]
             if not kept:
                 break
-            chosen = torch.from_numpy(tokens).to(self._device)
+            chosen = drawn.tokens
             if len(kept) < len(live):
                 live = [live[i] for i in kept]
                 selection = torch.tensor(kept, device=self._device)
                 cache.batch_select_indices(selection)
                 chosen, mask, positions = chosen[selection], mask[selection], positions[selection]
+                seeds = seeds[selection]
             ids = chosen[:, None]
             mask = torch.cat([mask, mask.new_ones(len(live), 1)], dim=1)
             positions = positions[:, -1:] + 1
@@ -129,19 +133,22 @@ class TransformersEngine:
 
     def _prefill_batch(self, pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> list[Prefill]:
         """Right padding needs no mask: under causal attention no real token sees what comes after it."""
-        sequences = [prompt + output[:-1] for prompt, output in pairs]
-        ids = torch.zeros(len(pairs), max(map(len, sequences)), dtype=torch.int64)
-        for row, sequence in enumerate(sequences):
-            ids[row, : len(sequence)] = torch.tensor(sequence)
-        hidden = self._states(ids.to(self._device), None, None, None)
-        spans = [
-            hidden[row, len(prompt) - 1 : len(prompt) - 1 + len(output)] for row, (prompt, output) in enumerate(pairs)
+        hidden = self._states(self._right_padded([prompt + output[:-1] for prompt, output in pairs]), None, None, None)
+        return [
+            Prefill(hidden[row, len(prompt) - 1 :][: len(output)], self._head)
+            for row, (prompt, output) in enumerate(pairs)
         ]
-        lengths = [len(output) for _, output in pairs]
-        packed = torch.cat(spans)
-        states = torch.split(packed.to(torch.bfloat16).cpu(), lengths)
-        logits = torch.split(self._logits(packed).cpu(), lengths)
-        return [Prefill(states=s, logits=z) for s, z in zip(states, logits, strict=True)]
+
+    def _prefill_shared(self, prompt: tuple[int, ...], outputs: Sequence[tuple[int, ...]]) -> list[Prefill]:
+        """Completions of one prompt, which is run once: they go on from its keys and values."""
+        cache = DynamicCache(config=self._loaded_model().config)
+        last = self._states(self._right_padded([prompt]), None, None, cache)[:, -1]
+        cache.batch_repeat_interleave(len(outputs))
+        hidden = self._states(self._right_padded([output[:-1] for output in outputs]), None, None, cache)
+        return [
+            Prefill(torch.cat([last, hidden[row, : len(output) - 1]]), self._head)
+            for row, output in enumerate(outputs)
+        ]
 
     def _states(
         self,
@@ -156,9 +163,19 @@ class TransformersEngine:
         states: torch.Tensor = output.last_hidden_state
         return states
 
+    @torch.inference_mode()
+    def _head(self, states: torch.Tensor) -> torch.Tensor:
+        return self._logits(states)
+
     def _logits(self, states: torch.Tensor) -> torch.Tensor:
         logits: torch.Tensor = self._loaded_model().get_output_embeddings()(states)
         return logits.float()
+
+    def _right_padded(self, sequences: Sequence[tuple[int, ...]]) -> torch.Tensor:
+        ids = torch.zeros(len(sequences), max(map(len, sequences)), dtype=torch.int64)
+        for row, sequence in enumerate(sequences):
+            ids[row, : len(sequence)] = torch.tensor(sequence)
+        return ids.to(self._device)
 
     def _left_padded(self, prompts: Sequence[tuple[int, ...]]) -> tuple[torch.Tensor, torch.Tensor]:
         width = max(map(len, prompts))
@@ -208,39 +225,3 @@ class _Row:
     def completion(self) -> Completion:
         finish: Finish = "eos" if self.ended else "length"
         return Completion(tuple(self._tokens), finish, tuple(self._logprobs), torch.stack(self._states))
-
-
-class _NoiseWindow:
-    """Noise for the next few positions of every row, so that one call of the generator serves many steps."""
-
-    def __init__(self, seeds: Sequence[int], vocabulary: int, settings: SamplingSettings) -> None:
-        self._seeds = seeds
-        self._vocabulary = vocabulary
-        self._greedy = settings.temperature == 0.0
-        width = max(1, _NOISE_ELEMENTS // (len(seeds) * vocabulary))
-        self._width = min(width, settings.max_tokens)
-        self._start = 0
-        self._window: Floats | None = None
-
-    def at(self, position: int, live: list[int]) -> Floats:
-        """Noise `[len(live), vocabulary]` of one position."""
-        if self._greedy:
-            return gumbel_noise([], 0, self._vocabulary)
-        if self._window is None or position >= self._start + self._width:
-            self._start = position
-            positions = range(position, position + self._width)
-            self._window = gumbel_noise([[s] for s in self._seeds], [list(positions)], self._vocabulary)
-        return self._window[live, position - self._start]
-
-
-def _prefill_batches(pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> Iterator[list[int]]:
-    """Indices grouped by similar length, each group within `_PREFILL_TOKENS` padded tokens (or one long row)."""
-    lengths = [len(prompt) + len(output) for prompt, output in pairs]
-    batch: list[int] = []
-    for index in sorted(range(len(pairs)), key=lambda i: lengths[i]):
-        if batch and (len(batch) + 1) * lengths[index] > _PREFILL_TOKENS:
-            yield batch
-            batch = []
-        batch.append(index)
-    if batch:
-        yield batch

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
-from roles.inference.sampling import Floats, SamplingSettings, gumbel_noise, perturbed_scores, token_logprobs
+from roles.inference.sampling import Floats, SamplingSettings, token_logprobs, token_margins
 from roles.toploc.verify import Judgement
 
 MARGIN_CAP = 5.0  # one freak token weighs at most this in a mean
-_LOW, _HIGH = 0.1, 0.9
+LOW, HIGH = 0.1, 0.9
 _BLOCK_ELEMENTS = 1 << 22  # logits compared at a time
 
 Margins = npt.NDArray[np.float64]
@@ -55,22 +56,20 @@ class HumpRule:
 
 
 def margins(logits: Floats, tokens: Sequence[int], seed: int, settings: SamplingSettings) -> Margins:
-    """By how much each token misses being the seeded choice: float64 `[T]`, 0 where it is that choice.
+    """By how much each token misses being the seeded choice: float64 `[T]` for logits `[T, vocabulary]`, 0 where it is it.
 
-    `max over the support of (logits/T + G) - (logits/T + G)[token]` for logits `[T, vocabulary]`; infinite for a token
-    off the support. When greedy: `max(logits) - logits[token]`.
+    The sum of what its group lacks to the best group and it to the best token of its group (`token_margins`); off the
+    support also what it lacks to the support. When greedy: `max(logits) - logits[token]`.
     """
-    chosen = np.asarray(tokens, dtype=np.int64)
-    vocabulary = logits.shape[-1]
-    result = np.empty(len(chosen), dtype=np.float64)
-    block = max(1, _BLOCK_ELEMENTS // vocabulary)
-    for start in range(0, len(chosen), block):
-        stop = min(start + block, len(chosen))
-        noise = gumbel_noise(seed, np.arange(start, stop), vocabulary)
-        scores = perturbed_scores(logits[start:stop], noise, settings)
-        own = np.take_along_axis(scores, chosen[start:stop, None], axis=-1)[:, 0]
-        result[start:stop] = scores.max(axis=-1).astype(np.float64) - own
-    return result
+    given, chosen = torch.from_numpy(logits), torch.tensor(list(tokens), dtype=torch.int64)
+    positions = torch.arange(len(chosen))
+    seeds = torch.full_like(positions, seed)
+    block = max(1, _BLOCK_ELEMENTS // logits.shape[-1])
+    parts = [
+        token_margins(given[rows], chosen[rows], seeds[rows], positions[rows], settings)
+        for rows in (slice(start, start + block) for start in range(0, len(chosen), block))
+    ]
+    return np.asarray(torch.cat(parts).double().numpy() if parts else np.empty(0), dtype=np.float64)
 
 
 def summarise_margins(parts: Iterable[Margins]) -> SamplingStatistics:
@@ -114,31 +113,19 @@ def find_termination_fault(output: Sequence[int], finish: str, *, eos: int, max_
     return None if len(output) == max_tokens else "stopped before the maximum without an end token"
 
 
-def is_two_humped(
-    logits: Floats, tokens: Sequence[int], settings: SamplingSettings, rule: HumpRule | None = None
-) -> bool:
+def is_two_humped(logprobs: Margins, unlikely: Margins, rule: HumpRule | None = None) -> bool:
     """Whether chosen-token probabilities have one hump near 1 and one near 0: another model decoded, this one prefilled.
 
     Some tokens below 0.1 are honest luck, and a flat policy gives many: they count only beyond what the policy itself
-    gives, `sum over positions of the mass below 0.1`, by `excess` standard deviations. Logits `[T, vocabulary]`.
+    gives, `sum over positions of the mass below 0.1`, by `excess` standard deviations. For each token `[T]` its
+    log-probability, and that mass (`roles.toploc.readings`).
     """
-    rule = rule or HumpRule()
-    count = len(tokens)
-    if count < rule.least_tokens or settings.temperature == 0.0:
+    rule, count = rule or HumpRule(), len(logprobs)
+    if count < rule.least_tokens:
         return False
-    chosen = np.exp(token_logprobs(logits, tokens, settings.temperature))
-    low, high = int((chosen < _LOW).sum()), int((chosen > _HIGH).sum())
+    chosen = np.exp(logprobs)
+    low, high = int((chosen < LOW).sum()), int((chosen > HIGH).sum())
     if low < rule.low_share * count or high < rule.high_share * count:
         return False
-    mass = _low_mass(logits, settings.temperature)
-    spread = float(np.sqrt((mass * (1 - mass)).sum()))
-    return low - float(mass.sum()) > rule.excess * max(spread, 1.0)
-
-
-def _low_mass(logits: Floats, temperature: float) -> Margins:
-    """At each position, the probability of drawing a token whose probability is below 0.1: float64 `[T]`."""
-    scaled = np.asarray(logits, dtype=np.float64) / temperature
-    probabilities = np.exp(scaled - scaled.max(axis=-1, keepdims=True))
-    probabilities /= probabilities.sum(axis=-1, keepdims=True)
-    mass: Margins = np.where(probabilities < _LOW, probabilities, 0.0).sum(axis=-1)
-    return mass
+    spread = float(np.sqrt((unlikely * (1 - unlikely)).sum()))
+    return low - float(unlikely.sum()) > rule.excess * max(spread, 1.0)

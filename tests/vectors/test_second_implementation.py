@@ -19,6 +19,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import pytest
+import torch
 
 from dht.bare import PeerID
 from dht.encoding import digest, pack
@@ -29,7 +30,8 @@ from ledger.merkle import merkle_root
 from ledger.records import Leaf
 from ledger.wallet import Domain, registration_message
 from roles.assignment import assigned_groups, compute_beacon, compute_seed, draw, is_admitted
-from roles.inference.sampling import gumbel_noise
+from roles.inference.noise import Stream, gumbel_noise
+from roles.inference.sampling import SamplingSettings, choose, token_margins
 from roles.messages import bucket_of
 from roles.seals import seal_of
 from roles.shardcast.manifest import compute_weights_digest
@@ -45,6 +47,10 @@ WALLET, CLAIMED = "0x" + "11" * 20, "0x" + "22" * 20
 UNEVEN = 3 * 2**62
 """A bound of which a quarter of all values lies in the uneven tail: some draws take a second try."""
 SEEDS, POSITIONS, TOKENS = (0, 1, 2**63 - 1), (0, 1, 1000), 9
+STREAMS = {"tokens": Stream.TOKENS, "groups": Stream.GROUPS}
+LOGITS = [((token * 7919) % 613) / 64 for token in range(600)]
+"""Three groups, the last a short one."""
+SETTINGS = ((1.0, 0, 1.0), (0.7, 0, 1.0), (1.0, 40, 1.0), (1.3, 50, 0.9), (0.0, 0, 1.0))
 ALPHABET = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 
 
@@ -155,10 +161,61 @@ class Reading:
         return [a, b, c, d]
 
     @classmethod
-    def noise(cls, seed: int, position: int, token: int) -> float:
-        word = cls.philox([token // 4, position, 0, 0], [seed % 2**32, seed // 2**32])[token % 4]
+    def noise(cls, stream: str, seed: int, position: int, item: int) -> float:
+        counter = [item // 4, position, ["tokens", "groups"].index(stream), 0]
+        word = cls.philox(counter, [seed % 2**32, seed // 2**32])[item % 4]
         exact = -math.log(-math.log((word + 0.5) / 2**32))
         return float(struct.unpack("<f", struct.pack("<f", exact))[0])
+
+    @staticmethod
+    def support(scaled: list[float], top_k: int, top_p: float) -> list[int]:
+        ranked = sorted(range(len(scaled)), key=lambda token: (-scaled[token], token))[: top_k or None]
+        wanted, mass, kept = top_p * sum(math.exp(scaled[token]) for token in ranked), 0.0, 0
+        while kept < len(ranked) and (kept == 0 or mass < wanted):
+            mass += math.exp(scaled[ranked[kept]])
+            kept += 1
+        return ranked[:kept]
+
+    @classmethod
+    def scores(
+        cls, scaled: dict[int, float], seed: int, position: int
+    ) -> tuple[dict[int, float], dict[int, dict[int, float]]]:
+        """Of each group, and in each group of each token."""
+        members: dict[int, dict[int, float]] = {}
+        for token, value in scaled.items():
+            members.setdefault(token // 256, {})[token] = value
+        groups = {
+            number: math.log(sum(map(math.exp, values.values()))) + cls.noise("groups", seed, position, number)
+            for number, values in members.items()
+        }
+        tokens = {
+            number: {token: value + cls.noise("tokens", seed, position, token) for token, value in values.items()}
+            for number, values in members.items()
+        }
+        return groups, tokens
+
+    @classmethod
+    def choice(cls, given: dict[str, Any], logits: list[float]) -> int:
+        if given["temperature"] == 0:
+            return logits.index(max(logits))
+        scaled = [logit / given["temperature"] for logit in logits]
+        allowed = {token: scaled[token] for token in cls.support(scaled, given["top_k"], given["top_p"])}
+        groups, tokens = cls.scores(allowed, given["seed"], given["position"])
+        inner = tokens[max(groups, key=lambda number: groups[number])]
+        return max(inner, key=lambda token: inner[token])
+
+    @classmethod
+    def margin(cls, given: dict[str, Any], logits: list[float], token: int) -> float:
+        if given["temperature"] == 0:
+            return float(max(logits) - logits[token])
+        scaled = [logit / given["temperature"] for logit in logits]
+        support = cls.support(scaled, given["top_k"], given["top_p"])
+        allowed = {each: scaled[each] for each in (*support, token)}
+        groups, tokens = cls.scores(allowed, given["seed"], given["position"])
+        inner = tokens[token // 256]
+        outside: float = max(0.0, min(scaled[each] for each in support) - scaled[token])
+        missing: float = max(groups.values()) - groups[token // 256] + max(inner.values()) - inner[token]
+        return missing + outside
 
     # Manifests
 
@@ -238,6 +295,26 @@ def registration_of(*, wallet: str | None, claimed: str | None, nonce: int) -> d
     return given | {"wallet": wallet, "claimed": claimed, "nonce": nonce, "signed": signed.hex()}
 
 
+def choice_of(seed: int, *, temperature: float, top_k: int, top_p: float) -> dict[str, Any]:
+    """The token that sampling gives of `LOGITS`, and the margins of some others."""
+    settings = SamplingSettings(temperature=temperature, top_p=top_p, top_k=top_k, max_tokens=1)
+    rows = torch.tensor([LOGITS]).expand(8, -1)
+    others, seeds, positions = torch.arange(8) * 75, torch.full((8,), seed), torch.full((8,), 3)
+    return {
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "seed": seed,
+        "position": 3,
+        "token": int(choose(rows[:1], seeds[:1], positions[:1], settings)),
+        "margins": dict(
+            zip(
+                map(str, others.tolist()), token_margins(rows, others, seeds, positions, settings).tolist(), strict=True
+            )
+        ),
+    }
+
+
 def build_vectors() -> dict[str, Any]:
     """Everything by the product."""
     beacon = compute_beacon("cd" * 32, "ef" * 32)
@@ -266,9 +343,22 @@ def build_vectors() -> dict[str, Any]:
             ],
         },
         "noise": [
-            {"seed": seed, "position": position, "values": gumbel_noise(seed, position, TOKENS).astype(float).tolist()}
+            {
+                "stream": name,
+                "seed": seed,
+                "position": position,
+                "values": gumbel_noise(torch.tensor([seed]), torch.tensor([position]), TOKENS, stream=stream)[
+                    0
+                ].tolist(),
+            }
+            for name, stream in STREAMS.items()
             for seed in SEEDS
             for position in POSITIONS
+        ],
+        "sampling": [
+            choice_of(seed, temperature=temperature, top_k=top_k, top_p=top_p)
+            for temperature, top_k, top_p in SETTINGS
+            for seed in range(6)
         ],
         "manifest": {"shards": shards, "weights": compute_weights_digest(shards)},
         "seal": {"validator": KEY.node, "seal": seal_of(MESSAGES["verdict/2"], KEY.node)},  # type: ignore[arg-type]
@@ -321,10 +411,17 @@ def test_document__assignment(vectors: dict[str, Any]) -> None:
 def test_document__noise(vectors: dict[str, Any]) -> None:
     assert Reading.philox([0, 0, 0, 0], [0, 0]) == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]  # Random123's own
     for given in vectors["noise"]:
-        read = [Reading.noise(given["seed"], given["position"], token) for token in range(TOKENS)]
+        read = [Reading.noise(given["stream"], given["seed"], given["position"], item) for item in range(TOKENS)]
         assert read == pytest.approx(
             given["values"], rel=1e-6, abs=1e-7
         )  # libraries' logarithms differ in the last bit
+
+
+def test_document__sampling(vectors: dict[str, Any]) -> None:
+    for given in vectors["sampling"]:
+        assert Reading.choice(given, LOGITS) == given["token"]
+        for token, margin in given["margins"].items():
+            assert Reading.margin(given, LOGITS, int(token)) == pytest.approx(margin, rel=1e-5, abs=1e-5)
 
 
 def test_document__manifest_ledger_and_work(vectors: dict[str, Any]) -> None:

@@ -2,20 +2,55 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import numpy as np
-import numpy.typing as npt
 import pytest
+import torch
 
+from roles.inference.noise import Stream, gumbel_noise
 from roles.inference.philox import philox4x32
-from roles.inference.sampling import SamplingSettings, choose, gumbel_noise, support, token_logprobs
+from roles.inference.sampling import GROUP, SamplingSettings, choose, draw, token_logprobs, token_margins
+from roles.inference.support import support
+
+PLAIN = SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, max_tokens=8)
+WIDE = 2 * GROUP + 88  # three groups, the last a short one
 
 
-def settings(temperature: float = 1.0, top_p: float = 1.0, top_k: int = 0) -> SamplingSettings:
-    return SamplingSettings(temperature=temperature, top_p=top_p, top_k=top_k, max_tokens=8)
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
 
 
-def words(*values: int) -> tuple[npt.NDArray[np.uint64], ...]:
-    return tuple(np.array([value], dtype=np.uint64) for value in values)
+def words(*values: int) -> tuple[torch.Tensor, ...]:
+    return tuple(torch.tensor([value]) for value in values)
+
+
+def noise(seed: int, position: int, items: int, stream: Stream = Stream.TOKENS) -> torch.Tensor:
+    return gumbel_noise(torch.tensor([seed]), torch.tensor([position]), items, stream=stream)[0]
+
+
+def sample(logits: torch.Tensor, count: int, settings: SamplingSettings = PLAIN) -> torch.Tensor:
+    """`count` draws from one row of logits, each under its own seed."""
+    return choose(logits.expand(count, -1), torch.arange(count), torch.zeros(count, dtype=torch.int64), settings)
+
+
+def wide_logits(seed: int = 0, rows: int = 1) -> torch.Tensor:
+    return 2 * torch.randn(rows, WIDE, generator=torch.Generator().manual_seed(seed))
+
+
+def chi_square(tokens: torch.Tensor, probabilities: torch.Tensor) -> float:
+    """Standard deviations by which Pearson's statistic of the draws passes its mean; tokens expected < 5 times are one."""
+    expected = probabilities * len(tokens)
+    seen = torch.bincount(tokens, minlength=len(expected)).double()
+    rare = expected < 5
+    expected = torch.cat([expected[~rare], expected[rare].sum()[None]])
+    seen = torch.cat([seen[~rare], seen[rare].sum()[None]])
+    kept = expected > 0
+    degrees = int(kept.sum()) - 1
+    statistic = float((((seen - expected) ** 2)[kept] / expected[kept]).sum())
+    return (statistic - degrees) / math.sqrt(2 * degrees)
 
 
 @pytest.mark.parametrize(
@@ -37,61 +72,115 @@ def test_philox4x32__published_answers(
     assert output[0].tolist() == list(expected)
 
 
-def test_gumbel_noise__first_words_are_philox() -> None:
+@pytest.mark.parametrize("stream", Stream)
+def test_gumbel_noise__first_words_are_philox(stream: Stream) -> None:
     seed, position = (0x299F31D0 << 32 | 0xA4093822) & (2**63 - 1), 5
-    counter, key = words(1, position, 0, 0), words(seed & 0xFFFFFFFF, seed >> 32)
-    uniform = (philox4x32(counter, key).astype(np.float64) + 0.5) / 2**32  # type: ignore[arg-type]
-    expected = (-np.log(-np.log(uniform))).astype(np.float32)[0]
-    assert gumbel_noise(seed, position, 8)[4:].tolist() == expected.tolist()
+    counter, key = words(1, position, stream, 0), words(seed & 0xFFFFFFFF, seed >> 32)
+    uniform = (philox4x32(counter, key).double() + 0.5) / 2**32  # type: ignore[arg-type]
+    assert noise(seed, position, 8, stream)[4:].tolist() == (-torch.log(-torch.log(uniform))).float()[0].tolist()
 
 
-def test_gumbel_noise__independent_of_batch_and_vocabulary__top_06() -> None:
-    alone = gumbel_noise(9, 3, 10)
-    together = gumbel_noise([[1], [9]], [[2, 3]], 700_001)
-    assert together.shape == (2, 2, 700_001)
-    assert together[1, 1, :10].tolist() == alone.tolist()
+def test_gumbel_noise__independent_of_batch_and_start__top_06() -> None:
+    alone = noise(9, 3, 700_001)
+    together = gumbel_noise(
+        torch.tensor([1, 9]), torch.tensor([2, 3]), 10, first=torch.tensor([0, 262_140]), stream=Stream.TOKENS
+    )
+    assert together[1].tolist() == alone[262_140:262_150].tolist()
 
 
 def test_gumbel_noise__moments_of_a_standard_gumbel() -> None:
-    noise = gumbel_noise(np.arange(64), 0, 4096).astype(np.float64)
-    assert abs(noise.mean() - 0.5772) < 0.01
-    assert abs(noise.var() - np.pi**2 / 6) < 0.02
+    seeds = torch.arange(64)
+    values = gumbel_noise(seeds, torch.zeros_like(seeds), 4096, stream=Stream.TOKENS).double()
+    assert abs(float(values.mean()) - 0.5772) < 0.01
+    assert abs(float(values.var()) - np.pi**2 / 6) < 0.02
 
 
-@pytest.mark.parametrize(("seed", "position"), [(-1, 0), (2**63, 0), (0, -1), (0, 2**32)])
+@pytest.mark.parametrize(("seed", "position"), [(-1, 0), (0, -1), (0, 2**32)])
 def test_gumbel_noise__refuse_out_of_range(seed: int, position: int) -> None:
     with pytest.raises(ValueError, match="must be at least 0"):
-        gumbel_noise(seed, position, 4)
+        noise(seed, position, 4)
 
 
-def test_choose__frequencies_are_softmax() -> None:
-    logits = np.log(np.array([0.5, 0.3, 0.15, 0.05], dtype=np.float32))
-    tokens = choose(logits, gumbel_noise(np.arange(40_000), 0, 4), settings())
-    assert np.allclose(np.bincount(tokens) / 40_000, [0.5, 0.3, 0.15, 0.05], atol=0.01)
+def test_choose__frequencies_are_softmax_across_groups() -> None:
+    logits = wide_logits()[0]
+    assert chi_square(sample(logits, 30_000), logits.double().softmax(0)) < 4
+
+
+def test_choose__frequencies_of_a_small_vocabulary() -> None:
+    probabilities = torch.tensor([0.5, 0.3, 0.15, 0.05])
+    assert chi_square(sample(probabilities.log(), 40_000), probabilities.double()) < 4
 
 
 def test_choose__temperature_scales_logits_not_noise() -> None:
-    logits = np.log(np.array([0.8, 0.2], dtype=np.float32))
-    tokens = choose(logits, gumbel_noise(np.arange(40_000), 0, 2), settings(temperature=0.5))
-    assert abs((tokens == 1).mean() - 0.04 / 0.68) < 0.01
+    logits = wide_logits(1)[0]
+    tokens = sample(logits, 20_000, replace(PLAIN, temperature=0.5))
+    assert chi_square(tokens, (2 * logits.double()).softmax(0)) < 4
 
 
-def test_choose__greedy_ignores_noise() -> None:
-    logits = np.array([[1.0, 3.0, 2.0]], dtype=np.float32)
-    assert choose(logits, gumbel_noise([0], 0, 3) * 100, settings(temperature=0.0)).tolist() == [1]
+@pytest.mark.parametrize("truncation", [{"top_k": 40}, {"top_p": 0.8}, {"top_k": 60, "top_p": 0.9}])
+def test_choose__frequencies_on_the_support(truncation: dict[str, float]) -> None:
+    settings, logits = replace(PLAIN, **truncation), wide_logits(2)[0]  # type: ignore[arg-type]
+    allowed = support(logits[None], settings.top_k, settings.top_p)[0]
+    tokens = sample(logits, 10_000, settings)
+    assert bool(allowed[tokens].all())
+    assert chi_square(tokens, logits.double().masked_fill(~allowed, -torch.inf).softmax(0)) < 4
 
 
-def test_choose__never_off_the_support() -> None:
-    logits = np.log(np.array([0.5, 0.3, 0.15, 0.05], dtype=np.float32))
-    noise = gumbel_noise(np.arange(2000), 0, 4)
-    assert set(choose(logits, noise, settings(top_k=2)).tolist()) == {0, 1}
-    assert set(choose(logits, noise, settings(top_p=0.7)).tolist()) == {0, 1}
-    assert set(choose(logits, noise, settings(top_p=0.81)).tolist()) == {0, 1, 2}
+def test_choose__greedy_ignores_the_seed() -> None:
+    logits = wide_logits(3)[0]
+    tokens = sample(logits, 20, replace(PLAIN, temperature=0.0))
+    assert tokens.tolist() == [int(logits.argmax())] * 20
+
+
+def test_choose__same_row_whatever_the_batch() -> None:
+    logits, seeds, positions = wide_logits(4, rows=9), torch.arange(9), torch.arange(9)
+    together = choose(logits, seeds, positions, PLAIN).tolist()
+    rows = [choose(logits[i : i + 1], seeds[i : i + 1], positions[i : i + 1], PLAIN).item() for i in range(9)]
+    assert together == rows
+
+
+def test_choose__one_group_is_gumbel_max_over_tokens() -> None:
+    logits = wide_logits(5)[:, :200]
+    assert choose(logits, torch.tensor([7]), torch.tensor([3]), PLAIN).item() == (logits[0] + noise(7, 3, 200)).argmax()
+
+
+def test_token_margins__hand_computed_across_groups() -> None:
+    logits, token = wide_logits(6)[0], 2 * GROUP + 5
+    groups = torch.stack([part.logsumexp(0) for part in torch.split(logits, GROUP)]) + noise(7, 3, 3, Stream.GROUPS)
+    inner = (logits + noise(7, 3, WIDE))[2 * GROUP :]
+    expected = groups.max() - groups[2] + inner.max() - inner[5]
+    found = token_margins(logits[None], torch.tensor([token]), torch.tensor([7]), torch.tensor([3]), PLAIN)
+    assert found.item() == pytest.approx(float(expected), rel=1e-5)
+
+
+@pytest.mark.parametrize("truncation", [{}, {"top_k": 40}, {"top_p": 0.8}])
+def test_token_margins__slightly_other_logits_miss_by_little(truncation: dict[str, float]) -> None:
+    """No border between tokens where a small change of the logits makes a large margin, but for the support's own."""
+    settings, rows = replace(PLAIN, **truncation), 2000  # type: ignore[arg-type]
+    logits, seeds, positions = wide_logits(7).expand(rows, -1), torch.arange(rows), torch.zeros(rows, dtype=torch.int64)
+    other = logits + 0.01 * torch.randn(rows, WIDE, generator=torch.Generator().manual_seed(8))
+    tokens = choose(other, seeds, positions, settings)
+    missed = token_margins(logits, tokens, seeds, positions, settings)
+    assert float((missed == 0).float().mean()) > 0.98
+    assert float((missed > 0.1).float().mean()) < (0.005 if truncation else 1e-9)
+
+
+def test_draw__logprobs_are_of_the_whole_vocabulary() -> None:
+    logits, zero = wide_logits(9, rows=3), torch.zeros(3, dtype=torch.int64)
+    drawn = draw(logits, torch.arange(3), zero, replace(PLAIN, temperature=0.7, top_k=5))
+    expected = token_logprobs(logits.numpy(), drawn.tokens.numpy(), 0.7)
+    assert drawn.logprobs.tolist() == pytest.approx(expected.tolist(), abs=1e-5)
 
 
 def test_support__ties_go_to_the_smaller_id() -> None:
-    assert support(np.zeros(4, dtype=np.float32), 2, 1.0).tolist() == [True, True, False, False]
-    assert support(np.zeros(4, dtype=np.float32), 0, 0.25).tolist() == [True, False, False, False]
+    assert support(torch.zeros(1, 4), 2, 1.0).tolist() == [[True, True, False, False]]
+    assert support(torch.zeros(1, 4), 0, 0.25).tolist() == [[True, False, False, False]]
+
+
+def test_support__large_nucleus_of_a_large_vocabulary() -> None:
+    flat, steep = torch.zeros(1, 9000), torch.arange(9000.0)[None] / 100
+    assert support(torch.cat([flat, steep]), 0, 0.9).sum(-1).tolist() == [8100, 231]
+    assert support(flat, 8000, 0.5).sum() == 4000
 
 
 def test_token_logprobs__hand_computed() -> None:
@@ -103,4 +192,4 @@ def test_token_logprobs__hand_computed() -> None:
 @pytest.mark.parametrize("bad", [{"temperature": -1.0}, {"temperature": float("nan")}, {"top_p": 0.0}, {"top_k": -1}])
 def test_sampling_settings__refuse_nonsense(bad: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="must"):
-        SamplingSettings(**{"temperature": 1.0, "top_p": 1.0, "top_k": 0, "max_tokens": 8, **bad})  # type: ignore[arg-type]
+        replace(PLAIN, **bad)  # type: ignore[arg-type]

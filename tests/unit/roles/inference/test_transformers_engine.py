@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from roles.inference.engine import Completion, Request, SamplingSettings
 from roles.inference.errors import BadCheckpoint
-from roles.inference.sampling import choose, gumbel_noise
+from roles.inference.sampling import choose
 from roles.inference.transformers_engine import TransformersEngine
 from tests.unit.roles.inference.tiny_policy import EOS, make_tiny_model, write_tiny_policy
 
@@ -34,6 +33,12 @@ def engine(checkpoint: Path) -> TransformersEngine:
 
 def make_requests(engine: TransformersEngine, count: int = 12) -> list[Request]:
     return [Request(engine.encode("17+14+11+6>"[: 1 + i % 9]), seed=2**62 + i) for i in range(count)]
+
+
+def chosen(logits: torch.Tensor, request: Request) -> torch.Tensor:
+    """What seeded sampling gives for a completion's logits `[T, vocabulary]`."""
+    positions = torch.arange(len(logits))
+    return choose(logits, torch.full_like(positions, request.seed), positions, SETTINGS)
 
 
 @pytest.fixture(scope="module")
@@ -75,11 +80,9 @@ def test_generate__state_produced_its_token__top_01_04_07(
     """The output head on state `i` gives the logits from which seed and position choose token `i`."""
     head = load_file(checkpoint / "model.safetensors")["model.embed_tokens.weight"]
     for request, completion in zip(requests, completions, strict=True):
-        logits = (completion.states.float() @ head.T).numpy()
-        noise = gumbel_noise(request.seed, np.arange(len(completion.tokens)), engine.vocabulary)
-        agree = choose(logits, noise, SETTINGS) == np.array(completion.tokens)
+        agree = chosen(completion.states.float() @ head.T, request) == torch.tensor(completion.tokens)
         assert agree[0]
-        assert agree.mean() > 0.9  # the states are rounded to bfloat16
+        assert agree.float().mean() > 0.9  # the states are rounded to bfloat16
 
 
 def test_prefill__gives_the_generated_states_and_tokens(
@@ -89,8 +92,7 @@ def test_prefill__gives_the_generated_states_and_tokens(
     for request, completion, prefill in zip(requests, completions, engine.prefill(pairs), strict=True):
         assert prefill.logits.shape == (len(completion.tokens), engine.vocabulary)
         assert (prefill.states != completion.states).float().mean() < 0.02
-        noise = gumbel_noise(request.seed, np.arange(len(completion.tokens)), engine.vocabulary)
-        assert tuple(choose(prefill.logits.numpy(), noise, SETTINGS)) == completion.tokens
+        assert tuple(chosen(prefill.logits, request).tolist()) == completion.tokens
 
 
 def test_prefill__matches_the_plain_model(engine: TransformersEngine) -> None:

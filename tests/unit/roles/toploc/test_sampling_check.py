@@ -7,8 +7,10 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 import pytest
+import torch
 
-from roles.inference.sampling import SamplingSettings, choose, gumbel_noise
+from roles.inference.noise import Stream, gumbel_noise
+from roles.inference.sampling import SamplingSettings, choose
 from roles.toploc.sampling_check import (
     SamplingThresholds,
     find_termination_fault,
@@ -31,7 +33,8 @@ def make_logits(tokens: int = 400, scale: float = 2.0, seed: int = 0) -> Logits:
 
 
 def sample(logits: Logits, seed: int = 7, settings: SamplingSettings = SETTINGS) -> list[int]:
-    tokens: list[int] = choose(logits, gumbel_noise(seed, np.arange(len(logits)), 20), settings).tolist()
+    positions = torch.arange(len(logits))
+    tokens: list[int] = choose(torch.from_numpy(logits), torch.full_like(positions, seed), positions, settings).tolist()
     return tokens
 
 
@@ -45,14 +48,20 @@ def test_margins__honest_is_zero(temperature: float, top_k: int, top_p: float) -
 
 def test_margins__hand_computed() -> None:
     logits = make_logits(1)
-    scores = logits[0] / np.float32(0.5) + gumbel_noise(7, 0, 20)
+    noise = gumbel_noise(torch.tensor([7]), torch.tensor([0]), 20, stream=Stream.TOKENS)[0]
+    scores = logits[0] / np.float32(0.5) + noise.numpy()
     expected = np.sort(scores)[-1] - scores[3]
     assert margins(logits, [3], 7, replace(SETTINGS, temperature=0.5))[0] == pytest.approx(float(expected))
 
 
-def test_margins__off_the_support_is_infinite() -> None:
+def test_margins__off_the_support_counts_the_way_back_to_it() -> None:
     logits = np.log(np.array([[0.6, 0.3, 0.1]], dtype=np.float32))
-    assert margins(logits, [2], 7, replace(SETTINGS, top_k=2))[0] == np.inf
+    (inside,), (outside,) = (margins(logits, [2], 7, replace(SETTINGS, top_k=k)) for k in (3, 2))
+    assert outside == pytest.approx(inside + np.log(3))
+
+
+def test_margins__no_token() -> None:
+    assert margins(make_logits(1)[:0], [], 7, SETTINGS).shape == (0,)
 
 
 @pytest.mark.parametrize(

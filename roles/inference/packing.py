@@ -1,0 +1,37 @@
+"""Which (prompt, output) pairs are run through the model together."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+Pair = tuple[tuple[int, ...], tuple[int, ...]]
+
+_LEAST_SHARED = 8
+"""A prompt of fewer tokens is not worth a pass of its own."""
+
+
+def shared_batches(pairs: Sequence[Pair], *, most_tokens: int) -> Iterator[tuple[tuple[int, ...], list[int]]]:
+    """Prompts that several pairs have, each with the indices of such pairs of similar length: outputs of two tokens or more
+    within `most_tokens` padded tokens, prompts counted. Pairs that fit none are left out."""
+    by_prompt: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
+    for index, (prompt, output) in enumerate(pairs):
+        if len(prompt) >= _LEAST_SHARED and len(output) > 1:
+            by_prompt[prompt].append(index)
+    for prompt, indices in by_prompt.items():
+        lengths = [len(prompt) + len(pairs[i][1]) for i in indices]
+        for batch in similar_batches(lengths, most_tokens=most_tokens):
+            if len(batch) > 1:
+                yield prompt, [indices[i] for i in batch]
+
+
+def similar_batches(lengths: Sequence[int], *, most_tokens: int) -> Iterator[list[int]]:
+    """Indices grouped by similar length, each group within `most_tokens` padded tokens (or one long row)."""
+    batch: list[int] = []
+    for index in sorted(range(len(lengths)), key=lambda i: lengths[i]):
+        if batch and (len(batch) + 1) * lengths[index] > most_tokens:
+            yield batch
+            batch = []
+        batch.append(index)
+    if batch:
+        yield batch
