@@ -175,14 +175,39 @@ async def start_daemon(
     """Start p2pd under our key, without seeds: dead seeds cannot stop it (pitfalls BOOT-02, BOOT-03). Raises StartError."""
     _quieten()
     options = _options(key_path, host_maddrs, announce_maddrs, client_mode=client_mode)
+    made: list[Daemon] = []
+
+    class Remembered(Daemon):
+        """hivemind keeps a daemon that fails to start to itself."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            made.append(self)
+
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
-            daemon: Daemon = await Daemon.create(**options)
-    except Exception as error:  # whatever went wrong with the daemon, the user gets a sentence
+            daemon: Daemon = await Remembered.create(**options)
+    except BaseException as error:
+        for failed in made:
+            await _bury(failed)
+        if not isinstance(error, Exception):
+            raise
+        # whatever went wrong with the daemon, the user gets a sentence
         raise StartError(f"p2pd did not start: {error}") from error
     daemon.harden()
     return daemon
+
+
+async def _bury(daemon: Daemon) -> None:
+    """A daemon that did not come up: hivemind leaves its process, or the pipe to it."""
+    child = getattr(daemon, "_child", None)
+    if child is None:
+        return
+    with contextlib.suppress(ProcessLookupError):
+        child.kill()
+    await child.wait()
+    child._transport.close()
 
 
 def _options(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import select
 import signal
@@ -22,7 +23,8 @@ from dht.bare import DHTID
 from dht.envelope import to_bytes
 from dht.errors import IdentityError, TransportError
 from dht.identity import NodeKey
-from dht.p2p import StartError, remove_stale_sockets
+from dht.p2p import StartError, remove_stale_sockets, start_daemon
+from dht.protocol import FAILURES_TO_DROP
 from dht.record_validator import wrap
 from dht.records import Publisher
 from node.status.metrics import read_daemon_metrics
@@ -87,6 +89,28 @@ async def test_open__seeds_from_the_cache_on_disk__boot_07(swarm: Swarm, until: 
     cache.write_text(f'{{"{address}": 1.0}}')
     second = await swarm.start(initial_peers=[], peer_cache=cache)
     await until(lambda: second.state == "online")
+
+
+async def test_table__dead_nodes_leave_it__boot_10(swarm: Swarm, tmp_path: Path) -> None:
+    first = await swarm.start()
+    async with contextlib.AsyncExitStack() as stack:
+        other = type(swarm)(stack, tmp_path / "other")
+        dead = await other.start(initial_peers=first.addresses())
+        async with asyncio.timeout(20):
+            while not first.stats()["table"]:  # noqa: ASYNC110 - another process's doing
+                await asyncio.sleep(0.02)
+    session = first._upkeep.session
+    assert session is not None
+    for _ in range(FAILURES_TO_DROP):
+        assert not await session.ping(dead.node_id)
+    assert first.stats()["table"] == 0
+
+
+async def test_start_daemon__that_does_not_start_says_why__boot_19(tmp_path: Path) -> None:
+    NodeKey.generate().save(tmp_path / "key")
+    elsewhere = ["/ip4/203.0.113.1/tcp/4001"]
+    with pytest.raises(StartError, match="cannot assign requested address"):
+        await start_daemon(key_path=tmp_path / "key", host_maddrs=elsewhere, announce_maddrs=[], client_mode=False)
 
 
 async def test_open__node_of_another_run_is_not_met__boot_04(swarm: Swarm, until: Until) -> None:
