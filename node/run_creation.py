@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
@@ -23,7 +23,11 @@ from ledger.wallet import checked_address
 from node.data_sets import place_data_set
 from node.defaults import MAX_CONFIG_BYTES
 from node.errors import ConfigError
+from node.fitting import check_fit
 from roles.spec import RunSpec
+
+if TYPE_CHECKING:
+    from roles.tasks import Task
 
 MAX_WEIGHTS_HEADER = 100 * 2**20
 """Bytes; the safetensors format's own bound."""
@@ -131,7 +135,8 @@ def build_spec(
     if not isinstance(tasks, list) or not all(isinstance(task, dict) for task in tasks):
         raise ConfigError("the run's draft: tasks is a list of tables: [[tasks]] and below it name = ..")
     with tempfile.TemporaryDirectory() as folder:
-        full["tasks"] = [_complete_task(task, data_sets or Path(folder)) for task in tasks]
+        loaded = [_load_task(task, data_sets or Path(folder)) for task in tasks]
+    full["tasks"] = [plain for plain, _ in loaded]
     if "tool" in draft:
         full["tool"] = _complete_tool(draft_table(draft, "tool"))
     full["ledger"] = {
@@ -146,6 +151,12 @@ def build_spec(
             full[name] = [{"node": o.node, "operator": o.operator, "payout": o.payout} for o in operators]
         elif name not in full:
             raise ConfigError(f"the draft names no {name}: add [[{name}]] with node, operator and payout")
+    spec = _validated(full)
+    check_fit(spec, [task for _, task in loaded], model)
+    return spec
+
+
+def _validated(full: dict[str, Any]) -> RunSpec:
     try:
         return RunSpec.model_validate_json(json.dumps(full))  # JSON mode: a list is good for a tuple
     except ValidationError as error:
@@ -177,7 +188,8 @@ def _first(error: ValidationError) -> str:
     return f"{place}: {first['msg'].removeprefix('Value error, ')}"
 
 
-def _complete_task(task: dict[str, Any], folder: Path) -> dict[str, Any]:
+def _load_task(task: dict[str, Any], folder: Path) -> tuple[dict[str, Any], Task]:
+    """What the spec says of a task, and the task."""
     from roles.tasks import TaskError, load_task
 
     parameters, rest = dict(draft_table(task, "parameters")), {key: task[key] for key in task if key != "file"}
@@ -187,7 +199,7 @@ def _complete_task(task: dict[str, Any], folder: Path) -> dict[str, Any]:
         loaded = load_task(str(task.get("name", "")), parameters, folder)
     except TaskError as error:
         raise ConfigError(str(error)) from error
-    return {"size": loaded.size, "digest": loaded.digest, **rest, "parameters": parameters}
+    return {"size": loaded.size, "digest": loaded.digest, **rest, "parameters": parameters}, loaded
 
 
 def _complete_tool(tool: dict[str, Any]) -> dict[str, Any]:

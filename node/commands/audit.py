@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from node.cli import Parser, print_line
 from node.commands.reading import add_run_flags, quiet_config
+from node.errors import ConfigError
 
 if TYPE_CHECKING:
     from node.audit import Report
     from node.audit.rollouts import Sample
     from node.config import NodeConfig
+    from node.visitor import Visit
     from roles.spec import RunSpec
 
 EXAMPLES = """\
@@ -29,6 +31,8 @@ Blobs come from relays by digest: old ones from those started with --archive. Wh
 exit codes: 0 all of it holds; 1 something does not, and is named; 3 nothing is wrong, but records are missing
 """
 INCOMPLETE = 3
+DATA_SET_SECONDS = 120.0
+"""After which no relay has what the run's tasks need."""
 
 
 def main(words: Sequence[str]) -> int:
@@ -55,7 +59,10 @@ async def _audit(options: argparse.Namespace, config: NodeConfig) -> int:
     seed = options.seed or secrets.token_hex(8)
     async with visit_run(config) as visit:
         with tempfile.TemporaryDirectory(prefix="intellect-audit-") as folder:
-            sample = _sample(options.sample, seed, config, visit.spec) if options.sample else None
+            sample = None
+            if options.sample:
+                await _fetch_data_sets(visit, Path(folder))
+                sample = _sample(options.sample, seed, config, visit.spec, home=Path(folder))
             try:
                 report = await audit_run(
                     visit.spec, ledger=visit.ledger, relays=visit.relays, home=Path(folder), sample=sample
@@ -67,7 +74,23 @@ async def _audit(options: argparse.Namespace, config: NodeConfig) -> int:
     return INCOMPLETE if report.missing else 0
 
 
-def _sample(share: float, seed: str, config: NodeConfig, spec: RunSpec) -> Sample:
+async def _fetch_data_sets(visit: Visit, home: Path) -> None:
+    """What scores the rollouts again. Raises ConfigError when no relay has it."""
+    from node.data_sets import digests_of, find_data_sets
+
+    try:
+        async with asyncio.timeout(DATA_SET_SECONDS):
+            await find_data_sets(
+                visit.spec, home=home, beside=None, get=lambda digest, most: visit.relays.get(digest, limit=most)
+            )
+    except TimeoutError as error:
+        names = ", ".join(digests_of(visit.spec))
+        raise ConfigError(
+            f"no relay has the data sets of this run ({names}): its rollouts cannot be scored again"
+        ) from error
+
+
+def _sample(share: float, seed: str, config: NodeConfig, spec: RunSpec, *, home: Path) -> Sample:
     from node.audit.rollouts import Sample
     from node.engines import build_engine
 
@@ -76,9 +99,15 @@ def _sample(share: float, seed: str, config: NodeConfig, spec: RunSpec) -> Sampl
         return build_engine(config.device, dtype=model.dtype, attention=model.attention, chat=model.chat)
 
     def task() -> Any:
-        from roles.tasks import load_tasks
+        from node.data_sets import FOLDER
+        from roles.tasks import TaskError, load_tasks
+        from roles.turns.tool import load_tool_use
 
-        return load_tasks(spec.tasks, config.home / "tasks")
+        try:
+            load_tool_use(spec.tool)
+            return load_tasks(spec.tasks, home / FOLDER)
+        except TaskError as error:
+            raise ConfigError(str(error)) from error
 
     return Sample(share, seed, engine, task)
 

@@ -54,7 +54,10 @@ def load_task(name: str, parameters: Mapping[str, int | str], folder: Path | Non
 def _load_plugin(name: str, parameters: Mapping[str, int | str], folder: Path | None) -> Task:
     plugins = {point.name: point for point in metadata.entry_points(group=GROUP)}
     if name not in plugins:
-        raise TaskError(f"unknown task {name[:64]!r}{_nearest(name, {*_TASKS, *plugins})}")
+        raise TaskError(
+            f"unknown task {name[:64]!r}{_nearest(name, {*_TASKS, *plugins})}; where a plug-in has it, install the package that"
+            " the run's operator names"
+        )
     try:
         task: Task = plugins[name].load()(parameters, folder)
     except TaskError:

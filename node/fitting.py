@@ -1,0 +1,92 @@
+"""Whether a run's parts fit each other: tokenizer and model, prompts and the longest that the run allows.
+
+Looked at before a run exists: afterwards honest workers would hand in what no validator can accept.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from node.errors import ConfigError
+
+if TYPE_CHECKING:
+    from roles.spec import RunSpec
+    from roles.tasks import Task
+
+MOST_PROMPTS = 20_000
+"""Prompts that are tokenised, the longest first."""
+
+
+def check_fit(spec: RunSpec, tasks: Sequence[Task], model: Path) -> None:
+    """Raises ConfigError naming what does not fit."""
+    tokenizer = _read_tokenizer(model)
+    _check_vocabulary(tokenizer, model)
+    count = _counter(tokenizer, model, chat=spec.model.chat)
+    for task in tasks:
+        _check_prompts(task, spec, count)
+
+
+def _read_tokenizer(model: Path) -> Any:
+    from tokenizers import Tokenizer
+
+    path = model / "tokenizer.json"
+    if not path.is_file():
+        raise ConfigError(
+            f"the model folder {model} holds no tokenizer.json; save the tokenizer there in its fast form"
+        )
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises this very class
+        raise ConfigError(f"{path} is not a tokenizer: {str(error)[:200]}") from error
+
+
+def _check_vocabulary(tokenizer: Any, model: Path) -> None:
+    try:
+        size = json.loads((model / "config.json").read_text()).get("vocab_size")
+    except (OSError, ValueError, AttributeError) as error:
+        raise ConfigError(f"cannot read {model / 'config.json'}: {error}") from error
+    largest = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
+    if isinstance(size, int) and largest >= size:
+        raise ConfigError(
+            f"tokenizer and model in {model} do not match: the tokenizer writes tokens up to {largest}, the model knows those "
+            f"below {size}; take both from one model"
+        )
+
+
+def _counter(tokenizer: Any, model: Path, *, chat: bool) -> Callable[[str], int]:
+    if not chat:
+        return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
+    from roles.inference.checkpoint_loading import load_tokenizer
+    from roles.inference.errors import BadCheckpoint
+
+    try:
+        talking = load_tokenizer(model)
+    except BadCheckpoint as error:
+        raise ConfigError(str(error)) from error
+    if not talking.chat_template:
+        raise ConfigError(f"[model] chat = true, and the tokenizer in {model} has no chat template")
+
+    def count(text: str) -> int:
+        said = [{"role": "user", "content": text}]
+        whole = talking.apply_chat_template(said, tokenize=False, add_generation_prompt=True)
+        return len(tokenizer.encode(whole, add_special_tokens=False).ids)
+
+    return count
+
+
+def _check_prompts(task: Task, spec: RunSpec, count: Callable[[str], int]) -> None:
+    from roles.tasks.asking import Asking
+
+    asking, most = Asking(task, spec.length), spec.sampling.max_prompt_tokens
+    target = max(asking.targets, default=None)
+    longest = heapq.nlargest(MOST_PROMPTS, range(task.size), key=lambda number: len(task.prompt(number)))
+    tokens, number = max(((count(asking.prompt(number, target)), number) for number in longest), default=(0, 0))
+    if tokens > most:
+        raise ConfigError(
+            f"task {task.name}: problem {number} has a prompt of {tokens} tokens, and the run allows {most}; raise "
+            "sampling.max_prompt_tokens, or leave the problem out"
+        )

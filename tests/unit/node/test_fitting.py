@@ -1,0 +1,89 @@
+"""What does not fit is told before the run exists: afterwards honest workers would hand in what nobody can accept."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dht.identity import NodeKey
+from ledger.records import Operator
+from node.errors import ConfigError
+from node.run_creation import NOWHERE, build_spec, default_model, read_draft
+from roles.spec import RunSpec, TaskSpec, ToolSpec
+from roles.tasks import TaskError, load_tasks
+from roles.turns import load_tool, load_tool_use
+
+OPERATOR = Operator(NodeKey(bytes(32)).node, "0x" + "11" * 20, "0x" + "11" * 20)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A copy of the built-in model, to be spoilt."""
+    return Path(shutil.copytree(default_model(), tmp_path / "model"))
+
+
+def build(folder: Path, **changes: Any) -> RunSpec:
+    draft = {**read_draft(None), **changes}
+    return build_spec(draft, model=folder, place=NOWHERE, validators=[OPERATOR], trainers=[OPERATOR])
+
+
+def test_build_spec__tokenizer_of_another_model(model: Path) -> None:
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, "vocab_size": 12}))
+    with pytest.raises(ConfigError, match="writes tokens up to 20, the model knows those below 12"):
+        build(model)
+
+
+@pytest.mark.parametrize("damage", [b"{}", b"\xff", b""])
+def test_build_spec__tokenizer_that_is_none(model: Path, damage: bytes) -> None:
+    (model / "tokenizer.json").write_bytes(damage)
+    with pytest.raises(ConfigError, match="is not a tokenizer"):
+        build(model)
+    (model / "tokenizer.json").unlink()
+    with pytest.raises(ConfigError, match=r"holds no tokenizer\.json"):
+        build(model)
+
+
+def test_build_spec__chat_without_a_template(model: Path) -> None:
+    with pytest.raises(ConfigError, match="has no chat template"):
+        build(model, model={"chat": True})
+
+
+def test_build_spec__prompt_that_no_file_may_hold(model: Path) -> None:
+    with pytest.raises(ConfigError, match=r"problem \d+ has a prompt of 10 tokens, and the run allows 9"):
+        build(model, sampling={"max_prompt_tokens": 9})
+    assert build(model, sampling={"max_prompt_tokens": 10}).sampling.max_prompt_tokens == 10
+
+
+def test_build_spec__data_set_with_one_long_prompt(model: Path, tmp_path: Path) -> None:
+    rows = [{"prompt": "1+1>", "answer": "2"}, {"prompt": "1+" * 30_000 + "1>", "answer": "30001"}]
+    (tmp_path / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(ConfigError, match="task match: problem 1 has a prompt of 60002 tokens"):
+        build(model, tasks=[{"name": "match", "file": str(tmp_path / "sums.jsonl")}])
+
+
+def test_build_spec__digest_of_the_tool(model: Path) -> None:
+    spec = build(model, tool={"name": "calculator", "parameters": {"opening": "<<"}})
+    assert spec.tool is not None
+    assert spec.tool.digest == load_tool("calculator", {"opening": "<<"}).digest
+    with pytest.raises(ConfigError, match="tool calculator: unknown parameter 'base'"):
+        build(model, tool={"name": "calculator", "parameters": {"base": 2}})
+
+
+def test_load__plugin_that_this_node_lacks_says_what_to_do() -> None:
+    """What a worker or validator is told that joins without it."""
+    absent = TaskSpec(name="proofs", size=5, digest="ab" * 32)
+    with pytest.raises(TaskError, match="install the package that the run's operator names"):
+        load_tasks([absent])
+    with pytest.raises(TaskError, match="install the package that has it"):
+        load_tool_use(ToolSpec(name="search", digest="ab" * 32))
+
+
+def test_load__scorer_of_another_version_is_refused() -> None:
+    other = TaskSpec(name="arithmetic", size=2048, digest="ab" * 32)
+    with pytest.raises(TaskError, match="install the versions that the run's operator names"):
+        load_tasks([other])
