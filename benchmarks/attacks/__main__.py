@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.attacks.bench import Bench
-from benchmarks.attacks.certain import try_all
+from benchmarks.attacks.certain import Trial, try_all
 from benchmarks.attacks.classes import ATTACKS, Attack
 from benchmarks.attacks.collecting import Collector
 from benchmarks.attacks.detecting import detect, fit_honest, judge_honest
@@ -66,7 +66,7 @@ def _collect(options: argparse.Namespace, bench: Bench, store: Store) -> None:
         sys.stderr.write(f"not done: the same command goes on from {store.path}\n")
 
 
-def _judge(model: Path | None, certain: Sequence[object], store: Store) -> Results:
+def _judge(model: Path | None, certain: Sequence[Trial], store: Store) -> Results:
     held = {name: store.groups(name) for item in ATTACKS for name in item.claims()}
     held = {name: records for name, records in held.items() if len(records) >= LEAST_GROUPS}
     honest: dict[str, list[Record]] = {
@@ -74,12 +74,12 @@ def _judge(model: Path | None, certain: Sequence[object], store: Store) -> Resul
     }
     name = model.name if model else "built-in policy"
     if not honest:
-        return Results(name, certain, grind())  # type: ignore[arg-type]
+        return Results(name, certain, grind())
     fitted = fit_honest(honest)
     attacks: list[Attack] = [item for item in ATTACKS if not item.is_honest]
     return Results(
         name,
-        certain,  # type: ignore[arg-type]
+        certain,
         grind(),
         fitted,
         judge_honest(honest),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from benchmarks.attacks.bench import Bench
 from node.testnet.adversaries import engines, weights
@@ -71,7 +72,7 @@ def _weights(
     )
 
 
-def _samples(name: str, says: str, **changes: float) -> Attack:
+def _samples(name: str, says: str, **changes: Any) -> Attack:
     return Attack(
         name, says, 32, lambda bench: engines.OtherSettings(bench.new_engine(), lambda own: replace(own, **changes))
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 STEPS = 60
 TAIL_SHARE = 0.2
@@ -50,12 +50,12 @@ def _at_least(hits: int, trials: int, rate: float) -> float:
     return min(1.0, math.fsum(map(math.exp, logs)))
 
 
-def _solve(function: object) -> float:
+def _solve(function: Callable[[float], float]) -> float:
     """Where a rising function of a rate crosses zero."""
     low, high = 0.0, 1.0
     for _ in range(STEPS):
         middle = (low + high) / 2
-        if function(middle) < 0:  # type: ignore[operator]
+        if function(middle) < 0:
             low = middle
         else:
             high = middle

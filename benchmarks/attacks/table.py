@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.attacks.certain import Trial
 from benchmarks.attacks.classes import ATTACKS, PREFILLED, Attack
-from benchmarks.attacks.detecting import LIMIT, PUBLISHED, Detection, Honesty, Rate
+from benchmarks.attacks.detecting import LIMIT, Detection, Honesty, Rate
 from benchmarks.attacks.grinding import Grinding
 from roles.toploc.joined import Fit
 
@@ -75,8 +75,9 @@ def _certain(trials: Sequence[Trial]) -> list[str]:
 def _grinding(found: Grinding) -> list[str]:
     return [
         "",
-        f"Grinding of node ids: of {found.ids} ids the best has {found.best_by_guess:.0%} easy prompts under a guessed beacon, and "
-        f"{found.best_in_truth:.0%} under the one that comes after its registration; any id has {found.easy:.0%}.",
+        f"Grinding of node ids: of {found.ids} ids the best has {found.best_by_guess:.0%} easy prompts under a guessed "
+        f"beacon, and {found.best_in_truth:.0%} under the one that comes after its registration; any id has "
+        f"{found.easy:.0%}.",
     ]
 
 

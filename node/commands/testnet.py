@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from node.cli import Parser
+from node.cli import Parser, print_line
 
 EXAMPLES = """\
   intellect-node testnet --steps 40
   intellect-node testnet --workers 3 --validators 5 --relays 3 --seed 7
   intellect-node testnet --trainers 2                              kill the first: the second takes over
   intellect-node testnet --dir ./net --plain                       lines for a log, everything kept in ./net
+  intellect-node testnet --adversary hybrid,inflated-rewards       two more workers, that cheat: see them refused
 """
 
 
@@ -29,6 +30,12 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--relays", type=int, default=2, help="how many")
     parser.add_argument("--trainers", type=int, default=1, help="how many; the first leads, the others stand by")
     parser.add_argument("--steps", type=int, default=30, help="updates of the policy")
+    parser.add_argument(
+        "--adversary",
+        default="",
+        metavar="KIND[,KIND]",
+        help="add a worker that cheats in this way, for each kind named; `list` prints them",
+    )
     parser.add_argument("--model", type=Path, help="folder of the base model (default: the built-in one)")
     parser.add_argument("--spec", type=Path, help="draft of the run as TOML (default: the built-in one)")
     parser.add_argument("--seed", type=int, default=1, help="seed of the keys, and so of prompts and sampling")
@@ -42,6 +49,8 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--page-port", type=int, default=0, help="port of the page; 0 takes a free one")
     parser.add_argument("--plain", action="store_true", help="lines instead of a live view")
     options = parser.parse_args(words)
+    if options.adversary == "list":
+        return _list_adversaries()
     from node.testnet.network import run_testnet
     from node.testnet.plan import TestnetOptions
     from node.testnet.setup import check_draft
@@ -59,12 +68,22 @@ def main(words: Sequence[str]) -> int:
         draft=options.spec,
         picture=options.picture,
         page_port=options.page_port,
+        adversaries=tuple(word.strip() for word in options.adversary.split(",") if word.strip()),
     )
     wanted.check()
     check_draft(wanted)
     if temporary:  # only now: a wrong option leaves no folder behind
         wanted = replace(wanted, directory=Path(tempfile.mkdtemp(prefix="intellect-testnet-")))
     return run_testnet(wanted, plain=options.plain, remove=temporary and not options.keep)
+
+
+def _list_adversaries() -> int:
+    from node.testnet.adversaries.kinds import KINDS
+
+    for name, kind in KINDS.items():
+        print_line(f"{name:20} {kind.says}{'' if kind.is_certain else ' *'}")
+    print_line("* found by statistics, as far as the policy gives any; the others are always refused")
+    return 0
 
 
 def _absolute(path: Path) -> Path:

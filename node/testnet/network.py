@@ -26,6 +26,7 @@ from node.errors import ConfigError
 from node.health import raise_file_limit
 from node.lifetime import adopt_orphans
 from node.running import StopSignal, stop_on_signals
+from node.testnet.adversaries.kinds import KINDS
 from node.testnet.events import EventTail
 from node.testnet.live import Frame, LiveView, PlainView, View, save_picture, summary_lines
 from node.testnet.page import TestnetPage
@@ -47,6 +48,8 @@ INTERRUPTED = 130
 RELAY_SECONDS = 15.0
 RESTART_SECONDS = 600.0
 """How long a lost trainer may be missing before the testnet gives up."""
+EJECTED_WORDS = "have struck this node"
+"""In the last words of a worker whose strike a quorum of validators signed."""
 GUEST_SECONDS = 30.0
 """After the end: what nodes started by hand in the testnet's folder may take to leave."""
 
@@ -146,6 +149,7 @@ class Testnet:
         if stop.event.is_set():
             return INTERRUPTED if stop.was_interrupt else 1
         await self._judge(ledger, client)
+        self._judge_adversaries()
         await self._see_guests_off(stop)
         await self.stop()
         frame = self._frame(prepared)
@@ -254,11 +258,19 @@ class Testnet:
             if child is None or not child.has_crashed or node.name in self._crashed:
                 continue
             self._crashed[node.name] = (time.monotonic(), self._picture.nodes[node.name].starts)
+            if self._is_struck_out(node):
+                self._view.say(f"{node.name} was struck out of the run and has left")
+                continue
             if child.was_killed:  # by hand, or by a machine out of memory: the network should not mind
                 self._outcome.notes.append(f"{node.name} {child.end_in_words} on the way")
             else:
                 self._outcome.faults.append(f"{node.name} {child.end_in_words}")
             self._view.say(self._about_crash(node, child))
+
+    def _is_struck_out(self, node: NodePlan) -> bool:
+        """Whether an adversary ended as it should."""
+        said = " ".join(self._children[node.name].last_lines())
+        return bool(node.adversary) and (node.key.node in self._picture.ejected or EJECTED_WORDS in said)
 
     def _about_crash(self, node: NodePlan, child: Child) -> str:
         tail = "".join(f"\n    {line}" for line in child.last_lines())
@@ -320,6 +332,8 @@ class Testnet:
         child = self._children.get(node.name)
         if child is None or (child.code is None and not child.is_running):
             return "not started"
+        if node.key.node in self._picture.ejected:
+            return "struck out"
         if self._has_restarted(node.name):
             return "restarted" if self._picture.nodes[node.name].is_ready else "restarting"
         if child.was_killed:
@@ -352,6 +366,16 @@ class Testnet:
             )
         else:
             self._outcome.notes.insert(0, f"they equal the ledger's tally ({total} tokens) and the verdicts seen")
+
+    def _judge_adversaries(self) -> None:
+        """Say what each came to; one that must always be refused and was not is a fault."""
+        for node in self._plan.adversaries:
+            accepted, refused = self._picture.outcomes_of(node.key.node)
+            reasons = ", ".join(f"{count} {reason}" for reason, count in refused.most_common()) or "none was judged"
+            state = "; struck out" if self._is_struck_out(node) else ""
+            self._outcome.notes.append(f"{node.name}: accepted {accepted}, refused {reasons}{state}")
+            if accepted and KINDS[node.adversary].is_certain:
+                self._outcome.faults.append(f"{node.name} had {accepted} submissions accepted")
 
     def _final_lines(self, frame: Frame) -> list[str]:
         picture = self._picture

@@ -47,6 +47,8 @@ class Picture:
         self.committed = -1
         self.accepted: set[str] = set()
         self.refused: dict[str, str] = {}  # submission -> reason
+        self.makers: dict[str, str] = {}  # submission -> node
+        self.ejected: set[str] = set()  # nodes
         self.first_accepted: float | None = None
         self.first_opened: float | None = None
         self.has_ended = False
@@ -74,12 +76,15 @@ class Picture:
                 self.committed = max(self.committed, int(event["step"]))
             case "run.ended":
                 self.has_ended = True
+            case "node.ejected":
+                self.ejected.add(str(event["node"]))
             case "verdict.signed":
                 self._take_verdict(name, event, node.at)
 
     def _take_verdict(self, validator: str, event: Event, at: float) -> None:
         digest, outcome = str(event["submission"]), str(event["outcome"])
         self._votes[digest][validator] = (outcome, str(event["reason"]))
+        self.makers[digest] = str(event["node"])
         if "tokens" in event:
             self._tokens[digest] = (str(event["node"]), int(event["tokens"]))
         outcomes = Counter(vote for vote, _ in self._votes[digest].values())
@@ -94,6 +99,11 @@ class Picture:
     def reasons(self) -> Counter[str]:
         """How many submissions were refused for what."""
         return Counter(self.refused.values())
+
+    def outcomes_of(self, node: str) -> tuple[int, Counter[str]]:
+        """How many submissions of a node were accepted, and how many refused for what."""
+        accepted = sum(self.makers.get(digest) == node for digest in self.accepted)
+        return accepted, Counter(reason for digest, reason in self.refused.items() if self.makers[digest] == node)
 
     @property
     def tokens(self) -> Counter[str]:

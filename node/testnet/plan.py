@@ -17,6 +17,7 @@ from ledger.keystore import save_key
 from ledger.records import Operator
 from ledger.wallet import address_of
 from node.errors import UsageError
+from node.testnet.adversaries.kinds import check_kinds
 
 Role = Literal["trainer", "worker", "validator", "relay"]
 UNASSIGNED = (20_000, 32_768)
@@ -41,6 +42,7 @@ class TestnetOptions:
     draft: Path | None = None
     page_port: int = 0  # of the page; 0 takes a free one
     picture: Path | None = None  # SVG of the view as it was after the last step
+    adversaries: tuple[str, ...] = ()  # kinds of workers that cheat, beside the honest ones
 
     __test__ = False  # not a test, whatever pytest makes of the name
 
@@ -55,7 +57,10 @@ class TestnetOptions:
             raise UsageError(f"--trainers {self.trainers}: one that leads, and up to {MAX_TRAINERS - 1} that stand by")
         if not 0 <= self.page_port <= 65_535:
             raise UsageError(f"--page-port {self.page_port}: a port is a number from 1 to 65535, or 0 for a free one")
-        if self.workers + self.validators + self.relays + self.trainers > MAX_NODES:
+        check_kinds(self.adversaries)
+        if len(set(self.adversaries)) != len(self.adversaries):
+            raise UsageError("--adversary: name each kind once")
+        if self.workers + len(self.adversaries) + self.validators + self.relays + self.trainers > MAX_NODES:
             raise UsageError(f"at most {MAX_NODES} nodes fit on one machine")
         if self.picture is not None and not self.picture.expanduser().absolute().parent.is_dir():
             raise UsageError(f"--picture {self.picture}: there is no such folder")
@@ -78,6 +83,7 @@ class NodePlan:
     wallet_key: bytes | None = None
     port: int = 0
     http_port: int = 0
+    adversary: str = ""  # kind of a worker that cheats
 
     @property
     def config_file(self) -> Path:
@@ -121,6 +127,7 @@ class TestnetPlan:
     workers: tuple[NodePlan, ...]
     quorum: int
     ports: dict[str, int] = field(default_factory=dict)
+    adversaries: tuple[NodePlan, ...] = ()
 
     __test__ = False
 
@@ -132,7 +139,7 @@ class TestnetPlan:
     @property
     def nodes(self) -> tuple[NodePlan, ...]:
         """Every node, in the order to start them."""
-        return (*self.relays, *self.trainers, *self.workers, *self.validators)
+        return (*self.relays, *self.trainers, *self.workers, *self.adversaries, *self.validators)
 
 
 def make_plan(options: TestnetOptions) -> TestnetPlan:
@@ -162,7 +169,17 @@ def make_plan(options: TestnetOptions) -> TestnetPlan:
     validators = tuple(nodes("validator", options.validators, is_operator=True))
     relays = tuple(nodes("relay", options.relays, is_operator=True, has_wallet=True))
     workers = tuple(nodes("worker", options.workers, is_operator=False, has_wallet=True))
-    return TestnetPlan(home, chain_seed, owner, trainers, relays, validators, workers, options.quorum)
+    adversaries = tuple(_adversary(kind, options) for kind in options.adversaries)
+    return TestnetPlan(
+        home, chain_seed, owner, trainers, relays, validators, workers, options.quorum, adversaries=adversaries
+    )
+
+
+def _adversary(kind: str, options: TestnetOptions) -> NodePlan:
+    """A worker of this kind, with key and wallet of its own."""
+    name = f"adversary-{kind}"
+    key, wallet = NodeKey(_secret(options.seed, f"node/{name}")), _secret(options.seed, f"wallet/{name}")
+    return NodePlan(name, "worker", options.directory / name, key, wallet_key=wallet, adversary=kind)
 
 
 def _secret(seed: int, name: str) -> bytes:

@@ -126,8 +126,10 @@ async def _fund(rpc: str, plan: TestnetPlan, spec: RunSpec) -> None:
 
 
 def node_child(node: NodePlan) -> Child:
-    """The process of a node: what anybody else would type, with its configuration file."""
+    """The process of a node: what anybody else would type, with its configuration file. Or one that cheats."""
     command = node_command("--role", node.role, "--config", str(node.config_file))
+    if node.adversary:
+        command = [sys.executable, "-m", "node.testnet.adversaries", node.adversary, str(node.config_file)]
     return Child(node.name, command, output=node.home / "output.log")
 
 

@@ -1,14 +1,14 @@
-"""Every adversary by its kind: what it does, and for which reasons it may be refused."""
+"""Every adversary by its kind: which engine it has, what it makes of a ticket, and for which reasons it may be refused."""
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
-from node.errors import UsageError
 from node.testnet.adversaries import engines, forgeries, hostile_files, weights
 from node.testnet.adversaries.forger import Forgery
+from node.testnet.adversaries.kinds import KINDS
 from roles.inference.engine import Engine
 from roles.rules import Reason
 
@@ -21,90 +21,74 @@ COPIED = (Reason.WRONG_IDENTITY, Reason.WRONG_PROBLEM, Reason.WRONG_PROMPT, Reas
 
 @dataclass(frozen=True, slots=True)
 class Adversary:
-    """One way to cheat. `engine` makes its engine out of honest ones, `forgery` its submissions.
-
-    `is_certain`: every submission of it is refused, whatever the model; the others are found by statistics.
-    """
+    """One way to cheat. `engine` makes its engine out of honest ones, `forgery` its submissions; `expects`: the reasons for
+    which these may be refused."""
 
     kind: str
-    says: str
     expects: tuple[Reason, ...]
     engine: Callable[[NewEngine], Engine] = lambda new: new()
     forgery: Forgery = forgeries.honest
-    is_certain: bool = True
+
+    @property
+    def says(self) -> str:
+        """What it does, in words."""
+        return KINDS[self.kind].says
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether every submission of it is refused."""
+        return KINDS[self.kind].is_certain
 
 
-def _runs(
-    kind: str, says: str, engine: Callable[[NewEngine], Engine], expects: tuple[Reason, ...] = EITHER
-) -> Adversary:
-    return Adversary(kind, says, expects, engine=engine, is_certain=False)
+def _weights(kind: str, alteration: weights.Alteration) -> Adversary:
+    return Adversary(kind, EITHER, lambda new: engines.AlteredWeights(new(), alteration))
 
 
-def _weights(kind: str, says: str, alteration: weights.Alteration) -> Adversary:
-    return _runs(kind, says, lambda new: engines.AlteredWeights(new(), alteration))
-
-
-def _hybrid(kind: str, says: str, alteration: weights.Alteration) -> Adversary:
-    return _runs(kind, says, lambda new: engines.Hybrid(new(), engines.AlteredWeights(new(), alteration)), SAMPLED)
-
-
-def _samples(kind: str, says: str, **changes: float) -> Adversary:
-    return _runs(kind, says, lambda new: engines.OtherSettings(new(), lambda own: replace(own, **changes)), SAMPLED)
+def _samples(kind: str, **changes: Any) -> Adversary:
+    return Adversary(kind, SAMPLED, lambda new: engines.OtherSettings(new(), lambda own: replace(own, **changes)))
 
 
 def _forges(kind: str, forgery: Forgery, *expects: Reason) -> Adversary:
-    return Adversary(kind, (forgery.__doc__ or "").strip(), expects, forgery=forgery)
+    return Adversary(kind, expects, forgery=forgery)
 
 
-def _file(kind: str, bomb: hostile_files.Bomb, *expects: Reason) -> Adversary:
-    return Adversary(kind, (bomb.__doc__ or "").strip(), expects, forgery=forgeries.hostile_file(bomb))
+def _file(kind: str, bomb: hostile_files.Bomb, reason: Reason = Reason.SCHEMA) -> Adversary:
+    return Adversary(kind, (reason,), forgery=forgeries.hostile_file(bomb))
+
+
+def _hybrid(new: NewEngine) -> Engine:
+    return engines.Hybrid(new(), engines.AlteredWeights(new(), weights.every_other_layer()))
+
+
+def _altered(change: engines.Change) -> Callable[[NewEngine], Engine]:
+    return lambda new: engines.Altered(new(), change)
+
+
+def _states_of(value: float) -> Callable[[NewEngine], Engine]:
+    return lambda new: engines.BrokenStates(new(), value)
 
 
 _ALL = (
-    _weights("smaller", "runs a model of half the depth", weights.every_other_layer()),
-    _weights("fewer-layers", "leaves the last tenth of the layers out, at least one", weights.fewer_layers(0.9)),
-    _weights("int8", "runs weights rounded to 8 bits", weights.quantised(8)),
-    _weights("int4", "runs weights rounded to 4 bits", weights.quantised(4)),
-    _weights("fp8", "runs weights rounded to 8-bit floating point", weights.eight_bit_float()),
-    _weights("other-model", "runs other weights of the same shape", weights.other_weights(0.3)),
-    _weights("fine-tuned", "runs a copy with a small change of low rank", weights.low_rank(0.03)),
-    _runs("stale", "keeps the first weights it got, and names the newest", lambda new: engines.FirstWeightsOnly(new())),
-    _runs("other-prompt", "puts words of its own before the prompt", lambda new: engines.HiddenPrompt(new(), "1+1=")),
-    _samples("temperature", "samples at three fifths of the temperature", temperature=0.6),
-    _samples("greedy", "takes the likeliest token", temperature=0.0),
-    _samples("top-k", "samples from the two likeliest tokens", top_k=2),
-    _hybrid("hybrid", "lets a model of half the depth decode, and the right one prefill", weights.every_other_layer()),
-    Adversary("best-of", "hands in the luckiest of four samples", SAMPLED, forgery=forgeries.best_of, is_certain=False),
-    _runs(
-        "early-end", "ends completions in the middle", lambda new: engines.Altered(new(), engines.ended_early), SAMPLED
-    ),
-    _runs(
-        "repeating",
-        "hands in one completion for the whole group",
-        lambda new: engines.Repeating(new()),
-        (*SAMPLED, Reason.DUPLICATE),
-    ),
-    Adversary(
-        "babbling", "any tokens, with the right model's proofs", SAMPLED, engine=lambda new: engines.Babbling(new())
-    ),
-    Adversary(
-        "truncated",
-        "cuts completions, and calls them complete",
-        (Reason.BAD_TERMINATION,),
-        engine=lambda new: engines.Altered(new(), engines.cut_off),
-    ),
-    Adversary(
-        "nan-states",
-        "proves states that are no numbers",
-        COMPUTED,
-        engine=lambda new: engines.BrokenStates(new(), float("nan")),
-    ),
-    Adversary(
-        "infinite-states",
-        "proves states without bound",
-        COMPUTED,
-        engine=lambda new: engines.BrokenStates(new(), float("inf")),
-    ),
+    _weights("smaller", weights.every_other_layer()),
+    _weights("fewer-layers", weights.fewer_layers(0.9)),
+    _weights("int8", weights.quantised(8)),
+    _weights("int4", weights.quantised(4)),
+    _weights("fp8", weights.eight_bit_float()),
+    _weights("other-model", weights.other_weights(0.3)),
+    _weights("fine-tuned", weights.low_rank(0.03)),
+    Adversary("stale", EITHER, lambda new: engines.FirstWeightsOnly(new())),
+    Adversary("other-prompt", EITHER, lambda new: engines.HiddenPrompt(new(), "1+1=")),
+    _samples("temperature", temperature=0.6),
+    _samples("greedy", temperature=0.0),
+    _samples("top-k", top_k=2),
+    Adversary("hybrid", SAMPLED, _hybrid),
+    Adversary("best-of", SAMPLED, forgery=forgeries.best_of),
+    Adversary("early-end", SAMPLED, _altered(engines.ended_early)),
+    Adversary("repeating", (*SAMPLED, Reason.DUPLICATE), lambda new: engines.Repeating(new())),
+    Adversary("babbling", SAMPLED, lambda new: engines.Babbling(new())),
+    Adversary("truncated", (Reason.BAD_TERMINATION,), _altered(engines.cut_off)),
+    Adversary("nan-states", COMPUTED, _states_of(float("nan"))),
+    Adversary("infinite-states", COMPUTED, _states_of(float("inf"))),
     _forges("random-proofs", forgeries.random_proofs, Reason.PROOF_MALFORMED, Reason.PROOF_MISMATCH),
     _forges("well-formed-proofs", forgeries.well_formed_proofs, Reason.PROOF_MISMATCH),
     _forges("modulus-zero", forgeries.modulus_zero, Reason.PROOF_MALFORMED),
@@ -125,25 +109,13 @@ _ALL = (
     _forges("own-checkpoint", forgeries.other_policy, Reason.WRONG_POLICY),
     _forges("skipped-index", forgeries.skipped_index, Reason.GAP),
     _forges("not-a-number", forgeries.not_a_number, Reason.SCHEMA),
-    _file("cut-file", hostile_files.cut, Reason.SCHEMA),
-    _file("bomb-of-zeros", hostile_files.zeros, Reason.SCHEMA),
-    _file("bomb-of-levels", hostile_files.levels, Reason.SCHEMA),
-    _file("bomb-of-dictionary", hostile_files.dictionary, Reason.SCHEMA),
-    _file("nested-columns", hostile_files.nested, Reason.SCHEMA),
-    _file("million-columns", hostile_files.million_columns, Reason.SCHEMA),
-    _file("endless-list", hostile_files.endless_list, Reason.SCHEMA),
+    _file("cut-file", hostile_files.cut),
+    _file("bomb-of-zeros", hostile_files.zeros),
+    _file("bomb-of-levels", hostile_files.levels),
+    _file("bomb-of-dictionary", hostile_files.dictionary),
+    _file("nested-columns", hostile_files.nested),
+    _file("million-columns", hostile_files.million_columns),
+    _file("endless-list", hostile_files.endless_list),
     _file("oversized", hostile_files.oversized, Reason.BLOB_TOO_LARGE),
 )
 ADVERSARIES = {item.kind: item for item in _ALL}
-
-
-def find_adversaries(words: Iterable[str]) -> tuple[Adversary, ...]:
-    """The adversaries of these kinds. Raises UsageError with the nearest known kind."""
-    found = []
-    for word in words:
-        if word not in ADVERSARIES:
-            close = difflib.get_close_matches(word, ADVERSARIES, n=1)
-            known = f"did you mean {close[0]}?" if close else f"known: {', '.join(ADVERSARIES)}"
-            raise UsageError(f"--adversary {word[:64]}: no such kind; {known}")
-        found.append(ADVERSARIES[word])
-    return tuple(found)

@@ -13,6 +13,8 @@ import torch
 from node.testnet.adversaries.weights import Alteration, write_altered
 from roles.inference.engine import Completion, Engine, Prefill, Request, SamplingSettings
 
+Change = Callable[[Completion, int], Completion]
+"""What becomes of a completion, given the end token."""
 Pairs = Sequence[tuple[tuple[int, ...], tuple[int, ...]]]
 
 
@@ -117,7 +119,7 @@ class Hybrid(CheatingEngine):
 class Altered(CheatingEngine):
     """Changes every honest completion afterwards."""
 
-    def __init__(self, real: Engine, change: Callable[[Completion, int], Completion]) -> None:
+    def __init__(self, real: Engine, change: Change) -> None:
         super().__init__(real)
         self._change = change
 

@@ -154,13 +154,13 @@ def surplus_proofs(forger: Forger, ticket: Ticket) -> Made:
 
 
 def others_proofs(forger: Forger, ticket: Ticket) -> Made:
-    """Proofs of the completion before, in the same submission."""
+    """Proofs of other completions of the same submission, from its other end."""
     made = forger.honest(ticket)
     file = forger.open(made)
     proofs = [row.proof for row in file.rows]
     rows = [
         replace(row, proof=_fitted(proof, len(row.proof)))
-        for row, proof in zip(file.rows, proofs[-1:] + proofs[:-1], strict=True)
+        for row, proof in zip(file.rows, reversed(proofs), strict=True)
     ]
     return forger.close(made, replace(file, rows=tuple(rows)))
 

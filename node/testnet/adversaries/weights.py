@@ -39,7 +39,8 @@ def quantised(bits: int, *, group: int = 0, whole_head: bool = False) -> Alterat
     def round_off(name: str, weight: torch.Tensor) -> torch.Tensor:
         blocks = weight.reshape(-1, group) if group and weight.shape[1] % group == 0 else weight
         scale = blocks.abs().amax(1, keepdim=True).clamp(min=1e-12) / largest
-        return (torch.round(blocks / scale) * scale).reshape(weight.shape)
+        rounded: torch.Tensor = (torch.round(blocks / scale) * scale).reshape(weight.shape)
+        return rounded
 
     return Alteration(round_off, whole_head=whole_head)
 
@@ -70,7 +71,8 @@ def low_rank(size: float, *, seed: int = 0) -> Alteration:
     def nudge(name: str, weight: torch.Tensor) -> torch.Tensor:
         draw = _generator(seed, name)
         change = torch.randn(weight.shape[0], RANK, generator=draw) @ torch.randn(RANK, weight.shape[1], generator=draw)
-        return weight + change * (size * weight.norm() / change.norm())
+        nudged: torch.Tensor = weight + change * (size * weight.norm() / change.norm())
+        return nudged
 
     return Alteration(nudge, whole_head=True)
 

@@ -1,0 +1,50 @@
+"""A whole node that cheats: the real worker with an adversary's engine and forger in the place of its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from node.actors import Actor, Parts
+from node.data_sets import FOLDER
+from node.engines import build_engine
+from node.testnet.adversaries.catalogue import Adversary
+from node.testnet.adversaries.forger import Forger
+from roles.tasks import load_tasks
+from roles.worker import Worker
+
+if TYPE_CHECKING:
+    from roles.inference.engine import Engine
+    from roles.spec import RunSpec
+    from roles.tasks import Task
+
+
+class CheatingWorker(Worker):
+    """Everything a worker does, but for what it hands in."""
+
+    def __init__(
+        self, adversary: Adversary, *, spec: RunSpec, engine: Engine, task: Task, node: str, **others: Any
+    ) -> None:
+        super().__init__(spec=spec, engine=engine, task=task, node=node, **others)
+        self._generator = Forger(spec, node=node, engine=engine, task=task, forgery=adversary.forgery)
+
+
+async def build_adversary(parts: Parts, adversary: Adversary) -> Actor:
+    """The cheating worker of a node."""
+
+    def new_engine() -> Engine:
+        model = parts.spec.model
+        return build_engine(parts.config.device, dtype=model.dtype, attention=model.attention, chat=model.chat)
+
+    return CheatingWorker(
+        adversary,
+        spec=parts.spec,
+        trusted=parts.trusted,
+        observer=parts.observer,
+        voice=parts.voice,
+        relays=parts.relays,
+        engine=await parts.compute.run(adversary.engine, new_engine),
+        task=load_tasks(parts.spec.tasks, parts.config.home / FOLDER),
+        node=parts.key.node,
+        state=parts.state,
+        compute=parts.compute,
+    )
