@@ -43,11 +43,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
     torch.set_num_threads(options.threads)
     bench = Bench(options.model or default_model(), max_tokens=128 if options.model else BUILT_IN_TOKENS)
-    certain = try_all(QUICK_CERTAIN if options.quick else CERTAIN) if not options.no_certain else []
+    certain = try_all(QUICK_CERTAIN if options.quick else CERTAIN) if not (options.no_certain or options.collect) else []
     with tempfile.TemporaryDirectory(prefix="intellect-attacks-") as temporary:
         store = Store(Path(temporary) if options.quick else options.data.expanduser(), bench.tag)
         if not options.report:
             _collect(options, bench, store)
+        if options.collect:
+            return 0
         results = _judge(options.model, certain, store)
     print("\n".join(lines_of(results)))
     print(json_of(results))
@@ -103,6 +105,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--data", type=Path, default=DATA, help="folder of the observations")
     parser.add_argument("--quick", action="store_true", help="the built-in policy and few groups; nothing is kept")
     parser.add_argument("--report", action="store_true", help="make nothing: the table of what there is")
+    parser.add_argument("--collect", action="store_true", help="make observations only; print nothing")
     parser.add_argument("--minutes", type=float, help="stop making observations after so long")
     parser.add_argument("--share", type=float, default=1.0, help="of every class's groups, so large a part")
     parser.add_argument("--only", help="classes whose names contain one of these words, with commas between")
