@@ -41,6 +41,6 @@ async def _make(stage: Stage, fault: Fault) -> None:
             await asyncio.sleep(fault.seconds)
             stage.set_clock(victim, 0.0)
         case "partition":
-            stage.divide(frozenset(fault.victims))
+            await stage.divide(frozenset(fault.victims))
             await asyncio.sleep(fault.seconds)
             stage.heal()

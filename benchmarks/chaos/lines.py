@@ -16,6 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from benchmarks.chaos.processes import Owners
+
 CHUNK = 64 * 1024
 SHORT = 32 * 1024
 """Bytes of a request that may be repeated."""
@@ -49,9 +51,9 @@ class Weather:
 
 @dataclass(slots=True)
 class Partition:
-    """Who is cut off from everybody else; nobody when empty. `owner` says whose a connection is, by its two ports."""
+    """Who is cut off from everybody else; nobody when empty. `owners` looks whose connections are."""
 
-    owner: Callable[[int, int], str | None]
+    owners: Callable[[], Owners]
     apart: frozenset[str] = frozenset()
     healed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -102,10 +104,10 @@ class Line:
                 connection.task.cancel()
         await asyncio.gather(*(c.task for c in self._open if c.task is not None), return_exceptions=True)
 
-    def divide(self) -> None:
+    def divide(self, owners: Owners) -> None:
         """End the connections that the partition goes through."""
         for connection in list(self._open):
-            source = connection.source or self._partition.owner(*connection.ports)
+            source = connection.source or owners.of(*connection.ports)
             if self._partition.divides(source, self.target) and connection.task is not None:
                 connection.task.cancel()
 
@@ -115,7 +117,7 @@ class Line:
         self._open.add(connection)
         try:
             if self._partition.apart:
-                source = connection.source or self._partition.owner(*connection.ports)
+                source = connection.source or (await asyncio.to_thread(self._partition.owners)).of(*connection.ports)
                 if self._partition.divides(source, self.target):
                     await self._partition.healed.wait()
                     return

@@ -66,25 +66,31 @@ def measure(leaders: Iterable[int], folder: Path) -> Holdings:
     return Holdings(len(pids), files, sockets, memory, _size(folder), _stale_sockets())
 
 
-def owner_of(source: int, target: int, leaders: Mapping[int, str]) -> str | None:
-    """Whose a loopback connection from one port to another is: the name of the process whose session has it."""
-    inode = _inode(source, target)
-    if inode is None:
-        return None
-    for leader, pids in sessions().items():
-        if leader in leaders and any(f"socket:[{inode}]" in _links(pid) for pid in pids):
-            return leaders[leader]
-    return None
+class Owners:
+    """Whose loopback connections are, at the moment this is made: by the ports they come from and go to."""
+
+    def __init__(self, leaders: Mapping[int, str]) -> None:
+        ports = _connections()
+        self._names: dict[tuple[int, int], str] = {}
+        for leader, pids in sessions().items():
+            for link in (link for pid in pids if leader in leaders for link in _links(pid)):
+                if link in ports:
+                    self._names[ports[link]] = leaders[leader]
+
+    def of(self, source: int, target: int) -> str | None:
+        """The name of the process whose session has it."""
+        return self._names.get((source, target))
 
 
-def _inode(source: int, target: int) -> str | None:
+def _connections() -> dict[str, tuple[int, int]]:
+    """Ports of each TCP connection over IPv4, by what its descriptor links to."""
+    found: dict[str, tuple[int, int]] = {}
     with contextlib.suppress(OSError):
         for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
             fields = line.split()
-            ports = [int(fields[column].rpartition(":")[2], 16) for column in (1, 2)]
-            if ports == [source, target]:
-                return fields[9]
-    return None
+            own, other = (int(fields[column].rpartition(":")[2], 16) for column in (1, 2))
+            found[f"socket:[{fields[9]}]"] = own, other
+    return found
 
 
 def _links(pid: int) -> list[str]:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.chaos.lines import Line, Partition, Weather
-from benchmarks.chaos.processes import daemon_of, owner_of
+from benchmarks.chaos.processes import Owners, daemon_of
 from benchmarks.chaos.schedule import CHAIN
 from node.join import JoinString
 from node.testnet.events import Event, EventTail
@@ -59,7 +59,7 @@ class Stage:
     _last: dict[str, tuple[int, float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.partition = Partition(owner=self._owner)
+        self.partition = Partition(owners=lambda: Owners(self.leaders))
 
     def node(self, name: str) -> NodePlan:
         """The plan of a node."""
@@ -98,9 +98,6 @@ class Stage:
         """Name by process id, of everything that runs."""
         running = {child.pid: name for name, child in self.children.items() if child.is_running}
         return running | ({self.chain.pid: CHAIN} if self.chain.is_running else {})
-
-    def _owner(self, source: int, target: int) -> str | None:
-        return owner_of(source, target, self.leaders)
 
     async def watch(self) -> None:
         """Read what nodes say, and start again what ended by itself, for ever."""
@@ -163,11 +160,12 @@ class Stage:
 
     # -- lines -----------------------------------------------------------------------------------------------------
 
-    def divide(self, apart: frozenset[str]) -> None:
+    async def divide(self, apart: frozenset[str]) -> None:
         """Cut these off from everybody else."""
         self.partition.apart, self.partition.healed = apart, asyncio.Event()
+        owners = await asyncio.to_thread(self.partition.owners)
         for line in self.lines:
-            line.divide()
+            line.divide(owners)
 
     def heal(self) -> None:
         """Let all speak to each other again."""
