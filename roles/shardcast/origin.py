@@ -40,6 +40,8 @@ MOST_OFFERED = 32
 OFFER_SECONDS = 10.0
 OFFER_GRACE = 0.3
 """Seconds to wait for more relays once two have taken the manifest."""
+ALONE_GRACE = 2.0
+"""The same once one has: one that is cut off must not hold up the checkpoint for longer."""
 BACKGROUND_TRIES = 20
 HELD_OPEN = 8.0
 """Seconds one question for a relay's holdings is held open."""
@@ -179,7 +181,8 @@ class Origin:
         pending, end = set(tasks), time.monotonic() + OFFER_SECONDS
         while pending:
             taken = sum(task not in pending and task.result() == "" for task in tasks)
-            timeout = OFFER_GRACE if taken >= COPIES else max(0.0, end - time.monotonic())
+            left = max(0.0, end - time.monotonic())
+            timeout = OFFER_GRACE if taken >= COPIES else min(left, ALONE_GRACE) if taken else left
             done, pending = await asyncio.wait(pending, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
             if not done:
                 return

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from functools import partial
 from pathlib import Path
 
 import pytest
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dht.errors import PeerError, TransportError
+from roles.shardcast.link import RelayLink
 from roles.shardcast.manifest import manifest_digest
-from roles.shardcast.origin import Origin
+from roles.shardcast.origin import OFFER_SECONDS, Origin
 from tests.unit.roles.shardcast.network import (
+    RUN,
     TRAINER,
     WORKER,
     Network,
@@ -27,6 +31,17 @@ from tests.unit.roles.shardcast.network import (
 
 def make_origin(network: Network) -> Origin:
     return Origin(network.client(TRAINER).link, trainers=[TRAINER.node], patience=0.5)
+
+
+def silent(app: ASGIApp) -> ASGIApp:
+    """A relay that takes connections and never answers, as one behind a partition."""
+
+    async def waiting(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await app(scope, receive, send)
+        await asyncio.Event().wait()
+
+    return waiting
 
 
 def held(network: Network, folder: Path) -> list[int]:
@@ -80,6 +95,17 @@ async def test_publish__slow_second_copy_not_waited_for_and_made_later(tmp_path:
             await network.add_relay()
             await wait_until(lambda: held(network, folder)[2] == 5)
             background.cancel()
+
+
+async def test_publish__a_relay_that_is_cut_off_is_not_waited_for_long(tmp_path: Path) -> None:
+    folder = make_checkpoint(tmp_path / "c")
+    async with running_network(tmp_path, relays=1) as network:
+        await network.add_relay(silent)
+        link = RelayLink(TRAINER, run=RUN, relays=lambda: tuple(network.infos), http=network.http)
+        began = time.monotonic()
+        holders = await Origin(link, trainers=[TRAINER.node]).publish(make_envelope(folder), folder)
+        assert holders == (network.relays[0].node,)
+        assert time.monotonic() - began < OFFER_SECONDS / 2
 
 
 async def test_publish__relay_that_dies_mid_transfer_is_replaced(tmp_path: Path) -> None:
