@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -21,6 +22,7 @@ from node.disk import share_of_blobs
 from node.engines import build_engine
 from node.errors import ConfigError
 from node.join import is_web_address
+from node.learners import build_learner
 from node.relay_book import RelayBook
 from node.run_creation import default_model, model_files
 from roles.announce import Voice
@@ -123,7 +125,7 @@ async def build_trainer(parts: Parts) -> Actor:
         voice=parts.voice,
         ledger=parts.ledger,
         relays=parts.relays,
-        learner=await parts.compute.run(_learner, parts, base),
+        learner=await parts.compute.run(partial(build_learner, parts.config, parts.spec, base=base, state=parts.state)),
         key=parts.key,
         base=base,
         state=parts.state,
@@ -250,34 +252,6 @@ def _engine(parts: Parts) -> Any:
     model = parts.spec.model
     _set_threads(parts.config)
     return build_engine(parts.config.device, dtype=model.dtype, attention=model.attention, chat=model.chat)
-
-
-def _learner(parts: Parts, base: Path) -> Any:
-    from roles.rl.learner import Learner
-    from roles.rl.settings import GrpoSettings
-
-    _set_threads(parts.config)
-    training = parts.spec.training
-    settings = GrpoSettings(
-        learning_rate=float(training.learning_rate),
-        betas=(float(training.beta1), float(training.beta2)),
-        weight_decay=float(training.weight_decay),
-        eps=float(training.eps),
-        delta=float(training.delta),
-        kl_coef=float(training.kl_coef),
-        entropy_coef=float(training.entropy_coef),
-        max_grad_norm=float(training.max_grad_norm),
-        optimizer_steps=training.optimizer_steps,
-        warmup_steps=training.warmup_steps,
-        micro_batch=training.micro_batch,
-        temperature=float(parts.spec.sampling.temperature),
-    )
-    try:
-        return Learner(base, settings)
-    except Exception as error:  # transformers, safetensors and torch raise whatever they like for a wrong model
-        raise ConfigError(
-            f"the model in {base} cannot be loaded: {str(error)[:200] or type(error).__name__}"
-        ) from error
 
 
 def _set_threads(config: NodeConfig) -> None:

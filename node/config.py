@@ -108,6 +108,21 @@ class NodeConfig(BaseModel):
     max_disk: int = Field(default=20 * 2**30, ge=2**20, description="Bytes the node may use in its data folder.")
     threads: int = Field(default=0, ge=0, le=1024, description="Threads of model work; 0 leaves it to PyTorch.")
     device: str = Field(default="cpu", pattern=r"^(cpu|cuda(:\d+)?)$", description="Where the model runs: cpu or cuda.")
+    ranks: int = Field(
+        default=0,
+        ge=0,
+        le=1024,
+        description="Processes that the trainer's learner is spread over; 0 means one for each GPU, and one on a CPU.",
+    )
+    pass_tokens: int = Field(
+        default=0,
+        ge=0,
+        le=10**8,
+        description="Tokens in one forward pass of the trainer: what its memory allows; 0 means the run's micro_batch.",
+    )
+    checkpoint_activations: bool = Field(
+        default=False, description="The trainer computes activations twice instead of keeping them: for large models."
+    )
     log_level: Literal["debug", "info", "warning"] = Field(default="info", description="What the terminal shows.")
 
     @field_validator(

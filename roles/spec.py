@@ -41,7 +41,7 @@ class ModelSpec(Message):
     name: Annotated[str, Field(max_length=64)]
     files: Annotated[tuple[PinnedFile, ...], Field(min_length=1, max_length=64)]
     engine: Literal["transformers"] = "transformers"
-    dtype: Literal["float32", "bfloat16"] = "float32"
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"  # of the numbers, and of what proofs commit to
     attention: Literal["sdpa", "eager"] = "sdpa"
     chat: bool = False  # prompts are put into the tokenizer's chat template, as what a user says
 
@@ -114,7 +114,18 @@ class TrainingSpec(Message):
     optimizer_steps: Annotated[int, Field(ge=1, le=64)] = 2
     warmup_steps: Natural = 0
     micro_batch: Annotated[int, Field(ge=1)] = 64
-    old_logprobs: Literal["current"] = "current"
+    old_logprobs: Literal["current", "behaviour"] = "current"  # ratios compare with the weights before the step, or a rollout's
+    loss: Literal["grpo", "tis", "cispo", "gspo", "icepop", "dppo"] = "grpo"
+    loss_low: Decimal | None = None  # bounds of that loss; none: its own (docs/training.md)
+    loss_high: Decimal | None = None
+
+    @model_validator(mode="after")
+    def _check_loss(self) -> TrainingSpec:
+        if self.loss in ("tis", "icepop") and self.old_logprobs != "current":
+            raise ValueError(
+                f"training: {self.loss} corrects current against behaviour itself; old_logprobs must be current"
+            )
+        return self
 
 
 class Threshold(Message):

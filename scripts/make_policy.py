@@ -14,7 +14,6 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from roles.rl.batch import compute_position_ids
 from roles.tasks import Task, load_task
 from roles.tasks.arithmetic import compute_solution
 
@@ -118,7 +117,7 @@ def pretrain(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, *, see
         optimizer.param_groups[0]["lr"] = learning_rate(step, steps)
         ids, labels = build_batch(tokenizer, rng)
         mask = (ids != PAD).long()
-        position_ids = compute_position_ids(mask)
+        position_ids = (mask.cumsum(1) - 1).clamp(min=0)  # from the first real token
         loss = model(input_ids=ids, attention_mask=mask, position_ids=position_ids, labels=labels).loss
         optimizer.zero_grad()
         loss.backward()

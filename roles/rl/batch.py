@@ -1,12 +1,13 @@
-"""From accepted rollout groups to the padded tensors of an optimizer step.
+"""From accepted rollout groups to the packed tensors of an optimizer step.
 
 Knows tokens, rewards and shapes; knows nothing of models, peers or files.
 """
 
+import heapq
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import accumulate, zip_longest
 from typing import NamedTuple
 
 import torch
@@ -14,8 +15,6 @@ from torch import Tensor
 
 from roles.rl.advantages import compute_advantages
 from roles.turns.spans import Turns, own_count, own_spans
-
-PAD = 0  # a padding position is masked everywhere, so any valid token id does
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +57,12 @@ class Row(NamedTuple):
     completion: tuple[int, ...]
     advantage: float
     turns: Turns = ()
+    policy_step: int = 0  # the checkpoint that generated it
+
+    @property
+    def length(self) -> int:
+        """Tokens that a forward pass sees."""
+        return len(self.prompt) + len(self.completion)
 
     @property
     def learned(self) -> int:
@@ -67,25 +72,24 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """What one forward pass takes. Rows are padded on the left, so every completion ends at the last column.
+    """What one forward pass takes: T tokens of S rows, one behind the other, of which N are learned from. No token is padding.
 
-    T is the longest row, C the longest completion.
+    `bounds` are the S + 1 places where rows begin and end. Each row's positions count from 0, and it attends to itself alone.
     """
 
-    input_ids: Tensor  # (B, T) int64
-    attention_mask: Tensor  # (B, T) int64, 1 for a real token
-    position_ids: Tensor  # (B, T) int64, counted from the first real token
-    targets: Tensor  # (B, C) int64, the completion, padded on the left
-    mask: Tensor  # (B, C) float32, 1.0 for a completion token that the policy said
-    advantages: Tensor  # (B,) float32
+    input_ids: Tensor  # (1, T) int64
+    position_ids: Tensor  # (1, T) int64
+    bounds: tuple[int, ...]
+    places: Tensor  # (N,) int64: the position that predicts each learned token
+    targets: Tensor  # (N,) int64: the learned tokens
+    advantages: Tensor  # (N,) float32
+    sequence: Tensor  # (N,) int64: which row
+    mask: Tensor  # (N,) float32: 1.0, or 0.0 throughout where a rank has no row of its own
 
-
-def compute_position_ids(attention_mask: Tensor) -> Tensor:
-    """Count positions from the first real token: mask (B, T) `[0, 0, 1, 1]` -> `[0, 0, 0, 1]`.
-
-    A padded row must get the positions it had when it was generated, else its log-probabilities are another's.
-    """
-    return (attention_mask.cumsum(1) - 1).clamp(min=0)
+    @property
+    def sequences(self) -> int:
+        """Rows."""
+        return len(self.bounds) - 1
 
 
 def is_usable(group: TrainingGroup) -> bool:
@@ -96,7 +100,7 @@ def is_usable(group: TrainingGroup) -> bool:
 def select_rows(groups: Sequence[TrainingGroup]) -> list[Row]:
     """Return the completions that teach something: groups whose rewards all agree are dropped (online filter)."""
     return [
-        Row(group.prompt, completion, advantage, turns)
+        Row(group.prompt, completion, advantage, turns, group.policy_step)
         for group in groups
         if is_usable(group)
         for completion, advantage, turns in zip(
@@ -117,32 +121,54 @@ def split_minibatches(rows: Sequence[Row], *, parts: int, seed: int) -> list[lis
     return [part for part in (shuffled[index::parts] for index in range(parts)) if part]
 
 
-def split_microbatches(rows: Sequence[Row], size: int) -> list[list[Row]]:
-    """Cut into chunks of at most `size` rows of similar length, so that little of a pass is padding."""
-    ordered = sorted(rows, key=lambda row: (len(row.prompt) + len(row.completion), row))
-    return [ordered[start : start + size] for start in range(0, len(ordered), size)]
+def pack_rows(rows: Sequence[Row], *, capacity: int, multiple: int = 1) -> list[list[Row]]:
+    """Spread rows over bins of at most `capacity` tokens, a row that is longer in one of its own.
+
+    The number of bins is a multiple of `multiple` (ranks), their loads are level (longest row first, onto the emptiest bin),
+    and some are empty where there are fewer rows. Equal rows give equal bins.
+    """
+    ordered = sorted(rows, key=lambda row: (-row.length, row))
+    wanted = -(-sum(row.length for row in rows) // capacity)
+    count = -(-max(1, wanted) // multiple) * multiple
+    while True:
+        bins, loads = _spread(ordered, count)
+        if count >= len(ordered) or max(loads) <= capacity:
+            return bins
+        count += multiple
 
 
-def pad_rows(rows: Sequence[Row], device: torch.device | str = "cpu") -> MicroBatch:
+def _spread(ordered: Sequence[Row], count: int) -> tuple[list[list[Row]], list[int]]:
+    bins: list[list[Row]] = [[] for _ in range(count)]
+    heap = [(0, number) for number in range(count)]
+    for row in ordered:
+        load, number = heapq.heappop(heap)
+        bins[number].append(row)
+        heapq.heappush(heap, (load + row.length, number))
+    return bins, [load for load, _ in heap]
+
+
+def build_batch(rows: Sequence[Row], device: torch.device | str = "cpu") -> MicroBatch:
     """Build the tensors of one forward pass. `rows` is not empty."""
-    width = max(len(row.prompt) + len(row.completion) for row in rows)
-    longest = max(len(row.completion) for row in rows)
-    lengths = [len(row.prompt) + len(row.completion) for row in rows]
-    input_ids = torch.tensor(
-        [[PAD] * (width - n) + [*row.prompt, *row.completion] for row, n in zip(rows, lengths, strict=True)]
-    )
-    attention_mask = torch.tensor([[0] * (width - n) + [1] * n for n in lengths])
-    mask = torch.zeros(len(rows), longest)
-    for number, row in enumerate(rows):
-        for start, end in own_spans(row.turns, len(row.completion)):
-            mask[number, longest - len(row.completion) + start : longest - len(row.completion) + end] = 1.0
+    bounds = tuple(accumulate((row.length for row in rows), initial=0))
+    places: list[int] = []
+    sequence: list[int] = []
+    for number, (row, start) in enumerate(zip(rows, bounds, strict=False)):
+        first = start + len(row.prompt)
+        for begin, end in own_spans(row.turns, len(row.completion)):
+            places += range(first + begin - 1, first + end - 1)  # a token is predicted by the one before it
+            sequence += [number] * (end - begin)
+    tokens = torch.tensor([token for row in rows for token in (*row.prompt, *row.completion)])
+    positions = torch.cat([torch.arange(row.length) for row in rows])
+    where, which = torch.tensor(places, dtype=torch.int64), torch.tensor(sequence, dtype=torch.int64)
     return MicroBatch(
-        input_ids=input_ids.to(device),
-        attention_mask=attention_mask.to(device),
-        position_ids=compute_position_ids(attention_mask).to(device),
-        targets=input_ids[:, width - longest :].to(device),
-        mask=mask.to(device),
-        advantages=torch.tensor([row.advantage for row in rows]).to(device),
+        input_ids=tokens.unsqueeze(0).to(device),
+        position_ids=positions.unsqueeze(0).to(device),
+        bounds=bounds,
+        places=where.to(device),
+        targets=tokens[where + 1].to(device),
+        advantages=torch.tensor([row.advantage for row in rows])[which].to(device),
+        sequence=which.to(device),
+        mask=torch.ones(len(places)).to(device),
     )
 
 

@@ -53,9 +53,9 @@ def save_state(folder: Path, tensors: Mapping[str, Tensor], numbers: Mapping[str
     # one key: safetensors writes several in no fixed order
     header = {STATE_FORMAT: json.dumps(dict(numbers), sort_keys=True)}
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, temporary, metadata=header)
-    _flush(temporary)
+    flush(temporary)
     temporary.replace(folder / STATE_FILE)
-    _flush(folder)
+    flush(folder)
 
 
 def load_state(folder: Path) -> tuple[dict[str, Tensor], dict[str, int | str]]:
@@ -94,17 +94,18 @@ def _replaced_folder(target: Path) -> Iterator[Path]:
     temporary.mkdir()
     yield temporary
     for file in temporary.iterdir():
-        _flush(file)
-    _flush(temporary)
+        flush(file)
+    flush(temporary)
     if target.exists():
         shutil.rmtree(old, ignore_errors=True)
         target.rename(old)
     temporary.rename(target)
-    _flush(target.parent)
+    flush(target.parent)
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _flush(path: Path) -> None:
+def flush(path: Path) -> None:
+    """Put a file or folder onto the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,21 +1,24 @@
-"""The two-sided GRPO objective of INTELLECT-2 (arXiv 2505.07291, section 3.4), token by token.
+"""The loss of a micro-batch: an objective over its tokens, KL to the reference, entropy.
 
-Every function is pure tensor arithmetic over (B, T) of completion tokens. A sum is divided by a token count the caller
-gives, so that micro-batches add up to the loss of the whole mini-batch and no completion is weighted by its length.
+Everything is a sum over the tokens divided by a token count the caller gives, so that micro-batches and ranks add up to the
+loss of the whole mini-batch and no completion is weighted by its length.
 """
+
+from __future__ import annotations
 
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-LOG_RATIO_LIMIT = 20.0  # exp(20) = 5e8: past every clip, yet finite in fp32, so a wild row gives no NaN
+from roles.rl.objectives import BOUNDS, OBJECTIVES, Clips, TokenLoss, Tokens
+
 KL_LIMIT = 10.0  # the reference's clamp of log(ref / new)
 
 
 @dataclass(frozen=True, slots=True)
 class LossTerms:
-    """Sums over the masked tokens; `loss` carries the gradient, all others are detached scalars."""
+    """Sums over the masked tokens, divided by the count; `loss` carries the gradient, all others are detached scalars."""
 
     loss: Tensor
     policy: Tensor
@@ -24,17 +27,19 @@ class LossTerms:
     clipped_low: Tensor
     clipped_high: Tensor
     clipped_delta: Tensor
-    max_ratio: Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class LossWeights:
-    """The numbers of the objective. `delta` None is plain one-sided PPO clipping."""
+    """The numbers of the objective. `delta` None is plain one-sided clipping; `low` and `high` None are the objective's own."""
 
     eps: float = 0.2
     delta: float | None = 4.0
     kl_coef: float = 0.0
     entropy_coef: float = 0.0
+    objective: str = "grpo"
+    low: float | None = None
+    high: float | None = None
 
     def __post_init__(self) -> None:
         """Raise ValueError when the clips would contradict each other."""
@@ -42,17 +47,17 @@ class LossWeights:
             raise ValueError(f"eps must lie between 0 and 1, not {self.eps}")
         if self.delta is not None and self.delta <= 1 + self.eps:
             raise ValueError(f"delta must exceed 1 + eps = {1 + self.eps}, not {self.delta}")
+        if self.objective not in OBJECTIVES:
+            raise ValueError(f"the loss must be one of {', '.join(OBJECTIVES)}, not {self.objective}")
+        if self.objective in ("tis", "icepop", "cispo") and not self.clips().low < self.clips().high:
+            raise ValueError(f"the lower bound must lie below the upper one: {self.clips().low}, {self.clips().high}")
 
-
-def compute_token_loss(ratio: Tensor, advantages: Tensor, weights: LossWeights) -> Tensor:
-    """Return -min(min(r, delta) A, clip(r, 1 - eps, 1 + eps) A), elementwise.
-
-    With eps 0.2, delta 4: `r 1.5, A 1 -> -1.2`; `r 0.5, A -1 -> 0.8`; `r 100, A -1 -> 4` (PPO: 100), and there the
-    gradient is 0, so that one improbable token cannot throw the policy.
-    """
-    bounded = ratio if weights.delta is None else ratio.clamp(max=weights.delta)
-    clipped = ratio.clamp(1 - weights.eps, 1 + weights.eps)
-    return -torch.minimum(bounded * advantages, clipped * advantages)
+    def clips(self) -> Clips:
+        """The bounds, the objective's own where none are named."""
+        low, high = BOUNDS[self.objective]
+        return Clips(
+            self.eps, self.delta, low if self.low is None else self.low, high if self.high is None else self.high
+        )
 
 
 def compute_kl(new: Tensor, reference: Tensor) -> Tensor:
@@ -70,54 +75,38 @@ def compute_entropy(logits: Tensor) -> Tensor:
 
 
 def compute_loss(
+    given: Tokens,
     *,
-    new: Tensor,
-    old: Tensor,
-    advantages: Tensor,
-    mask: Tensor,
     entropy: Tensor,
     tokens: float,
     weights: LossWeights,
     reference: Tensor | None = None,
 ) -> LossTerms:
-    """Return the GRPO loss of one micro-batch.
+    """Return the loss of one micro-batch.
 
     Args:
-        new: log-probabilities under the weights being trained, (B, T), with gradient.
-        old: the same under the weights before the step, (B, T).
-        advantages: one a completion, (B,).
-        mask: 1.0 for a completion token, else 0.0, (B, T).
-        entropy: entropy of each token's distribution, (B, T), with gradient where `entropy_coef` is not 0.
+        given: its tokens, (N,).
+        entropy: entropy of each token's distribution, (N,), with gradient where `entropy_coef` is not 0.
         tokens: completion tokens of the whole mini-batch: the normaliser.
-        reference: log-probabilities under the reference policy, (B, T); needed where `kl_coef` is not 0.
+        weights: the objective and its numbers.
+        reference: log-probabilities under the reference policy, (N,); needed where `kl_coef` is not 0.
     """
-    ratio = (new - old.detach()).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
-    advantage = advantages.unsqueeze(1)
-    kl = torch.zeros_like(new) if reference is None else compute_kl(new, reference.detach())
-    policy = _mean(compute_token_loss(ratio, advantage, weights), mask, tokens)
-    mean_kl, mean_entropy = _mean(kl, mask, tokens), _mean(entropy, mask, tokens)
+    judged: TokenLoss = OBJECTIVES[weights.objective](given, weights.clips())
+    kl = torch.zeros_like(given.new) if reference is None else compute_kl(given.new, reference.detach())
+    policy, mean_kl, mean_entropy = (_mean(values, given.mask, tokens) for values in (judged.loss, kl, entropy))
     loss = policy + weights.kl_coef * mean_kl - weights.entropy_coef * mean_entropy
-    low, high, beyond = _count_clipped(ratio.detach(), advantage, mask, weights)
+    low, high, beyond = ((hit * given.mask).sum() / tokens for hit in (judged.low, judged.high, judged.delta))
     return LossTerms(
         loss=loss,
         policy=policy.detach(),
         kl=mean_kl.detach(),
         entropy=mean_entropy.detach(),
-        clipped_low=low / tokens,
-        clipped_high=high / tokens,
-        clipped_delta=beyond / tokens,
-        max_ratio=(ratio.detach() * mask).max(),
+        clipped_low=low,
+        clipped_high=high,
+        clipped_delta=beyond,
     )
 
 
 def _mean(values: Tensor, mask: Tensor, tokens: float) -> Tensor:
-    # where() and not a product: a padding position may hold inf or NaN, and 0 * inf is NaN
+    # where() and not a product: a token that does not count may hold inf or NaN, and 0 * inf is NaN
     return torch.where(mask > 0, values, torch.zeros_like(values)).sum() / tokens
-
-
-def _count_clipped(ratio: Tensor, advantage: Tensor, mask: Tensor, weights: LossWeights) -> tuple[Tensor, ...]:
-    """Count the tokens whose policy gradient each of the three clips has stopped: low, high, delta."""
-    low = (ratio < 1 - weights.eps) & (advantage < 0)
-    high = (ratio > 1 + weights.eps) & (advantage > 0)
-    beyond = torch.zeros_like(low) if weights.delta is None else (ratio > weights.delta) & (advantage < 0)
-    return tuple((hit * mask).sum() for hit in (low, high, beyond))

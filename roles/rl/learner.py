@@ -14,22 +14,30 @@ import torch
 from torch import Tensor, nn
 
 from roles.rl.batch import (
-    MicroBatch,
     Row,
     TrainingGroup,
     count_all_tokens,
     count_tokens,
-    pad_rows,
     select_rows,
-    split_microbatches,
     split_minibatches,
 )
 from roles.rl.checkpoint import CheckpointError, load_state, save_checkpoint, save_state
+from roles.rl.frozen import FrozenPolicy, copy_weights, score_still
 from roles.rl.grpo import LossTerms, compute_loss
 from roles.rl.metrics import StepMetrics, Totals
-from roles.rl.policy import load_policy, score_tokens, shard_policy
+from roles.rl.plan import Pass, plan_passes
+from roles.rl.policy import (
+    PolicyError,
+    checkpoint_activations,
+    load_policy,
+    longest_sequence,
+    published_weights,
+    shard_policy,
+)
 from roles.rl.ranks import full_tensor, join_ranks, placed_like
+from roles.rl.scoring import Scorer
 from roles.rl.settings import GrpoSettings
+from roles.rl.sharded import POINTER, fill_from_shards, save_shards, whole_state
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -38,21 +46,50 @@ class TrainingDiverged(RuntimeError):
     """The gradient is not a finite number. The failing update was not made; earlier ones of its step were."""
 
 
+class UnfitGroups(RuntimeError):
+    """The groups are not ones this model could have made. No update was made."""
+
+
+class OutOfMemory(RuntimeError):
+    """The device has not the memory that a pass takes. Updates of the step may have been made: go on from the last state."""
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Whether PyTorch could not have memory: on a CPU it has no error class for that."""
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
 class Learner:
     """Holds the policy being trained. Not thread-safe: one call at a time."""
 
-    def __init__(self, base: Path, settings: GrpoSettings, state: Path | None = None) -> None:
-        """Load the base checkpoint, then the folder written by `save_state` when given.
+    def __init__(
+        self,
+        base: Path,
+        settings: GrpoSettings,
+        state: Path | None = None,
+        *,
+        checkpoints: Path | None = None,
+        device: str | None = None,
+    ) -> None:
+        """Load the base checkpoint, then the folder written by `save_state` when given. `checkpoints` holds the published
+        ones, each in a folder named by its step: rollouts are scored under them where the settings need it. `device`
+        None: a GPU where there is one.
 
         Raises PolicyError or CheckpointError when either cannot be read.
         """
         self.base = base
         self.settings = settings
+        self.checkpoints = checkpoints
         self.updates = 0  # optimizer steps made, over all rollout steps
         self.last_step = 0  # the rollout step the weights come from; 0 is the base
-        self.ranks = join_ranks()
-        self._model = self._load_model()
-        self._reference = self._load_model().eval().requires_grad_(False) if settings.kl_coef else None
+        self.ranks = join_ranks(device)
+        self._scorer = self._load(base)
+        self._model: nn.Module = self._scorer.model
+        if settings.checkpoint_activations:
+            checkpoint_activations(self._model)
+        self._frozen = FrozenPolicy(self._load)
+        if settings.kl_coef:
+            self._frozen.hold(base)
         self._optimizer = torch.optim.AdamW(
             self._model.parameters(),
             lr=settings.learning_rate,
@@ -66,23 +103,32 @@ class Learner:
         """Make rollout step `step`: recompute old log-probabilities, then several updates of the weights.
 
         Without a group that teaches anything the weights stay as they are (a saturated step). Raises ValueError without
-        groups, TrainingDiverged when a gradient is not finite.
+        groups, UnfitGroups for tokens or lengths that the model does not have, TrainingDiverged when a gradient is not finite,
+        OutOfMemory.
         """
         if not groups:
             raise ValueError("a step needs at least one group")
+        try:
+            metrics = self._step(groups, step)
+        except RuntimeError as error:
+            if is_out_of_memory(error):
+                raise OutOfMemory(str(error).strip().splitlines()[0][:200]) from error
+            raise
+        self.last_step = step
+        return metrics
+
+    def _step(self, groups: Sequence[TrainingGroup], step: int) -> StepMetrics:
         started = time.monotonic()
         rows = select_rows(groups)
+        self._check_rows(rows)
         minibatches = split_minibatches(rows, parts=self.settings.optimizer_steps, seed=self.settings.seed + step)
-        plans = [self._plan(minibatch) for minibatch in minibatches]
-        # all before the first update: they are the weights that the whole step's ratios compare with
-        old = [[self._score_frozen(self._model, batch) for batch in plan] for plan in plans]
-        totals = Totals()
+        plans = self._score_plans([self._plan(minibatch) for minibatch in minibatches], rows)
+        totals = Totals(equal_weights=self.settings.old_logprobs == "current")
         # tokens of groups that agree count too: their gradient is zero, not absent, so that a step in which few groups
         # still teach something moves the weights less instead of following those few at full strength
         share = count_all_tokens(groups) / max(1, count_tokens(rows))
-        for minibatch, plan, logprobs in zip(minibatches, plans, old, strict=True):
-            self._update(plan, logprobs, tokens=count_tokens(minibatch) * share, totals=totals)
-        self.last_step = step
+        for minibatch, plan in zip(minibatches, plans, strict=True):
+            self._update(plan, tokens=count_tokens(minibatch) * share, totals=totals)
         return totals.compute_metrics(
             groups,
             rows,
@@ -90,6 +136,7 @@ class Learner:
             step=step,
             learning_rate=self._learning_rate(),
             seconds=time.monotonic() - started,
+            unscored=self._count_unscored(rows),
         )
 
     def save_weights(self, folder: Path) -> None:
@@ -97,36 +144,49 @@ class Learner:
         weights = {name: full_tensor(tensor) for name, tensor in self._model.state_dict().items()}
         try:
             if self.ranks.writes:
-                save_checkpoint(folder, base=self.base, weights=weights)
+                save_checkpoint(folder, base=self.base, weights=published_weights(self._model, weights))
         finally:
             self.ranks.meet()  # also after a full disk: the others must not wait for ever
 
     def save_state(self, folder: Path) -> None:
-        """Write fp32 weights, optimizer moments and counters as one file: all that an exact resume needs.
+        """Write fp32 weights, optimizer moments and counters: all that an exact resume needs. One file, or what each rank holds.
 
         No random state is kept: the shuffle follows from the seed and the step, and the model has no dropout.
         """
         tensors = {}
         for name, parameter in self._model.named_parameters():
-            tensors[f"weight.{name}"] = full_tensor(parameter)
+            tensors[f"weight.{name}"] = parameter.detach()
             for key in _MOMENTS:
                 if parameter in self._optimizer.state:
-                    tensors[f"{key}.{name}"] = full_tensor(self._optimizer.state[parameter][key])
+                    tensors[f"{key}.{name}"] = self._optimizer.state[parameter][key]
+        numbers = {"updates": self.updates, "step": self.last_step}
+        if self.ranks.world == 1:
+            save_state(folder, {name: full_tensor(tensor) for name, tensor in tensors.items()}, numbers)
+            return
         try:
-            if self.ranks.writes:
-                save_state(folder, tensors, {"updates": self.updates, "step": self.last_step})
+            save_shards(folder, tensors, numbers, ranks=self.ranks)
         finally:
-            self.ranks.meet()
+            self.ranks.meet()  # also after a full disk: the others must not wait for ever
+
+    def whole_state(self, folder: Path) -> Path:
+        """A file with all of the state that lies in a folder. Raises CheckpointError."""
+        return whole_state(folder)
 
     def load_state(self, folder: Path) -> None:
-        """Continue from `save_state`: the next step gives bit-equal weights. On CheckpointError nothing has changed."""
+        """Continue from `save_state`, of however many ranks: the next step of equally many gives bit-equal weights. On
+        CheckpointError nothing has changed."""
         tensors, numbers = load_state(folder)
         updates, step = numbers.get("updates"), numbers.get("step")
         if not isinstance(updates, int) or not isinstance(step, int):
             raise CheckpointError(f"the state in {folder} has no counters")
-        self._check_tensors(tensors, kinds=("weight", *_MOMENTS) if updates else ("weight",))
+        kinds = ("weight", *_MOMENTS) if updates else ("weight",)
+        parameters = dict(self._model.named_parameters())
+        if POINTER in numbers:
+            tensors = {f"{kind}.{name}": torch.empty_like(p) for name, p in parameters.items() for kind in kinds}
+            fill_from_shards(folder, str(numbers[POINTER]), tensors)
+        self._check_tensors(tensors, kinds=kinds)
         self._optimizer.state.clear()
-        for name, parameter in self._model.named_parameters():
+        for name, parameter in parameters.items():
             with torch.no_grad():
                 parameter.copy_(placed_like(parameter, tensors[f"weight.{name}"]))
             if updates:
@@ -136,14 +196,11 @@ class Learner:
 
     def load_weights(self, folder: Path, *, step: int, keep_moments: bool) -> None:
         """Take the weights of a published checkpoint of step `step`; the optimizer begins anew, or goes on with the moments
-        it has (of some steps before). Raises PolicyError or CheckpointError; nothing has changed then."""
-        source = load_policy(folder).state_dict()
-        parameters = dict(self._model.named_parameters())
-        if any(name not in source or source[name].shape != p.shape for name, p in parameters.items()):
-            raise CheckpointError(f"the checkpoint in {folder} is not of the model in {self.base}")
-        with torch.no_grad():
-            for name, parameter in parameters.items():
-                parameter.copy_(placed_like(parameter, source[name]))
+        it has (of some steps before). Raises CheckpointError; nothing has changed then."""
+        try:
+            copy_weights(folder, self._model)
+        except PolicyError as error:
+            raise CheckpointError(str(error)) from error
         if not keep_moments:
             self._optimizer.state.clear()
             self.updates = 0
@@ -155,37 +212,84 @@ class Learner:
         if {name: tensor.shape for name, tensor in tensors.items()} != expected:
             raise CheckpointError(f"the saved state is not of the model in {self.base}")
 
-    def _load_model(self) -> nn.Module:
-        model = load_policy(self.base, device=self.ranks.device)
+    def _load(self, checkpoint: Path) -> Scorer:
+        scorer = Scorer(load_policy(checkpoint, device=self.ranks.device))
         if self.ranks.mesh is not None:
-            shard_policy(model, self.ranks.mesh)
-        return model
+            shard_policy(scorer, self.ranks.mesh)
+        return scorer
 
-    def _plan(self, rows: Sequence[Row]) -> list[MicroBatch]:
-        """Cut a mini-batch into this rank's micro-batches. Every rank gets equally many, as FSDP's collectives need.
+    def _check_rows(self, rows: Sequence[Row]) -> None:
+        """Raise UnfitGroups for a row that the model could not have made."""
+        vocabulary, limit = self._vocabulary(), longest_sequence(self._model)
+        for row in rows:
+            if limit is not None and row.length > limit:
+                raise UnfitGroups(f"a sequence of {row.length} tokens is longer than the model's {limit} positions")
+            if not 0 <= min(*row.prompt, *row.completion) <= max(*row.prompt, *row.completion) < vocabulary:
+                raise UnfitGroups(f"a token is none of the model's {vocabulary}: the rollouts have another tokenizer")
 
-        A rank short of a row passes one with an empty mask; the reference repeats a real one, which biases the mean.
-        """
-        rank, world, device = self.ranks.rank, self.ranks.world, self.ranks.device
-        plan = []
-        for chunk in split_microbatches(rows, self.settings.micro_batch * world):
-            own = chunk[rank::world]
-            batch = pad_rows(own or chunk[:1], device)
-            plan.append(batch if own else replace(batch, mask=torch.zeros_like(batch.mask)))
-        return plan
+    def _vocabulary(self) -> int:
+        embedding: Tensor = self._model.get_input_embeddings().weight  # type: ignore[operator]
+        return embedding.shape[0]
 
-    def _score_frozen(self, model: nn.Module, batch: MicroBatch) -> Tensor:
-        with torch.no_grad():
-            return score_tokens(model, batch, temperature=self.settings.temperature, entropy_gradient=False).logprobs
+    def _plan(self, rows: Sequence[Row]) -> list[Pass]:
+        return plan_passes(rows, ranks=self.ranks, settings=self.settings, packs=self._scorer.packs)
 
-    def _update(self, plan: Sequence[MicroBatch], old: Sequence[Tensor], *, tokens: float, totals: Totals) -> None:
+    def _score_plans(self, plans: Sequence[Sequence[Pass]], rows: Sequence[Row]) -> list[list[Pass]]:
+        """Score every pass under the policies its loss compares with: all before the first update, because the weights
+        before the step are one of them."""
+        passes = [one for plan in plans for one in plan]
+        if self.settings.needs_behaviour:
+            passes = self._score_behaviour(passes, sorted({row.policy_step for row in rows}))
+        if self.settings.old_logprobs == "current":
+            passes = [replace(one, old=self._score(one)) for one in passes]
+        else:
+            passes = [replace(one, old=one.behaviour, behaviour=None) for one in passes]
+        if self.settings.kl_coef:
+            reference = self._frozen.score(
+                self.base, [one.batch for one in passes], temperature=self.settings.temperature
+            )
+            passes = [replace(one, reference=scores) for one, scores in zip(passes, reference, strict=True)]
+        scored = iter(passes)
+        return [[next(scored) for _ in plan] for plan in plans]
+
+    def _score_behaviour(self, passes: Sequence[Pass], steps: Sequence[int]) -> list[Pass]:
+        """Score each row under the checkpoint of those steps that made it, or under the current weights where that is not
+        here any more."""
+        batches = [one.batch for one in passes]
+        made_by = [torch.tensor([row.policy_step for row in one.rows])[one.batch.sequence.cpu()] for one in passes]
+        found = [torch.zeros_like(batch.advantages) for batch in batches]
+        for step in steps:
+            folder = self._checkpoint_of(step)
+            if folder is None:
+                scores = [self._score(one) for one in passes]
+            else:
+                scores = self._frozen.score(folder, batches, temperature=self.settings.temperature)
+            for values, own, score in zip(found, made_by, scores, strict=True):
+                here = (own == step).to(values.device)
+                values[here] = score[here]
+        return [replace(one, behaviour=values) for one, values in zip(passes, found, strict=True)]
+
+    def _count_unscored(self, rows: Sequence[Row]) -> int:
+        """Rows whose own policy would be needed and is not here."""
+        if not self.settings.needs_behaviour:
+            return 0
+        return sum(self._checkpoint_of(row.policy_step) is None for row in rows)
+
+    def _checkpoint_of(self, step: int) -> Path | None:
+        if self.checkpoints is not None and (self.checkpoints / str(step) / "config.json").is_file():
+            return self.checkpoints / str(step)
+        return self.base if step == 0 else None
+
+    def _score(self, one: Pass) -> Tensor:
+        return score_still(self._scorer, one.batch, temperature=self.settings.temperature)
+
+    def _update(self, plan: Sequence[Pass], *, tokens: float, totals: Totals) -> None:
         """Make one optimizer step: accumulate the gradient over the micro-batches, clip its norm, move."""
         self._optimizer.zero_grad(set_to_none=True)
-        for batch, logprobs in zip(plan, old, strict=True):
-            terms = self._compute_loss(batch, logprobs, tokens)
+        for one in plan:
+            terms = self._compute_loss(one, tokens, totals)
             # FSDP averages over the ranks, while each loss is a share of the sum
             torch.autograd.backward(terms.loss * self.ranks.world)
-            totals.add(terms)
         norm = full_tensor(nn.utils.clip_grad_norm_(self._model.parameters(), self.settings.max_grad_norm)).item()
         if not math.isfinite(norm):
             raise TrainingDiverged(f"the gradient norm is {norm} after {self.updates} updates")
@@ -195,21 +299,19 @@ class Learner:
             group["lr"] = self._learning_rate()
         self._optimizer.step()
 
-    def _compute_loss(self, batch: MicroBatch, old: Tensor, tokens: float) -> LossTerms:
+    def _compute_loss(self, one: Pass, tokens: float, totals: Totals) -> LossTerms:
         settings = self.settings
-        scores = score_tokens(
-            self._model, batch, temperature=settings.temperature, entropy_gradient=settings.entropy_coef > 0
-        )
-        return compute_loss(
-            new=scores.logprobs,
-            old=old,
-            advantages=batch.advantages,
-            mask=batch.mask,
+        scores = self._scorer(one.batch, temperature=settings.temperature, entropy_gradient=settings.entropy_coef > 0)
+        given = one.tokens(scores.logprobs)
+        terms = compute_loss(
+            given,
             entropy=scores.entropy,
             tokens=tokens,
             weights=settings.loss_weights(),
-            reference=None if self._reference is None else self._score_frozen(self._reference, batch),
+            reference=one.reference,
         )
+        totals.add(terms, given)
+        return terms
 
     def _learning_rate(self) -> float:
         """Return the rate of the latest update: linear warm-up, then constant."""

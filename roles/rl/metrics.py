@@ -1,5 +1,7 @@
 """What a rollout step reports, and the sums it is made of."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,9 +11,12 @@ from torch import Tensor
 
 from roles.rl.batch import Row, TrainingGroup, count_tokens, is_usable
 from roles.rl.grpo import LossTerms
+from roles.rl.objectives import Tokens
 from roles.rl.ranks import Ranks
 
 _SUMMED = ("loss", "kl", "entropy", "clipped_low", "clipped_high", "clipped_delta")
+_BINS, _WIDEST = 1000, 5.0  # of log ratios: quantiles to 1%, over every rank, without gathering a token
+_QUANTILES = (0.01, 0.5, 0.99)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,30 +32,58 @@ class StepMetrics:
     loss: float
     kl: float
     entropy: float  # nats a token
-    clipped_low: float  # fraction of tokens whose policy gradient this clip has stopped
+    clipped_low: float  # fraction of tokens whose policy gradient this bound has stopped
     clipped_high: float
     clipped_delta: float
     ratio_max: float
+    ratio_low: float  # quantiles of the importance ratio: 1%, 50%, 99%
+    ratio_median: float
+    ratio_high: float
+    effective_sample: float  # (sum r)**2 / (n sum r**2): 1 on policy, towards 0 as few tokens come to decide
+    staleness: (
+        float  # updates between the rollouts' policies and the weights before the step, mean over the groups used
+    )
+    mismatch: (
+        float  # mean |log pi - log pi_old| before the first update, of equal weights: what the arithmetic alone gives
+    )
+    drift: float  # mean (log pi_before - log pi_behaviour)**2; 0 where the loss does not need it
+    unscored: int  # completions whose own policy is not here any more: they are compared with the current one
     grad_norm: float  # largest of the step's updates, before clipping
     learning_rate: float  # of the last update
     seconds: float
+    tokens_per_second: float
 
 
 class Totals:
-    """Adds up a step's micro-batches and updates."""
+    """Adds up a step's micro-batches and updates, of one rank."""
 
-    def __init__(self) -> None:
-        """Start a step with nothing in it."""
+    def __init__(self, *, equal_weights: bool = True) -> None:
+        """Start a step with nothing in it. `equal_weights`: before the first update, `new` and `old` are of the same."""
+        self._equal_weights = equal_weights
         self._sums = torch.zeros(len(_SUMMED), dtype=torch.float64)
+        self._spread = torch.zeros(7, dtype=torch.float64)  # n, r, r^2; first n, |difference|; scored n, (log rho)^2
+        self._bins = torch.zeros(_BINS, dtype=torch.float64)
         self._ratio_max = torch.zeros((), dtype=torch.float64)
         self._updates = 0
         self._grad_norm = 0.0
 
-    def add(self, terms: LossTerms) -> None:
+    def add(self, terms: LossTerms, given: Tokens) -> None:
         """Count one micro-batch."""
         values: list[Tensor] = [getattr(terms, name).detach() for name in _SUMMED]
         self._sums += torch.stack(values).double().cpu()
-        self._ratio_max = torch.maximum(self._ratio_max, terms.max_ratio.double().cpu())
+        counts = given.mask > 0
+        logs = (given.new.detach() - given.old)[counts].double().cpu()
+        if not len(logs):
+            return
+        ratio = logs.clamp(-20, 20).exp()
+        self._ratio_max = torch.maximum(self._ratio_max, ratio.max())
+        self._bins += torch.histc(logs.clamp(-_WIDEST, _WIDEST), _BINS, -_WIDEST, _WIDEST)
+        self._spread[:3] += torch.stack([torch.tensor(float(len(logs))), ratio.sum(), ratio.square().sum()])
+        if self._updates == 0 and self._equal_weights:
+            self._spread[3:5] += torch.stack([torch.tensor(float(len(logs))), logs.abs().sum()])
+        if given.behaviour is not None:
+            drift = (given.old - given.behaviour)[counts].double().cpu().square().sum()
+            self._spread[5:7] += torch.stack([torch.tensor(float(len(logs))), drift])
 
     def close_update(self, grad_norm: float) -> None:
         """Count one optimizer step."""
@@ -66,23 +99,45 @@ class Totals:
         step: int,
         learning_rate: float,
         seconds: float,
+        unscored: int = 0,
     ) -> StepMetrics:
         """Join the ranks' sums with what the groups say of themselves."""
         means = ranks.add(self._sums.to(ranks.device)) / max(1, self._updates)
+        count, ratios, squares, first, apart, scored, drift = ranks.add(self._spread.to(ranks.device)).tolist()
         used = [group for group in groups if is_usable(group)]
+        tokens = count_tokens(rows)
+        low, median, high = _quantiles(ranks.add(self._bins.to(ranks.device)).cpu())
         return StepMetrics(
             step=step,
             reward=mean_reward(groups),
             reward_used=mean_reward(used),
             groups=len(groups),
             groups_used=len(used),
-            tokens=count_tokens(rows),
+            tokens=tokens,
             **dict(zip(_SUMMED, means.tolist(), strict=True)),
             ratio_max=ranks.most(self._ratio_max.to(ranks.device)).item(),
+            ratio_low=low,
+            ratio_median=median,
+            ratio_high=high,
+            effective_sample=ratios**2 / (count * squares) if squares else 1.0,
+            staleness=math.fsum(step - 1 - group.policy_step for group in used) / max(1, len(used)),
+            mismatch=apart / max(1.0, first),
+            drift=drift / max(1.0, scored),
+            unscored=unscored,
             grad_norm=self._grad_norm,
             learning_rate=learning_rate,
             seconds=seconds,
+            tokens_per_second=tokens / seconds if seconds > 0 else 0.0,
         )
+
+
+def _quantiles(bins: Tensor) -> list[float]:
+    """Quantiles of the ratio from the histogram of its logarithm; 1 of nothing."""
+    reached = bins.cumsum(0)
+    if not reached[-1]:
+        return [1.0] * len(_QUANTILES)
+    places = torch.searchsorted(reached, reached[-1] * torch.tensor(_QUANTILES, dtype=reached.dtype))
+    return [math.exp((place + 0.5) / _BINS * 2 * _WIDEST - _WIDEST) for place in places.tolist()]
 
 
 def mean_reward(groups: Sequence[TrainingGroup]) -> float:

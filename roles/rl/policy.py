@@ -1,10 +1,15 @@
-"""The policy: a causal language model read from a local checkpoint folder, and the log-probabilities it gives.
+"""The policy: a causal language model read from a local checkpoint folder, ready to be scored, trained and sharded.
 
 Knows Hugging Face checkpoints and FSDP2; knows nothing of rewards, optimizers or peers.
 """
 
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,21 +18,12 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
-from roles.rl.batch import MicroBatch
-from roles.rl.grpo import compute_entropy
-
-TOKENS_AT_ONCE = 4096  # rows of logits turned into log-probabilities together; bounds the fp32 copies
+from roles.rl import attention
+from roles.rl.scoring import Scorer
 
 
 class PolicyError(RuntimeError):
-    """The checkpoint folder is missing, incomplete, or not a causal language model."""
-
-
-class TokenScores(NamedTuple):
-    """What the policy says of each completion token, both (B, C)."""
-
-    logprobs: Tensor
-    entropy: Tensor
+    """The checkpoint folder is missing, incomplete, damaged, or not a causal language model."""
 
 
 def load_policy(checkpoint: Path, *, device: torch.device | str = "cpu") -> nn.Module:
@@ -39,26 +35,61 @@ def load_policy(checkpoint: Path, *, device: torch.device | str = "cpu") -> nn.M
         raise PolicyError(f"{checkpoint} is not a model checkpoint: it has no config.json")
     transformers_logging.disable_progress_bar()  # the terminal and the log are the node's
     try:
-        model = AutoModelForCausalLM.from_pretrained(
-            checkpoint, dtype=torch.float32, local_files_only=True, trust_remote_code=False, use_safetensors=True
-        )
+        loaded: nn.Module = _read(checkpoint).to(device).train()
     except Exception as error:  # the loader raises many unrelated kinds; each means the same to the operator
         raise PolicyError(f"cannot load the model in {checkpoint}: {error}") from error
-    model.config.use_cache = False
-    loaded: nn.Module = model.to(device).train()
+    for name, parameter in loaded.named_parameters():
+        if not bool(parameter.isfinite().all()):
+            raise PolicyError(f"the model in {checkpoint} is damaged: {name} holds NaN or infinite numbers")
     return loaded
 
 
-def shard_policy(model: nn.Module, mesh: DeviceMesh) -> None:
+def _read(checkpoint: Path) -> Any:
+    model, said = AutoModelForCausalLM.from_pretrained(
+        checkpoint,
+        dtype=torch.float32,
+        local_files_only=True,
+        trust_remote_code=False,
+        use_safetensors=True,
+        attn_implementation=attention.NAME,
+        output_loading_info=True,
+    )
+    absent = sorted((*said["missing_keys"], *said.get("mismatched_keys", ())), key=str)
+    if absent:  # the library would begin them at random
+        raise PolicyError(
+            f"it lacks {absent[0]} and {len(absent) - 1} more of the tensors that its config.json asks for"
+        )
+    model.config.use_cache = False
+    return model
+
+
+def shard_policy(scorer: Scorer, mesh: DeviceMesh) -> None:
     """Split the parameters over the mesh with FSDP2, in place: each decoder layer, then the rest.
 
     On a GPU the layers compute in bf16 and reduce in fp32; on a CPU everything stays fp32.
     """
     on_gpu = mesh.device_type != "cpu"
     precision = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if on_gpu else MixedPrecisionPolicy()
-    for layer in decoder_layers(model):
+    for layer in decoder_layers(scorer.model):
         fully_shard(layer, mesh=mesh, mp_policy=precision)
-    fully_shard(model, mesh=mesh, mp_policy=precision)
+    fully_shard(scorer, mesh=mesh, mp_policy=precision)
+
+
+def checkpoint_activations(model: Any) -> None:
+    """Keep only what enters each layer, and compute the rest again in the backward pass: a third more work, far less memory."""
+    if hasattr(model, "activation_checkpointing_enable"):
+        model.activation_checkpointing_enable()
+    else:  # transformers before 5.20
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+
+
+def published_weights(model: Any, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """The model's tensors under the names that its checkpoint has: some libraries join the experts of a layer as they load."""
+    with suppress(ImportError):  # transformers before 5 joins nothing
+        revert = import_module("transformers.core_model_loading").revert_weight_conversion
+        reverted: Mapping[str, Tensor] = revert(model, dict(weights))
+        return reverted
+    return weights
 
 
 def decoder_layers(model: nn.Module) -> list[nn.Module]:
@@ -67,29 +98,7 @@ def decoder_layers(model: nn.Module) -> list[nn.Module]:
     return max(lists, key=len, default=[])
 
 
-def score_tokens(model: nn.Module, batch: MicroBatch, *, temperature: float, entropy_gradient: bool) -> TokenScores:
-    """Run the policy over one micro-batch and score its completion tokens at the sampling temperature.
-
-    Only the logits that predict a completion token are computed: (B, C, V), not (B, T, V).
-    """
-    kept = batch.targets.shape[1] + 1
-    output = model(
-        input_ids=batch.input_ids,
-        attention_mask=batch.attention_mask,
-        position_ids=batch.position_ids,
-        logits_to_keep=kept,
-    )
-    logits = output.logits[:, :-1].float() / temperature
-    flat, targets = logits.flatten(0, 1), batch.targets.flatten()
-    parts = [
-        _score_chunk(flat[start : start + TOKENS_AT_ONCE], targets[start : start + TOKENS_AT_ONCE], entropy_gradient)
-        for start in range(0, len(flat), TOKENS_AT_ONCE)
-    ]
-    logprobs, entropy = (torch.cat(tensors).view_as(batch.targets) for tensors in zip(*parts, strict=True))
-    return TokenScores(logprobs, entropy)
-
-
-def _score_chunk(logits: Tensor, targets: Tensor, entropy_gradient: bool) -> tuple[Tensor, Tensor]:
-    logprobs = logits.gather(-1, targets.unsqueeze(-1)).squeeze(-1) - logits.logsumexp(-1)
-    with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
-        return logprobs, compute_entropy(logits)
+def longest_sequence(model: Any) -> int | None:
+    """Positions that the model was made for; None where its configuration does not say."""
+    found = getattr(model.config, "max_position_embeddings", None)
+    return int(found) if found else None

@@ -1,11 +1,12 @@
 """The processes that train together under torchrun: who am I, where do I compute, how do we add up.
 
-With WORLD_SIZE unset or 1 every function here does nothing, and the learner is the same code on one CPU.
+With WORLD_SIZE unset or 1 every function here does nothing on a CPU, and the learner is the same code there.
 """
 
 import os
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -53,19 +54,26 @@ class Ranks:
             dist.destroy_process_group()
 
 
-def join_ranks() -> Ranks:
-    """Join the process group that torchrun describes in the environment, or stay alone."""
+def join_ranks(device: str | None = None) -> Ranks:
+    """Join the process group that torchrun describes in the environment, or stay alone. `device` None: a GPU where there is
+    one; "cuda": that of this rank.
+
+    A single rank on a GPU is a group of its own, so that it too computes in bf16.
+    """
     world = int(os.environ.get("WORLD_SIZE", "1"))
-    if world <= 1:
-        return Ranks(0, 1, torch.device("cuda" if torch.cuda.is_available() else "cpu"), None)
-    local = int(os.environ.get("LOCAL_RANK", "0"))
-    on_gpu = torch.cuda.is_available()
-    device = torch.device("cuda", local) if on_gpu else torch.device("cpu")
+    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    on_gpu = place.type == "cuda"
+    if world <= 1 and not on_gpu:
+        return Ranks(0, 1, place, None)
     if on_gpu:
-        torch.cuda.set_device(device)
+        place = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) if place.index is None else place.index)
+        torch.cuda.set_device(place)
     if not dist.is_initialized():
-        dist.init_process_group("nccl" if on_gpu else "gloo", timeout=IDLE_LIMIT)
-    return Ranks(dist.get_rank(), world, device, init_device_mesh(device.type, (world,)))
+        alone: dict[str, Any] = {}
+        if world <= 1:
+            alone = {"store": dist.HashStore(), "rank": 0, "world_size": 1}  # type: ignore[attr-defined]
+        dist.init_process_group("nccl" if on_gpu else "gloo", timeout=IDLE_LIMIT, **alone)
+    return Ranks(dist.get_rank(), max(1, world), place, init_device_mesh(place.type, (max(1, world),)))
 
 
 def full_tensor(tensor: Tensor) -> Tensor:
@@ -77,8 +85,10 @@ def full_tensor(tensor: Tensor) -> Tensor:
 
 
 def placed_like(parameter: Tensor, full: Tensor) -> Tensor:
-    """Put a whole tensor where `parameter` lies: on its device, sharded as it is."""
+    """Put a tensor where `parameter` lies: on its device, sharded as it is, unless it is so already."""
     full = full.to(parameter.device)
+    if isinstance(full, DTensor):
+        return full
     if isinstance(parameter, DTensor):
         return distribute_tensor(full, parameter.device_mesh, parameter.placements)
     return full

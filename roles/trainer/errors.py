@@ -25,5 +25,9 @@ class CommitRefused(NodeError):
     """The contract refuses the trainer's commit for good."""
 
 
+class MemoryShort(NodeError):
+    """An update does not fit into the memory of the device."""
+
+
 class DiskFailed(NodeError):
     """The trainer's folder cannot be written or read."""

@@ -5,7 +5,7 @@ Order on disk: weights, state (it says which step is made), manifest. A kill bet
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Protocol
@@ -16,13 +16,14 @@ from dht.encoding import ZERO_DIGEST
 from dht.identity import NodeKey
 from roles.messages import StateRef, UsedGroups
 from roles.ports import Clock
+from roles.rl.alarms import Alarms
 from roles.rl.batch import TrainingGroup
-from roles.rl.learner import TrainingDiverged
+from roles.rl.learner import OutOfMemory, TrainingDiverged, UnfitGroups
 from roles.rl.metrics import StepMetrics
 from roles.shardcast.manifest import build_manifest, manifest_digest, seal_manifest
 from roles.spec import RunSpec
 from roles.trainer.closing import ClosedBatch
-from roles.trainer.errors import StateMissing
+from roles.trainer.errors import MemoryShort, StateMissing
 from roles.trainer.journal import Journal
 from roles.trainer.sealed_state import seal_state
 
@@ -47,6 +48,8 @@ class Learner(Protocol):
 
     def save_state(self, folder: Path) -> None: ...
 
+    def whole_state(self, folder: Path) -> Path: ...
+
     def load_state(self, folder: Path) -> None: ...
 
     def load_weights(self, folder: Path, *, step: int, keep_moments: bool) -> None: ...
@@ -63,6 +66,13 @@ def used_groups(batch: ClosedBatch | None) -> tuple[UsedGroups, ...]:
     for group in batch.groups if batch else ():
         numbers.setdefault(group.submission, []).append(group.number)
     return tuple(UsedGroups(submission=name, groups=tuple(found)) for name, found in numbers.items())
+
+
+def idle_share(timeline: Mapping[str, float]) -> float:
+    """Share of a step's time in which the learner had nothing to do: `{collect 1, gate 1, train 2} -> 0.5`."""
+    waited = sum(timeline.get(name, 0.0) for name in ("collect", "gate"))
+    worked = sum(timeline.get(name, 0.0) for name in ("train", "save"))
+    return waited / (waited + worked) if waited + worked > 0 else 0.0
 
 
 class Stepper:
@@ -82,6 +92,7 @@ class Stepper:
         self._term, self._state_every = term, state_every
         self._spec, self._learner, self._key, self._journal, self._clock = spec, learner, key, journal, clock
         self._timelines: dict[int, dict[str, float]] = {}
+        self._alarms = Alarms()
         self.made = -1
 
     def timeline(self, step: int) -> dict[str, float]:
@@ -118,6 +129,8 @@ class Stepper:
         timeline = self._timelines.pop(batch.step, {})
         timeline |= {"train": (trained - began) / 1000, "save": (self._clock() - trained) / 1000}
         self._say(batch, metrics, timeline)
+        if metrics is not None:
+            self._warn(metrics)
 
     def _learn(self, batch: ClosedBatch) -> StepMetrics | None:
         try:
@@ -126,7 +139,14 @@ class Stepper:
             # The weights of the step before are the best there are; the run goes on with them.
             log.error("step.diverged", step=batch.step, why=str(error))
             self._learner.load_state(self._journal.learner)
-            return None
+        except UnfitGroups as error:  # accepted, and yet not of this model: nothing was changed
+            log.error("step.unfit", step=batch.step, why=str(error))
+        except OutOfMemory as error:
+            raise MemoryShort(
+                f"the update of step {batch.step} does not fit into memory ({error}); checkpoint {batch.step - 1} stays. Give "
+                "--pass-tokens less than before, or --checkpoint-activations, or more --ranks, and start the node again"
+            ) from error
+        return None
 
     def _seal(self, step: int) -> None:
         folder = self._journal.checkpoint(step)
@@ -146,17 +166,22 @@ class Stepper:
 
     def _seal_state(self, step: int) -> StateRef | None:
         """Encrypt the learner's state to all trainers now and then; the newest one so far."""
-        files = sorted(self._journal.learner.glob("*.safetensors"))
-        if step and step % self._state_every == 0 and files:
+        is_saved = any(self._journal.learner.glob("*.safetensors"))
+        if step and step % self._state_every == 0 and is_saved:
             trainers = [item.node for item in self._spec.trainers]
-            folder = self._journal.sealed(step)
-            self._journal.save_state_ref(
-                seal_state(files[0], folder, run=self._spec.run_id, step=step, trainers=trainers)
-            )
+            folder, whole = self._journal.sealed(step), self._learner.whole_state(self._journal.learner)
+            self._journal.save_state_ref(seal_state(whole, folder, run=self._spec.run_id, step=step, trainers=trainers))
         return self._journal.state_ref()
 
     def _say(self, batch: ClosedBatch, metrics: StepMetrics | None, timeline: dict[str, float]) -> None:
         fields = asdict(metrics) if metrics else {}
         for name in ("step", "reward", "groups"):  # said under their own names
             fields.pop(name, None)
+        fields["idle_share"] = round(idle_share(timeline), 4)
         log.info("step.trained", step=batch.step, reward=round(batch.reward, 4), timeline=timeline, **fields)
+
+    def _warn(self, metrics: StepMetrics) -> None:
+        for alarm in self._alarms.look(metrics):
+            log.warning(alarm.event, step=metrics.step, value=round(alarm.value, 4), usual=round(alarm.usual, 4))
+        if metrics.unscored:
+            log.warning("behaviour.missing", step=metrics.step, completions=metrics.unscored)

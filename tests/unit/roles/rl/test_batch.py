@@ -4,13 +4,12 @@ import pytest
 
 from roles.rl.batch import (
     Row,
-    compute_position_ids,
+    build_batch,
     count_all_tokens,
     count_tokens,
     is_usable,
-    pad_rows,
+    pack_rows,
     select_rows,
-    split_microbatches,
     split_minibatches,
 )
 from tests.unit.roles.rl.groups import make_group
@@ -51,19 +50,42 @@ def test_count_tokens__whole_groups_and_rows() -> None:
     assert count_tokens(select_rows(groups)) == 17
 
 
-def test_pad_rows__every_completion_ends_at_the_last_column() -> None:
-    batch = pad_rows([Row((5, 6), (7, 8, 1), 1.0), Row((5,), (9, 1), -1.0)])
-    assert batch.input_ids.tolist() == [[5, 6, 7, 8, 1], [0, 0, 5, 9, 1]]
-    assert batch.attention_mask.tolist() == [[1, 1, 1, 1, 1], [0, 0, 1, 1, 1]]
-    assert batch.position_ids.tolist() == [[0, 1, 2, 3, 4], [0, 0, 0, 1, 2]]
-    assert batch.targets.tolist() == [[7, 8, 1], [5, 9, 1]]
-    assert batch.mask.tolist() == [[1, 1, 1], [0, 1, 1]]  # the 5 is prompt
-    assert batch.advantages.tolist() == [1.0, -1.0]
+def test_build_batch__rows_behind_each_other_without_padding() -> None:
+    batch = build_batch([Row((5, 6), (7, 8, 1), 1.0), Row((5,), (9, 1), -1.0)])
+    assert batch.input_ids.tolist() == [[5, 6, 7, 8, 1, 5, 9, 1]]
+    assert batch.position_ids.tolist() == [[0, 1, 2, 3, 4, 0, 1, 2]]
+    assert (batch.bounds, batch.sequences) == ((0, 5, 8), 2)
+    assert batch.places.tolist() == [1, 2, 3, 5, 6]  # where a completion token is predicted
+    assert batch.targets.tolist() == [7, 8, 1, 9, 1]
+    assert batch.sequence.tolist() == [0, 0, 0, 1, 1]
+    assert batch.advantages.tolist() == [1.0, 1.0, 1.0, -1.0, -1.0]
+    assert batch.mask.tolist() == [1.0] * 5
 
 
-def test_compute_position_ids__follow_the_padding() -> None:
-    mask = pad_rows([Row((5, 6), (7,), 0.0), Row((5,), (7,), 0.0)]).attention_mask
-    assert compute_position_ids(mask).tolist() == [[0, 1, 2], [0, 0, 1]]
+def test_build_batch__what_a_tool_said_is_not_learned() -> None:
+    batch = build_batch([Row((5,), (7, 8, 9, 1), 1.0, (1, 2, 1))])
+    assert batch.targets.tolist() == [7, 1]
+    assert batch.places.tolist() == [0, 3]
+
+
+def test_pack_rows__each_row_once_within_the_capacity_and_level() -> None:
+    rows = make_rows(40)
+    bins = pack_rows(rows, capacity=24)
+    assert sorted(row for own in bins for row in own) == sorted(rows)
+    loads = [sum(row.length for row in own) for own in bins]
+    assert max(loads) <= 24
+    assert max(loads) - min(loads) <= 2
+
+
+def test_pack_rows__equally_many_for_each_rank() -> None:
+    assert [len(pack_rows(make_rows(5), capacity=16, multiple=ranks)) for ranks in (1, 2, 4)] == [2, 2, 4]
+    assert pack_rows(make_rows(1), capacity=16, multiple=2)[1] == []
+
+
+def test_pack_rows__rows_of_one_length_and_one_that_is_too_long() -> None:
+    same = [Row((3,), (4,) * 7, 1.0)] * 6
+    assert [len(own) for own in pack_rows(same, capacity=16)] == [2, 2, 2]
+    assert [len(own) for own in pack_rows([*same, Row((3,), (4,) * 99, 1.0)], capacity=16)].count(1) >= 1
 
 
 def test_split_minibatches__each_row_once_and_sizes_level() -> None:
@@ -80,10 +102,3 @@ def test_split_minibatches__order_is_the_seeds() -> None:
 def test_split_minibatches__fewer_rows_than_parts() -> None:
     assert [len(part) for part in split_minibatches(make_rows(2), parts=8, seed=0)] == [1, 1]
     assert split_minibatches([], parts=8, seed=0) == []
-
-
-def test_split_microbatches__each_row_once_short_ones_together() -> None:
-    chunks = split_microbatches(make_rows(10), 4)
-    assert [len(chunk) for chunk in chunks] == [4, 4, 2]
-    lengths = [len(row.completion) for chunk in chunks for row in chunk]
-    assert lengths == sorted(lengths)

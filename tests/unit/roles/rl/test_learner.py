@@ -7,8 +7,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from roles.rl.batch import Row, TrainingGroup, pad_rows
+from roles.rl.batch import Row, TrainingGroup, build_batch
 from roles.rl.checkpoint import CheckpointError, save_state
+from roles.rl.frozen import score_still
 from roles.rl.learner import Learner, TrainingDiverged
 from roles.rl.policy import load_policy
 from roles.rl.settings import GrpoSettings
@@ -56,9 +57,9 @@ def test_step__makes_better_completions_likelier() -> None:
 
 def _logprob_gap(learner: Learner, group: TrainingGroup) -> float:
     """Mean log-probability of a token of the rewarded completions, less that of the others."""
-    batch = pad_rows([Row(group.prompt, tokens, 0.0) for tokens in group.completions])
-    scores = learner._score_frozen(learner._model, batch) * batch.mask
-    means = scores.sum(1) / batch.mask.sum(1)
+    batch = build_batch([Row(group.prompt, tokens, 0.0) for tokens in group.completions])
+    scores = score_still(learner._scorer, batch, temperature=1.0)
+    means = [scores[batch.sequence == number].mean() for number in range(4)]
     return float(means[0] + means[3] - means[1] - means[2])
 
 
@@ -114,7 +115,7 @@ def test_load_state__the_next_step_is_bit_equal(tmp_path: Path) -> None:
     first.save_state(tmp_path / "state")
     second = Learner(POLICY, first.settings, tmp_path / "state")
     assert (second.updates, second.last_step) == (first.updates, 2)
-    metrics = [replace(learner.step(GROUPS, 3), seconds=0.0) for learner in (first, second)]
+    metrics = [replace(learner.step(GROUPS, 3), seconds=0.0, tokens_per_second=0.0) for learner in (first, second)]
     assert metrics[0] == metrics[1]
     assert written(first, tmp_path / "a") == written(second, tmp_path / "b")
     for learner, name in ((first, "c"), (second, "d")):

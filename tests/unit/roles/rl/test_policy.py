@@ -7,9 +7,10 @@ import pytest
 import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from roles.rl.batch import Row, pad_rows
+from roles.rl.batch import Row, build_batch
 from roles.rl.metrics import mean_reward
-from roles.rl.policy import PolicyError, decoder_layers, load_policy, score_tokens
+from roles.rl.policy import PolicyError, decoder_layers, load_policy
+from roles.rl.scoring import Scorer
 from roles.tasks import load_task
 from tests.unit.roles.rl.local_run import POLICY, Sampler
 
@@ -48,31 +49,16 @@ def test_default_policy__about_a_third_of_its_answers_are_right() -> None:
     assert 0.25 < reward <= 0.40
 
 
-def test_score_tokens__are_log_softmax_at_the_temperature() -> None:
+def test_scorer__are_log_softmax_at_the_temperature() -> None:
     model = load_policy(POLICY)
-    prompt, completion = ROWS[0].prompt, ROWS[0].completion
-    scores = score_tokens(model, pad_rows(ROWS[:1]), temperature=0.5, entropy_gradient=False)
+    prompt, completion, *_ = ROWS[0]
+    scores = Scorer(model)(build_batch(ROWS[:1]), temperature=0.5, entropy_gradient=False)
     logits = model(input_ids=torch.tensor([[*prompt, *completion]])).logits[0, len(prompt) - 1 : -1] / 0.5
     distribution = torch.log_softmax(logits, -1)
     expected = [distribution[place, token].item() for place, token in enumerate(completion)]
-    assert scores.logprobs[0].tolist() == pytest.approx(expected, abs=1e-5)
+    assert scores.logprobs.tolist() == pytest.approx(expected, abs=1e-5)
     entropy = -(distribution.exp() * distribution).sum(-1)
-    assert scores.entropy[0].tolist() == pytest.approx(entropy.tolist(), abs=1e-5)
-
-
-def test_score_tokens__padding_changes_nothing() -> None:
-    model = load_policy(POLICY)
-    together = score_tokens(model, pad_rows(ROWS), temperature=1.0, entropy_gradient=False).logprobs
-    for place, row in enumerate(ROWS):
-        alone = score_tokens(model, pad_rows([row]), temperature=1.0, entropy_gradient=False).logprobs[0]
-        assert together[place, -len(row.completion) :].tolist() == pytest.approx(alone.tolist(), abs=1e-5)
-
-
-def test_score_tokens__gradient_is_finite_under_padding() -> None:
-    model = load_policy(POLICY)
-    scores = score_tokens(model, pad_rows(ROWS), temperature=1.0, entropy_gradient=True)
-    torch.autograd.backward((scores.logprobs + scores.entropy).sum())
-    assert all(bool(p.grad.isfinite().all()) for p in model.parameters() if p.grad is not None)
+    assert scores.entropy.tolist() == pytest.approx(entropy.tolist(), abs=1e-5)
 
 
 def test_decoder_layers__are_the_blocks_to_shard() -> None:

@@ -1,34 +1,101 @@
-"""FSDP2 on two CPU ranks gives what one process gives."""
+"""Two ranks on CPUs under torchrun give what one process gives; a rank that dies is told of, and a new group goes on."""
 
-import json
-import os
-import subprocess
-import sys
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
+import torch
 from safetensors.torch import load_file
 
-from tests.unit.roles.rl import two_ranks
+from roles.rl.batch import Row
+from roles.rl.checkpoint import STATE_FILE, CheckpointError
+from roles.rl.learner import Learner, UnfitGroups
+from roles.rl.ranked import RankedLearner, RankFailed
+from roles.rl.settings import GrpoSettings
+from tests.unit.roles.rl.groups import make_group
+from tests.unit.roles.rl.local_run import POLICY
+
+# three usable groups: 11 rows in two mini-batches, three in one pass at most: the ranks get unequal shares, and one none at times
+GROUPS = [
+    make_group(),
+    make_group(prompt=(5, 12, 7, 20), rewards=(0.0, 1.0, 0.0, 0.0)),
+    make_group(prompt=(6, 12, 7, 20), completions=((5, 1), (6, 6, 6, 1), (7,)), rewards=(1.0, 0.0, 0.0)),
+    make_group(rewards=(1.0,) * 4),
+]
+SETTINGS = GrpoSettings(micro_batch=3, warmup_steps=2)
 
 
-def launch(command: list[str], folder: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(Path.cwd()), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, *command, str(folder)], env=environment, capture_output=True, timeout=100)
-    assert done.returncode == 0, done.stderr.decode()[-3000:]
+@contextmanager
+def two_ranks(folder: Path, base: Path = POLICY) -> Iterator[RankedLearner]:
+    with closing(RankedLearner(base, SETTINGS, ranks=2, log=folder / "ranks.log", threads=1)) as learner:
+        yield learner
+
+
+def kill_a_follower(learner: RankedLearner) -> None:
+    """As the kernel does when memory runs out."""
+    launched = psutil.Process(learner._process.pid).children()
+    next(child for child in launched if child.environ().get("RANK") == "1").kill()
 
 
 @pytest.mark.slow
-def test_learner__two_ranks_agree_with_one(tmp_path: Path) -> None:
-    script = str(two_ranks.__file__)
-    launch([script], tmp_path / "one")
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", script]
-    launch(launcher, tmp_path / "two")
-    one, two = (load_file(tmp_path / name / "weights" / "model.safetensors") for name in ("one", "two"))
-    assert one.keys() == two.keys()
-    for name, tensor in one.items():
-        # Adam's early steps are near the sign of the gradient: only the few near-zero gradients may differ
-        assert (tensor - two[name]).abs().mean() < 2e-6, name
-    metrics = [json.loads((tmp_path / name / "metrics.json").read_text()) for name in ("one", "two")]
-    for key in ("reward", "tokens", "loss", "kl", "entropy", "grad_norm", "ratio_max"):
-        assert metrics[0][key] == pytest.approx(metrics[1][key], rel=1e-3, abs=1e-6), key
+def test_ranks__agree_with_one_and_a_dead_one_is_told_of_and_resumed(tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+    one, state = Learner(POLICY, SETTINGS), tmp_path / "state"
+    alone = one.step(GROUPS, 1)
+    one.save_state(tmp_path / "one")
+    with two_ranks(tmp_path) as two:
+        together = two.step(GROUPS, 1)
+        for name in ("reward", "tokens", "loss", "kl", "entropy", "grad_norm", "ratio_max", "effective_sample"):
+            assert getattr(together, name) == pytest.approx(getattr(alone, name), rel=1e-3, abs=1e-6), name
+        two.save_state(state)
+        ours, theirs = (load_file(path) for path in (tmp_path / "one" / STATE_FILE, two.whole_state(state)))
+        assert ours.keys() == theirs.keys()
+        for name, tensor in ours.items():
+            if name.startswith("exp_avg."):  # the gradients themselves, averaged over the updates
+                torch.testing.assert_close(theirs[name], tensor, rtol=1e-3, atol=1e-6, msg=name)
+        with pytest.raises(UnfitGroups):  # refused alike by all, who go on
+            two.step([make_group(prompt=(5, 99))], 2)
+        two.step(GROUPS, 2)
+        two.save_weights(tmp_path / "a")
+        two.last_step = 3  # a saturated round
+        assert two.last_step == 3
+        kill_a_follower(two)
+        with pytest.raises(RankFailed, match="a rank of the learner has died"):
+            two.step(GROUPS, 4)
+        with pytest.raises(RankFailed, match="have ended"):
+            two.save_state(state)
+    with two_ranks(tmp_path) as again:
+        again.load_state(state)
+        assert again.last_step == 1
+        again.step(GROUPS, 2)
+        again.save_weights(tmp_path / "b")
+    assert (tmp_path / "a" / "model.safetensors").read_bytes() == (tmp_path / "b" / "model.safetensors").read_bytes()
+    one.load_state(state)  # shards of two, read by one
+    assert (one.last_step, one.updates) == (1, 2)
+    next((state / "shards-1-2").glob("*.safetensors")).unlink()
+    with pytest.raises(CheckpointError, match="cannot read the learner's state"):
+        one.load_state(state)
+    assert one.last_step == 1
+
+
+@pytest.mark.slow
+def test_ranks__a_model_that_cannot_be_loaded_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RankFailed, match=r"PolicyError: .* is not a model checkpoint"), two_ranks(tmp_path, tmp_path):
+        raise AssertionError("started")
+
+
+def test_plan__no_rank_is_short_of_a_pass() -> None:
+    """One row on two ranks: the other's pass counts for nothing."""
+    learner = Learner(POLICY, replace(SETTINGS, kl_coef=0.0))
+    learner.ranks = replace(learner.ranks, rank=1, world=2)
+    (spare,) = learner._plan([one_row()])
+    assert spare.batch.mask.sum() == 0
+
+
+def one_row() -> Row:
+    return Row((5, 12), (7, 1), 1.0)

@@ -1,0 +1,61 @@
+"""How a mini-batch is cut into this rank's forward passes, and what is known of each before the first update."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from roles.rl.batch import MicroBatch, Row, build_batch, pack_rows
+from roles.rl.objectives import Tokens
+from roles.rl.ranks import Ranks
+from roles.rl.settings import GrpoSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One forward pass and the log-probabilities it is compared with, (N,) each."""
+
+    rows: tuple[Row, ...]
+    batch: MicroBatch
+    old: Tensor | None = None
+    behaviour: Tensor | None = None
+    reference: Tensor | None = None
+
+    def tokens(self, new: Tensor) -> Tokens:
+        """What a loss looks at. `old` is known by then."""
+        if self.old is None:
+            raise ValueError("a pass is trained on before it was scored")
+        return Tokens(
+            new=new,
+            old=self.old,
+            behaviour=self.behaviour,
+            advantages=self.batch.advantages,
+            sequence=self.batch.sequence,
+            sequences=self.batch.sequences,
+            mask=self.batch.mask,
+        )
+
+
+def plan_passes(rows: Sequence[Row], *, ranks: Ranks, settings: GrpoSettings, packs: bool) -> list[Pass]:
+    """Cut a mini-batch into this rank's passes. Every rank gets equally many, as FSDP's collectives need.
+
+    A rank short of rows passes one with an empty mask; the reference repeats a real one, which biases the mean.
+    """
+    longest = max(row.length for row in rows)
+    capacity = (settings.micro_tokens or settings.micro_batch * longest) if packs else 1
+    bins = pack_rows(rows, capacity=capacity, multiple=ranks.world)
+    return [_pass(own, min(rows, key=_length), ranks.device) for own in bins[ranks.rank :: ranks.world]]
+
+
+def _length(row: Row) -> int:
+    return row.length
+
+
+def _pass(own: Sequence[Row], spare: Row, device: torch.device) -> Pass:
+    batch = build_batch(own or [spare], device)
+    if not own:
+        batch = replace(batch, mask=torch.zeros_like(batch.mask))
+    return Pass(tuple(own or [spare]), batch)

@@ -1,0 +1,84 @@
+"""One rank of a trainer's learner, as a process under torchrun: `python -m roles.rl.rank`, started by `roles.rl.ranked`.
+
+Rank 0 takes the node's calls from a local socket and leads the others. When the node goes, so do they.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from roles.rl.calls import refusal_of
+from roles.rl.follow import dismiss, follow, lead
+from roles.rl.learner import Learner
+from roles.rl.pipe import PipeClosed, receive, send
+from roles.rl.settings import GrpoSettings
+
+JOB = "INTELLECT_LEARNER_JOB"
+"""Environment variable: what to learn, and where the node listens, as JSON."""
+
+
+def main() -> None:
+    """Learn until the node goes. What ends a rank is its last line of output, which the node shows."""
+    job = json.loads(os.environ[JOB])
+    try:
+        _run(job)
+    except Exception as error:
+        said = str(error).strip().splitlines() or [""]
+        print(f"rank {os.environ.get('RANK', '0')}: {type(error).__name__}: {said[0]}", file=sys.stderr, flush=True)  # noqa: T201
+        # no orderly end: the process group may be waiting for us, and must see us dead
+        os._exit(1)
+
+
+def _run(job: dict[str, Any]) -> None:
+    if job["threads"]:
+        torch.set_num_threads(job["threads"])
+    learner = Learner(
+        Path(job["base"]),
+        _read_settings(job["settings"]),
+        checkpoints=Path(job["checkpoints"]) if job["checkpoints"] else None,
+        device=job["device"],
+    )
+    if learner.ranks.rank > 0:
+        follow(learner)
+        return
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(job["socket"])
+        send(connection, {"ok": None, "ranks": learner.ranks.world})
+        _serve(connection, learner)
+    dismiss(learner)
+
+
+def _serve(connection: socket.socket, learner: Learner) -> None:
+    """Make the node's calls until it has gone."""
+    while True:
+        try:
+            message = receive(connection)
+        except PipeClosed:
+            return
+        try:
+            metrics = lead(learner, message)
+            answer: dict[str, Any] = {"ok": asdict(metrics) if metrics else None, "last_step": learner.last_step}
+        except Exception as error:
+            if (kind := refusal_of(error)) is None:
+                raise
+            answer = {"error": kind, "why": str(error), "last_step": learner.last_step}
+        try:
+            send(connection, answer)
+        except PipeClosed:
+            return
+
+
+def _read_settings(fields: dict[str, Any]) -> GrpoSettings:
+    return GrpoSettings(**{**fields, "betas": tuple(fields["betas"])})
+
+
+if __name__ == "__main__":
+    main()

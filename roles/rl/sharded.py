@@ -1,0 +1,98 @@
+"""The learner's state of several ranks: each writes what it holds, and any number of ranks reads it again.
+
+PyTorch's distributed checkpoints (DCP) in their safetensors form: offsets stand in the files' headers, and nothing is pickled.
+The shards lie in a folder of their own beside the state file, which names it: so the state changes in one rename.
+"""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+
+from roles.rl.checkpoint import STATE_FILE, CheckpointError, flush, load_state, save_state
+from roles.rl.ranks import Ranks
+
+POINTER = "sharded"
+"""Entry of the state file's numbers that names the folder."""
+WHOLE = "whole"
+"""Folder within it, for the other trainers: a state put together."""
+
+
+def save_shards(folder: Path, tensors: Mapping[str, Tensor], numbers: Mapping[str, int | str], *, ranks: Ranks) -> None:
+    """Write this rank's part of the state; every rank calls it. The state before stays until all of them have."""
+    name = f"shards-{numbers['step']}-{numbers['updates']}"
+    temporary = folder / f".{name}.tmp"
+    if ranks.writes:
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+    ranks.meet()
+    writer = HuggingFaceStorageWriter(path=str(temporary), save_distributed=True)
+    save(dict(tensors), storage_writer=writer)
+    ranks.meet()
+    if ranks.writes:
+        _finish(folder, temporary, name, numbers)
+
+
+def _finish(folder: Path, temporary: Path, name: str, numbers: Mapping[str, int | str]) -> None:
+    for file in temporary.iterdir():
+        flush(file)
+    flush(temporary)
+    shutil.rmtree(folder / name, ignore_errors=True)
+    temporary.rename(folder / name)
+    save_state(folder, {}, {**numbers, POINTER: name})
+    for other in folder.glob("shards-*"):
+        if other.name != name:
+            shutil.rmtree(other, ignore_errors=True)
+
+
+def fill_from_shards(folder: Path, name: str, tensors: dict[str, Tensor]) -> None:
+    """Fill tensors, sharded or whole, from the shards of a state. Raises CheckpointError when they are not all there, or of
+    other shapes; the tensors are worthless then."""
+    try:
+        target: dict[str, Any] = dict(tensors)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that there are no ranks here, where there are none
+            load(target, storage_reader=HuggingFaceStorageReader(path=str(folder / name)))
+    except (CheckpointException, OSError, ValueError, KeyError, RuntimeError) as error:
+        said = str(error).strip().splitlines() or [type(error).__name__]
+        raise CheckpointError(f"cannot read the learner's state {folder / name}: {said[-1]}") from error
+
+
+def whole_state(folder: Path) -> Path:
+    """A file with all of the state that lies in a folder, put together where that is in shards. Raises CheckpointError."""
+    _, numbers = load_state(folder)
+    name = numbers.pop(POINTER, None)
+    if name is None:
+        return folder / STATE_FILE
+    whole = folder / str(name) / WHOLE
+    save_state(whole, _join(folder / str(name)), numbers)
+    return whole / STATE_FILE
+
+
+def _join(shards: Path) -> dict[str, Tensor]:
+    """Put the parts of each tensor together."""
+    reader = HuggingFaceStorageReader(path=str(shards))
+    try:
+        metadata = reader.read_metadata()
+        whole = {
+            name: _empty(entry) for name, entry in metadata.state_dict_metadata.items() if hasattr(entry, "properties")
+        }
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        raise CheckpointError(f"cannot read the learner's state {shards}: {error}") from error
+    fill_from_shards(shards.parent, shards.name, whole)
+    return whole
+
+
+def _empty(entry: Any) -> Tensor:
+
+    return torch.empty(entry.size, dtype=entry.properties.dtype)

@@ -1,0 +1,48 @@
+"""Tiny models of many families, with random weights, as checkpoint folders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+VOCABULARY = 64
+COMMON: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "bos_token_id": None,
+    "eos_token_id": 1,
+    "initializer_range": 0.3,  # sharp enough that another row's tokens would show
+}
+EXPERTS: dict[str, Any] = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+FAMILIES: Mapping[str, dict[str, Any]] = {
+    "llama": {},
+    "qwen2": {},
+    "qwen3": {},
+    "gemma2": {"sliding_window": 4, "query_pre_attn_scalar": 8},  # tangents over scores and logits, windows
+    "gemma3_text": {"sliding_window": 4, "query_pre_attn_scalar": 8},
+    "qwen3_moe": EXPERTS,
+    "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},
+}
+
+
+def write_model(folder: Path, family: str, **changes: Any) -> Path:
+    """A checkpoint of that family."""
+    torch.manual_seed(7)
+    config = AutoConfig.for_model(family, **{**COMMON, **FAMILIES.get(family, {}), **changes})
+    model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model.save_pretrained(folder)
+    return folder
+
+
+Writer = Callable[..., Path]
