@@ -187,6 +187,7 @@ class SimNode:
     has_no_ledger: bool = False  # its end-points do not answer; everybody else's do
     faults: Faults = field(default_factory=Faults)
     engine: Callable[[Engine], Engine] = lambda engine: engine
+    worker: Callable[..., Worker] = Worker
     checks: Sequence[Check] = CHECKS  # of a validator
     task: asyncio.Task[None] | None = None
     actor: Actor | None = None
@@ -372,10 +373,12 @@ class SimulatedSwarm:
 
     # -- nodes ---------------------------------------------------------------------------------------------------
 
-    async def add_worker(self, *, engine: Callable[[Engine], Engine] = lambda engine: engine) -> SimNode:
-        """One more worker joins; `engine` wraps the honest one."""
+    async def add_worker(
+        self, *, engine: Callable[[Engine], Engine] = lambda engine: engine, worker: Callable[..., Worker] = Worker
+    ) -> SimNode:
+        """One more worker joins; `engine` wraps the honest one, `worker` may make another than the honest."""
         node = self._plain_node(f"worker{len(self.workers)}", "worker")
-        node.engine = engine
+        node.engine, node.worker = engine, worker
         self.workers.append(node)
         await self.start(node)
         return node
@@ -440,7 +443,7 @@ class SimulatedSwarm:
             case "trainer":
                 return self._trainer(node, ledger, voice, client, compute)
             case "worker":
-                return Worker(
+                return node.worker(
                     spec=self.spec,
                     trusted=node.trusted,
                     observer=node.observer,

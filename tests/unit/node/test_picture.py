@@ -52,3 +52,13 @@ def test_reward_curve__by_step() -> None:
 def test_sparkline__spans_nought_to_one() -> None:
     assert sparkline([0.0, 0.5, 1.0]) == "▁▅█"
     assert len(sparkline([0.5] * 100, width=60)) == 60
+
+
+def test_outcomes_of__what_became_of_a_nodes_submissions() -> None:
+    picture = Picture(quorum=1)
+    picture.take("validator-1", verdict("s", "accept"))
+    picture.take("validator-1", verdict("t", "fault", reason="wrong_reward"))
+    picture.take("validator-1", {"ts": 1.0, "event": "node.ejected", "node": "worker"})
+    assert picture.outcomes_of("worker") == (1, {"wrong_reward": 1})
+    assert picture.outcomes_of("another") == (0, {})
+    assert picture.ejected == {"worker"}

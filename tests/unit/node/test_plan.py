@@ -100,3 +100,17 @@ def test_build_spec__wrong_draft_is_named(tmp_path: Path, change: dict[str, obje
             validators=[node.as_operator() for node in plan.validators],
             trainers=[node.as_operator() for node in plan.trainers],
         )
+
+
+def test_make_plan__adversaries_are_workers_beside_the_honest_ones(tmp_path: Path) -> None:
+    plan = make_plan(TestnetOptions(tmp_path, workers=1, adversaries=("int4", "inflated-rewards")))
+    assert [node.name for node in plan.adversaries] == ["adversary-int4", "adversary-inflated-rewards"]
+    assert {node.role for node in plan.adversaries} == {"worker"}
+    assert set(plan.adversaries) <= set(plan.nodes)
+    assert len({node.key.node for node in plan.nodes}) == len(plan.nodes)
+
+
+@pytest.mark.parametrize(("kinds", "said"), [(("int7",), "did you mean int8"), (("int8", "int8"), "each kind once")])
+def test_make_plan__adversaries_that_there_are_not(tmp_path: Path, kinds: tuple[str, ...], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        make_plan(TestnetOptions(tmp_path, adversaries=kinds))
