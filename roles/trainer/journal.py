@@ -143,9 +143,9 @@ class Journal:
             if path.is_dir() and path.name.isdigit() and int(path.name) < step:
                 shutil.rmtree(path, ignore_errors=True)
 
-    def prune(self, *, committed: int, used_from: int) -> None:
+    def prune(self, *, committed: int, used_from: int, kept: int = KEPT_CHECKPOINTS) -> None:
         """Keep the newest checkpoints and every uncommitted one, and batches from step `used_from` on."""
-        oldest = min(committed + 1 - KEPT_CHECKPOINTS, committed)
+        oldest = min(committed + 1 - kept, committed)
         for folder in (self._root / "checkpoints").iterdir():
             if folder.name.isdigit() and int(folder.name) < oldest:  # others are being written just now
                 shutil.rmtree(folder, ignore_errors=True)

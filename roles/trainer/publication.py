@@ -89,7 +89,9 @@ class Publication:
             await self._send(step, final)
             self._newest = (step, final)
             oldest_used = step - 2 * (self._trusted.spec.training.async_level + 1)
-            await asyncio.to_thread(self._journal.prune, committed=step, used_from=oldest_used)
+            # rollouts may be scored under any policy of the window
+            kept = max(KEPT_CHECKPOINTS, self._trusted.spec.training.async_level + 2)
+            await asyncio.to_thread(self._journal.prune, committed=step, used_from=oldest_used, kept=kept)
             if self._deltas is not None:
                 await asyncio.to_thread(self._deltas.prune)
 

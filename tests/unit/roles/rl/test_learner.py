@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from roles.rl.batch import Row, TrainingGroup, build_batch
 from roles.rl.checkpoint import CheckpointError, save_state
 from roles.rl.frozen import score_still
-from roles.rl.learner import Learner, TrainingDiverged
+from roles.rl.learner import Learner, TrainingDiverged, is_out_of_memory
 from roles.rl.policy import load_policy
 from roles.rl.settings import GrpoSettings
 from tests.unit.roles.rl.groups import make_group
@@ -185,3 +185,10 @@ def test_local_run__reaches_the_mark(staleness: int, seed: int) -> None:
     curve = [metrics.reward for metrics in LocalRun(seed=seed, staleness=staleness).run(20 if staleness == 0 else 24)]
     assert curve[0] <= 0.4
     assert max(sum(curve[at : at + 3]) / 3 for at in range(len(curve) - 2)) >= 0.85
+
+
+def test_is_out_of_memory__of_a_cpu_too() -> None:
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(2**55, dtype=torch.uint8)
+    assert is_out_of_memory(caught.value)
+    assert not is_out_of_memory(RuntimeError("shapes do not fit"))
