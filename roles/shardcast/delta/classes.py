@@ -17,7 +17,7 @@ from roles.shardcast.delta.rank import Listed, Subset, bitmap, pack_words
 Integers = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
 
-SMALL_SHARE = 1 / 16
+SMALL_SHARE = 1 / 32
 """Classes that hold less than this share of a block together are listed; the greater ones are bitmaps."""
 DENSE_SHARE = 1 / 8
 """More changes than this share of the elements left: listing those is the cheaper way to them."""

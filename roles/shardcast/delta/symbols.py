@@ -7,6 +7,8 @@ with one semi-static table for each stream; 3% off the true odds costs less than
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import constriction
 import numpy as np
 from numpy.typing import NDArray
@@ -45,8 +47,7 @@ def join_values(symbols: Integers, low: Integers) -> Integers:
 
 def pack_low(widths: Integers, low: Integers) -> bytes:
     """Raw bits, those of one width together: an array of n numbers makes 31 steps, not n."""
-    narrow = widths.astype(np.uint8)
-    bits = [_to_bits(low[narrow == width], width) for width in _present(narrow)]
+    bits = [_to_bits(low[chosen], width) for width, chosen in _by_width(widths)]
     return np.packbits(np.concatenate(bits)).tobytes() if bits else b""
 
 
@@ -55,27 +56,37 @@ def unpack_low(widths: Integers, data: bytes) -> Integers:
     if len(data) != (int(widths.sum()) + 7) // 8:
         raise Malformed("low bits do not fit their symbols")
     bits, low, start = np.unpackbits(np.frombuffer(data, np.uint8)), np.zeros(len(widths), np.int64), 0
-    narrow = widths.astype(np.uint8)
-    for width in _present(narrow):
-        chosen = np.flatnonzero(narrow == width)
+    for width, chosen in _by_width(widths):
         end = start + width * len(chosen)
         low[chosen] = _from_bits(bits[start:end].reshape(-1, width))
         start = end
     return low
 
 
-def _present(widths: NDArray[np.uint8]) -> list[int]:
-    return [int(width) for width in np.flatnonzero(np.bincount(widths, minlength=1)) if width]
+def _by_width(widths: Integers) -> Iterator[tuple[int, Integers]]:
+    """Each width that occurs but 0, and where, in order."""
+    narrow = widths.astype(np.uint8)
+    for width in np.flatnonzero(np.bincount(narrow, minlength=1)):
+        if width:
+            yield int(width), np.flatnonzero(narrow == width)
 
 
 def _to_bits(values: Integers, width: int) -> NDArray[np.uint8]:
-    return np.unpackbits(values.astype(">u4").view(np.uint8).reshape(-1, 4), axis=1)[:, 32 - width :].ravel()
+    room = _room(width)
+    octets = values.astype(f">u{room // 8}").view(np.uint8)  # flat: along an axis each row is a call of its own
+    return np.unpackbits(octets).reshape(-1, room)[:, room - width :].ravel()
 
 
 def _from_bits(bits: NDArray[np.uint8]) -> NDArray[np.uint32]:
-    words = np.zeros((len(bits), 32), np.uint8)
-    words[:, 32 - bits.shape[1] :] = bits
-    return np.packbits(words, axis=1).view(">u4").ravel().astype(np.uint32)
+    room = _room(bits.shape[1])
+    words = np.zeros((len(bits), room), np.uint8)
+    words[:, room - bits.shape[1] :] = bits
+    return np.packbits(words).view(f">u{room // 8}").astype(np.uint32)
+
+
+def _room(width: int) -> int:
+    """Bits of the least whole number that takes so many: what is not there need not be cut off."""
+    return next(room for room in (8, 16, 32) if width <= room)
 
 
 def build_table(symbols: Integers) -> bytes:
