@@ -49,6 +49,7 @@ GROUPS = {
         "model": "make a checkpoint folder out of a GGUF file or a Hugging Face folder",
         "eval": "how often a checkpoint passes a task, and whether another does better",
         "filter": "the problems of a data set that a model can learn from",
+        "calibrate": "how much honest nodes differ, and the thresholds of a run by it",
     },
     "weights without a run": {
         "shardcast": "publish, relay or fetch checkpoints in signed shards",

@@ -2,9 +2,9 @@
 history (docs/checks.md has the model of the noise).
 """
 
-from roles.toploc.joined.calibration import Calibration, Component, Fit
+from roles.toploc.joined.calibration import NAMES, Calibration, Component, Fit
 from roles.toploc.joined.fitting import fit
 from roles.toploc.joined.history import History, history_limit
 from roles.toploc.joined.score import Score, score
 
-__all__ = ["Calibration", "Component", "Fit", "History", "Score", "fit", "history_limit", "score"]
+__all__ = ["NAMES", "Calibration", "Component", "Fit", "History", "Score", "fit", "history_limit", "score"]

@@ -23,8 +23,9 @@ from roles.toploc.observation import Observation
 Floats = npt.NDArray[np.float64]
 NAMES = ("exponents", "mantissas", "margins")
 FILLS = (0.25, 0.5, 0.999, 1.0)  # classes of chunks by how full they are: fewer tokens have other largest values
-MARGIN_CAP = 1.0
+LARGEST_MARGIN = 1.0  # one freak token weighs at most this
 MANTISSA_CAP = 127.0
+GRAINS = (1.0, 0.05, 0.02)  # the smallest event of each: a mismatch, a mantissa error of a chunk, a margin
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ def units_of(observation: Observation) -> tuple[Units, Units, Units]:
     ]
     table = np.array(chunks, dtype=np.float64).reshape(-1, 4)
     classes, owners = table[:, 2].astype(np.int64), table[:, 3].astype(np.int64)
-    margins = np.minimum(np.concatenate([np.empty(0), *observation.margins]), MARGIN_CAP)
+    margins = np.minimum(np.concatenate([np.empty(0), *observation.margins]), LARGEST_MARGIN)
     whose = np.repeat(np.arange(len(observation.margins)), [len(part) for part in observation.margins])
     return (
         Units(table[:, 0], classes, owners),

@@ -12,14 +12,24 @@ from dataclasses import replace
 
 import numpy as np
 
-from roles.toploc.joined.calibration import FILLS, NAMES, Calibration, Component, Fit, Floats, Units, sums_of, units_of
+from roles.toploc.joined.calibration import (
+    FILLS,
+    GRAINS,
+    NAMES,
+    Calibration,
+    Component,
+    Fit,
+    Floats,
+    Units,
+    sums_of,
+    units_of,
+)
 from roles.toploc.joined.score import score, tail
 from roles.toploc.observation import Observation
 
 AT = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
 LEAST_UNITS = 30  # of a class, below which its level is not known
-UNSEEN = 3  # events that may have stayed unseen (95%: none in N trials is at most 3 in N) ..
-GRAINS = (1.0, 0.05, 0.02)  # .. of this size: a mismatch, a mantissa error of a chunk, a margin
+UNSEEN = 3  # events that may have stayed unseen (95%: none in N trials is at most 3 in N), each a grain
 NEAR = 0.5  # spreads are those of environments whose deviation is at least so much of the worst
 DOUBT = 2.0  # standard errors by which levels and variances are put up
 INFLATIONS = tuple(1.15**k for k in range(40))

@@ -1,0 +1,156 @@
+"""Makes the honest submissions that are not there yet and keeps what was measured of each, on disk as it comes."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dht.encoding import digest
+from node.calibration.environments import Environment, threads
+from node.errors import ConfigError
+from roles.assignment import assigned_groups
+from roles.inference.engine import Engine, Request, SamplingSettings
+from roles.spec import CheckSpec, SamplingSpec
+from roles.tasks.asking import Asking
+from roles.toploc.observation import Observation
+from roles.toploc.observing import observe, prove
+
+MAX_LINE = 1 << 24
+Build = Callable[[Environment], Engine]
+Said = Callable[[str, int, float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is collected: so many submissions in each environment, of the shape a run's draft gives. `name` changes with
+    everything that changes what is measured."""
+
+    name: str
+    sampling: SamplingSpec
+    checks: CheckSpec
+    asking: Asking
+    submissions: int
+    seed: int
+
+    @property
+    def settings(self) -> SamplingSettings:
+        """As the engine takes it."""
+        taken = self.sampling
+        return SamplingSettings(float(taken.temperature), float(taken.top_p), taken.top_k, taken.max_tokens)
+
+    def requests(self, environment: str, number: int, engine: Engine) -> list[Request]:
+        """The rows of one submission, drawn as a worker's assignment draws them."""
+        groups = assigned_groups(
+            digest("calibration/1", self.seed, environment, number),
+            problems=self.asking.task.size,
+            groups=self.sampling.groups_per_submission,
+            group_size=self.sampling.group_size,
+            targets=self.asking.targets,
+        )
+        prompts = [engine.encode(self.asking.prompt(group.problem, group.target)) for group in groups]
+        return [Request(prompt, seed) for prompt, group in zip(prompts, groups, strict=True) for seed in group.seeds]
+
+
+class Kept:
+    """Observations by environment and number, in a file with a line each; the first line names the plan."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        """Raises ConfigError for a file that is another plan's, or none of observations."""
+        self._path = path
+        self.table: dict[str, dict[int, Observation]] = {}
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if not self._read(name):
+                path.write_text(json.dumps({"calibration": name}) + "\n")
+        except OSError as error:
+            raise ConfigError(f"cannot use {path}: {error.strerror}; name another file by --keep") from error
+
+    def add(self, environment: str, number: int, observation: Observation) -> None:
+        """Keep one, on disk when this returns."""
+        line = {"environment": environment, "number": number, "observation": observation.to_plain()}
+        with self._path.open("a") as file:
+            file.write(json.dumps(line, separators=(",", ":")) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        self.table.setdefault(environment, {})[number] = observation
+
+    def _read(self, name: str) -> bool:
+        """What was kept before; a line that a kill cut short is dropped."""
+        if not self._path.exists():
+            return False
+        lines = self._path.read_text().splitlines(keepends=True)
+        whole = [line for line in lines if line.endswith("\n") and len(line) < MAX_LINE]
+        try:
+            if not whole:
+                return False
+            if json.loads(whole[0])["calibration"] != name:
+                raise ConfigError(f"{self._path} holds another calibration; delete it or name another file by --keep")
+            for line in whole[1:]:
+                kept = json.loads(line)
+                own = self.table.setdefault(str(kept["environment"]), {})
+                own[int(kept["number"])] = Observation.from_plain(kept["observation"])
+        except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
+            raise ConfigError(f"{self._path} holds no observations; delete it or name another by --keep") from error
+        if len(whole) < len(lines):
+            self._path.write_text("".join(whole))
+        return True
+
+
+@dataclass(slots=True)
+class Collector:
+    """Works through the environments in turns, a block of submissions each, so that a run cut short has seen them all."""
+
+    plan: Plan
+    kept: Kept
+    build: Build
+    validator: Engine
+    pinned: tuple[str, str, str]
+    said: Said = lambda name, done, left: None
+    _held: tuple[tuple[str, str, str], Engine] | None = field(default=None)
+
+    def collect(self, environments: Sequence[Environment], *, block: int = 4) -> None:
+        """Make what is missing. Blocking, for as long as it takes; can be killed at any moment."""
+        began, made = time.monotonic(), 0
+        missing = list(self._missing(environments, block))
+        total = sum(len(numbers) for _, numbers in missing)
+        for environment, numbers in missing:
+            left = (time.monotonic() - began) / made * (total - made) if made else 0.0
+            self.said(environment.name, sum(map(len, self.kept.table.values())), left)
+            self._make(environment, numbers)
+            made += len(numbers)
+
+    def _missing(self, environments: Sequence[Environment], block: int) -> Iterator[tuple[Environment, list[int]]]:
+        for start in range(0, self.plan.submissions, block):
+            for environment in environments:
+                held = self.kept.table.get(environment.name, {})
+                numbers = [n for n in range(start, min(start + block, self.plan.submissions)) if n not in held]
+                if numbers:
+                    yield environment, numbers
+
+    def _make(self, environment: Environment, numbers: Sequence[int]) -> None:
+        plan, checks = self.plan, self.plan.checks
+        size = plan.sampling.groups_per_submission * plan.sampling.group_size
+        engine = self._engine(environment)
+        requests = [each for number in numbers for each in plan.requests(environment.name, number, engine)]
+        rows, proven = environment.rows or size, []
+        with threads(environment.threads):
+            for start in range(0, len(requests), rows):
+                some = requests[start : start + rows]
+                proven += prove(engine, some, plan.settings, topk=checks.topk, chunk=checks.chunk)
+        for i, number in enumerate(numbers):
+            own = proven[i * size : (i + 1) * size]
+            observed = observe(self.validator, own, plan.settings, topk=checks.topk, chunk=checks.chunk)
+            self.kept.add(environment.name, number, observed)
+
+    def _engine(self, environment: Environment) -> Engine:
+        """The validator's own engine where it is built alike; else one, kept until another is wanted."""
+        if environment.build == self.pinned:
+            return self.validator
+        if self._held is None or self._held[0] != environment.build:
+            self._held = None  # before the next one takes its memory
+            self._held = environment.build, self.build(environment)
+        return self._held[1]

@@ -1,0 +1,73 @@
+"""In what honest nodes differ: kernel, batch, threads, engine. A run pins its dtype, so another is measured but not fitted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from node.errors import UsageError
+from roles.spec import ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """How a prover runs. `rows` are generated together, 0: one submission's. `threads` 0: as many as PyTorch takes. One that is
+    not `fitted` is only shown."""
+
+    name: str
+    engine: str
+    dtype: str
+    attention: str
+    rows: int = 0
+    threads: int = 0
+    fitted: bool = True
+
+    @property
+    def build(self) -> tuple[str, str, str]:
+        """Environments of one build can share an engine."""
+        return self.engine, self.dtype, self.attention
+
+
+def environments_for(model: ModelSpec, *, rows: int) -> list[Environment]:
+    """What is tried for a run whose submissions have so many rows; the first is as the spec pins it."""
+    pinned = Environment("pinned", model.engine, model.dtype, model.attention)
+    other_kernel = "eager" if model.attention == "sdpa" else "sdpa"
+    other_dtype = "float32" if model.dtype == "bfloat16" else "bfloat16"
+    return [
+        pinned,
+        replace(pinned, name="alone", rows=1),
+        replace(pinned, name="crowded", rows=4 * rows),
+        replace(pinned, name="one-thread", threads=1),
+        replace(pinned, name=other_kernel, attention=other_kernel),
+        replace(pinned, name=other_dtype, dtype=other_dtype, fitted=False),
+    ]
+
+
+def chosen(environments: list[Environment], names: str | None, *, quick: bool) -> list[Environment]:
+    """Those asked for, by name. Raises UsageError."""
+    known = {each.name: each for each in environments}
+    if names is None:
+        return (
+            [each for each in environments if each.name in ("pinned", "alone", "eager", "sdpa")]
+            if quick
+            else environments
+        )
+    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    for name in wanted:
+        if name not in known:
+            raise UsageError(f"--environments: there is no {name[:64]!r}; there are {', '.join(known)}")
+    return [known[name] for name in dict.fromkeys(wanted)]
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """PyTorch with so many threads; 0 leaves them as they are."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
