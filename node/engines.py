@@ -9,10 +9,10 @@ if TYPE_CHECKING:
 
 
 def build_engine(device: str, *, dtype: str, attention: str = "sdpa", chat: bool = False) -> Engine:
-    """An engine without weights yet; numbers are `dtype` (float32 or bfloat16). Imports PyTorch."""
+    """An engine without weights yet; numbers are `dtype` (float32, bfloat16 or float16). Imports PyTorch."""
     import torch
 
     from roles.inference.transformers_engine import TransformersEngine
 
-    kind = torch.float32 if dtype == "float32" else torch.bfloat16
+    kind: torch.dtype = getattr(torch, dtype)
     return TransformersEngine(device=device, dtype=kind, attention=attention, chat=chat)

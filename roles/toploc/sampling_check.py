@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from roles.inference.sampling import Floats, SamplingSettings, token_logprobs, token_margins
+from roles.inference.sampling import Floats, SamplingSettings, token_margins
 from roles.toploc.verify import Judgement
 
 MARGIN_CAP = 5.0  # one freak token weighs at most this in a mean

@@ -79,7 +79,7 @@ def verify_proofs(
     Without `encoding` the states' dtype decides; with it (the run's), states of another dtype are a ValueError.
     """
     encoding = encoding or encoding_of([states for states, _ in pairs])
-    parsed = [parse_proof(proof, tokens=len(states), topk=topk, chunk=chunk) for states, proof in pairs]
+    parsed = [_parse(number, proof, len(states), topk, chunk) for number, (states, proof) in enumerate(pairs)]
     statistics: dict[int, ProofStatistics] = {}
     if parsed:
         records = Records(
@@ -90,6 +90,13 @@ def verify_proofs(
             statistics |= zip(tops.chunks, _compare(tops, records, encoding), strict=True)
     numbers = iter(range(len(statistics)))
     return [[statistics[next(numbers)] for _ in part.moduli] for part in parsed]
+
+
+def _parse(number: int, proof: bytes, tokens: int, topk: int, chunk: int) -> Records:
+    try:
+        return parse_proof(proof, tokens=tokens, topk=topk, chunk=chunk)
+    except MalformedProof as error:
+        raise MalformedProof(f"row {number}: {error}") from error
 
 
 def judge(statistics: Iterable[ProofStatistics], *, honest: ProofThresholds, fraud: ProofThresholds) -> Judgement:

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,11 +23,12 @@ from roles.tasks import Task
 from roles.tasks.asking import Asking
 from roles.toploc.joined import Calibration, Score, score
 from roles.toploc.observation import Observation
-from roles.toploc.sampling_check import Margins, margins
+from roles.toploc.readings import Readings, Sampled, read_tokens
+from roles.toploc.sampling_check import Margins
 from roles.toploc.verify import ProofStatistics
 from roles.turns.spans import own_spans, own_tokens, turn_seed
 from roles.turns.tool import ToolUse
-from roles.verification.duplicates import DuplicateIndex, Place, sequence_digest
+from roles.verification.duplicates import DuplicateIndex, Place, Sketch, sketch_of
 
 Reader = Callable[[bytes, RolloutLimits], RolloutFile]
 MAX_FIGURE = 2**63 - 1
@@ -134,14 +134,15 @@ class Case:
         return [_own_prefill(item, row) for item, row in zip(whole, rows, strict=True)]
 
     @cached_property
-    def logits(self) -> list[np.ndarray[tuple[int, ...], np.dtype[np.float32]]]:
-        """Float32 `[T, vocabulary]` for every row; T counts the policy's tokens."""
-        return [item.logits.numpy() for item in self.prefill]
+    def readings(self) -> list[Readings]:
+        """What this policy's logits say of each of its tokens in every row."""
+        sampled = [_sampled(row) for row in self.file.rows]
+        return read_tokens(self.prefill, sampled, self.settings, vocabulary=self.means.engine.vocabulary)
 
     @cached_property
     def margins(self) -> list[Margins]:
         """For every row and token of the policy's, by how much it misses being the seeded choice."""
-        return [_margins(logits, row, self.settings) for logits, row in zip(self.logits, self.file.rows, strict=True)]
+        return [item.margins for item in self.readings]
 
     @cached_property
     def score(self) -> Score | None:
@@ -154,8 +155,13 @@ class Case:
 
     @cached_property
     def sequences(self) -> tuple[str, ...]:
-        """Identity of every completion."""
-        return tuple(sequence_digest(row.prompt, row.output) for row in self.file.rows)
+        """Every completion as the index of duplicates keeps it."""
+        return tuple(sketch.text for sketch in self.sketches)
+
+    @cached_property
+    def sketches(self) -> list[Sketch]:
+        """By which every completion is known again, in whole or in part."""
+        return [sketch_of(tokens) for tokens in self.own]
 
     def statistics(self) -> Statistics | None:
         """What was measured so far; None when no proof was looked at."""
@@ -177,21 +183,18 @@ class Case:
 def _own_prefill(whole: Prefill, row: RolloutRow) -> Prefill:
     if len(row.turns) < 2:
         return whole
-    spans = list(own_spans(row.turns, len(row.output)))
-    return Prefill(
-        states=torch.cat([whole.states[start:end] for start, end in spans]),
-        logits=torch.cat([whole.logits[start:end] for start, end in spans]),
+    spans = own_spans(row.turns, len(row.output))
+    return Prefill(torch.cat([whole.states[start:end] for start, end in spans]), whole.head)
+
+
+def _sampled(row: RolloutRow) -> Sampled:
+    """The policy's tokens; each turn was sampled with a seed of its own, from position 0."""
+    spans = [range(end - start) for start, end in own_spans(row.turns, len(row.output))]
+    return Sampled(
+        tokens=own_tokens(row.output, row.turns),
+        seeds=[turn_seed(row.seed, turn) for turn, span in enumerate(spans) for _ in span],
+        positions=[position for span in spans for position in span],
     )
-
-
-def _margins(logits: np.ndarray[Any, np.dtype[np.float32]], row: RolloutRow, settings: SamplingSettings) -> Margins:
-    """Each turn was sampled with a seed of its own, from position 0."""
-    parts, done = [], 0
-    for turn, (start, end) in enumerate(own_spans(row.turns, len(row.output))):
-        said = logits[done : done + end - start]
-        parts.append(margins(said, row.output[start:end], turn_seed(row.seed, turn), settings))
-        done += end - start
-    return np.concatenate(parts)
 
 
 def thousandths(value: float) -> int:

@@ -7,33 +7,39 @@ checks before it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from roles.inference.sampling import token_logprobs
 from roles.rollouts.schema import RolloutRow
 from roles.rules import Reason, Reject, SoftReject
 from roles.spec import Threshold
 from roles.tasks.task import Undecided
+from roles.toploc.encoding import ENCODINGS
 from roles.toploc.errors import MalformedProof
 from roles.toploc.sampling_check import (
+    LOW,
+    MARGIN_CAP,
+    SamplingStatistics,
     SamplingThresholds,
     find_termination_fault,
     is_two_humped,
     judge_sampling,
     summarise_margins,
 )
-from roles.toploc.verify import Judgement, ProofThresholds, judge, verify_proofs, worst
+from roles.toploc.verify import Judgement, ProofStatistics, ProofThresholds, judge, verify_proofs, worst
 from roles.turns.speaking import find_turn_fault
 from roles.verification.case import Case
+from roles.verification.duplicates import RUN
 
 SCORING_SECONDS = 10.0
 """Time for all rewards of one submission; more is nobody's provable fault."""
 END_MARGIN = 1.0
 """Numerical noise moves a score by a few thousandths; an end token further off was put there."""
 LOGPROB_SLACK = 1e-3
+OWN_SHARE = 0.1
+"""Margins of a row's own tokens come to less than this share of their surprise (in nats): to some thousandths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +54,7 @@ class Check:
 def check_size(case: Case) -> None:
     """The blob is as long as signed (its digest was checked as it arrived)."""
     if len(case.data) != case.submission.size:
-        raise Reject(Reason.WRONG_SIZE, f"{len(case.data)} bytes")
+        raise Reject(Reason.WRONG_SIZE, f"{len(case.data)} bytes, {case.submission.size} signed")
 
 
 def check_schema(case: Case) -> None:
@@ -71,23 +77,25 @@ def check_bounds(case: Case) -> None:
 
 def check_units(case: Case) -> None:
     """The signed count of tokens is the file's: those that the policy said."""
-    if sum(map(len, case.own)) != case.submission.tokens:
-        raise Reject(Reason.WRONG_UNITS)
+    if (count := sum(map(len, case.own))) != case.submission.tokens:
+        raise Reject(Reason.WRONG_UNITS, f"{count} tokens in the file, {case.submission.tokens} signed")
 
 
 def check_identity(case: Case) -> None:
     """The file names the run, node, step, policy and index it was signed for."""
     file, signed = case.file, case.submission
-    named = (file.run, file.node, file.step, file.policy, file.policy_step, file.index)
-    if named != (case.means.run, signed.node, signed.step, signed.policy, signed.policy_step, signed.index):
-        raise Reject(Reason.WRONG_IDENTITY)
+    for name in ("run", "node", "step", "policy", "policy_step", "index"):
+        said, wanted = getattr(file, name), getattr(signed, name)
+        if said != wanted:
+            raise Reject(Reason.WRONG_IDENTITY, f"{name} {str(said)[:80]} in the file, {wanted} signed")
 
 
 def check_problems(case: Case) -> None:
     """Every row answers the assigned problem, under the assigned length target."""
     for number, (row, expected) in enumerate(zip(case.file.rows, case.expected, strict=False)):
         if (row.group, row.problem_id, row.target_length) != (expected.group, expected.problem, expected.target):
-            raise Reject(Reason.WRONG_PROBLEM, f"row {number}")
+            detail = f"row {number}: problem {row.problem_id}, target {row.target_length}, for {expected}"
+            raise Reject(Reason.WRONG_PROBLEM, detail)
 
 
 def check_prompts(case: Case) -> None:
@@ -105,7 +113,7 @@ def check_seeds(case: Case) -> None:
     """Every row was sampled with its assigned seed."""
     for number, (row, expected) in enumerate(zip(case.file.rows, case.expected, strict=False)):
         if row.seed != expected.seed:
-            raise Reject(Reason.WRONG_SEED, f"row {number}")
+            raise Reject(Reason.WRONG_SEED, f"row {number}: {row.seed} for {expected.seed}")
 
 
 def check_turns(case: Case) -> None:
@@ -129,7 +137,7 @@ def check_rewards(case: Case) -> None:
     for number, row in enumerate(case.file.rows):
         reward = _score(case, row, len(case.own[number]))
         if monotonic() > deadline:
-            raise SoftReject(Reason.SCORING_TIMEOUT)
+            raise SoftReject(Reason.SCORING_TIMEOUT, f"over {SCORING_SECONDS:.0f} s at row {number} of {len(case.own)}")
         if reward is not None and row.reward != reward:
             refusal = Reject if task.is_repeatable else SoftReject
             raise refusal(Reason.WRONG_REWARD, f"row {number}: {row.reward} for {reward}")
@@ -144,7 +152,7 @@ def _score(case: Case, row: RolloutRow, length: int) -> float | None:
     except Undecided as error:
         if row.reward == 0.0:
             return None
-        raise SoftReject(Reason.SCORING_TIMEOUT) from error
+        raise SoftReject(Reason.SCORING_TIMEOUT, str(error)[:200] or f"problem {row.problem_id}") from error
 
 
 def check_termination(case: Case) -> None:
@@ -157,34 +165,61 @@ def check_termination(case: Case) -> None:
 
 
 def check_proofs(case: Case) -> None:
-    """TOPLOC: the proofs are of the last hidden states this policy has for these tokens."""
-    checks = case.means.spec.checks
+    """TOPLOC: the proofs are of the last hidden states this policy has for these tokens, in the run's own dtype.
+
+    Soft where the policy itself gives no numbers: that is its trainer's fault.
+    """
+    checks, model = case.means.spec.checks, case.means.spec.model
     pairs = [(item.states, row.proof) for item, row in zip(case.prefill, case.file.rows, strict=True)]
+    if not all(bool(states.isfinite().all()) for states, _ in pairs):
+        raise SoftReject(Reason.PROOF_UNCERTAIN, "this policy's own states are not finite")
     try:
-        case.chunks = verify_proofs(pairs, topk=checks.topk, chunk=checks.chunk)
+        case.chunks = verify_proofs(pairs, encoding=ENCODINGS[model.dtype], topk=checks.topk, chunk=checks.chunk)
     except MalformedProof as error:
         raise Reject(Reason.PROOF_MALFORMED, str(error)) from error
     chunks = [part for parts in case.chunks for part in parts]
     case.proof_statistics = worst(chunks)
-    found = judge(chunks, honest=_proof_thresholds(checks.honest), fraud=_proof_thresholds(checks.fraud))
+    honest, fraud = _proof_thresholds(checks.honest), _proof_thresholds(checks.fraud)
+    found = judge(chunks, honest=honest, fraud=fraud)
     if found is Judgement.FRAUD:
-        raise Reject(Reason.PROOF_MISMATCH, str(case.proof_statistics))
+        raise Reject(Reason.PROOF_MISMATCH, _worst_chunk(case.chunks, fraud))
     if found is Judgement.DOUBTFUL:
-        raise SoftReject(Reason.PROOF_UNCERTAIN, str(case.proof_statistics))
+        raise SoftReject(Reason.PROOF_UNCERTAIN, _worst_chunk(case.chunks, honest))
+
+
+def _worst_chunk(rows: Sequence[Sequence[ProofStatistics]], limits: ProofThresholds) -> str:
+    """The first chunk over the limits, as a person who checks again finds it."""
+    number, part, chunk = next(
+        (row, part, chunk)
+        for row, parts in enumerate(rows)
+        for part, chunk in enumerate(parts)
+        if not limits.admits(chunk)
+    )
+    return (
+        f"row {number}, chunk {part}: {chunk.exponent_mismatches} exponents differ, mantissas by {chunk.mantissa_mean:.3g} "
+        f"(median {chunk.mantissa_median:.3g}); limits {limits.exponent_mismatches}, {limits.mantissa_mean:g}, "
+        f"{limits.mantissa_median:g}"
+    )
 
 
 def check_sampling(case: Case) -> None:
     """The tokens are what seeded sampling gives on this policy's logits, the end token above all."""
     checks = case.means.spec.checks
-    found = judge_sampling(
-        [summarise_margins([part]) for part in case.margins],
-        honest=_sampling_thresholds(checks.honest),
-        fraud=_sampling_thresholds(checks.fraud),
-    )
+    statistics = [summarise_margins([part]) for part in case.margins]
+    honest, fraud = _sampling_thresholds(checks.honest), _sampling_thresholds(checks.fraud)
+    found = judge_sampling(statistics, honest=honest, fraud=fraud)
     if found is Judgement.FRAUD:
-        raise Reject(Reason.SAMPLING_MISMATCH)
+        raise Reject(Reason.SAMPLING_MISMATCH, _worst_row(statistics, fraud))
     if found is Judgement.DOUBTFUL:
-        raise SoftReject(Reason.SAMPLING_UNCERTAIN)
+        raise SoftReject(Reason.SAMPLING_UNCERTAIN, _worst_row(statistics, honest))
+
+
+def _worst_row(rows: Sequence[SamplingStatistics], limits: SamplingThresholds) -> str:
+    number, found = next((number, row) for number, row in enumerate(rows) if not limits.admits(row))
+    return (
+        f"row {number}: margins of {found.mean_clipped:.4g} on average and {found.largest:.4g} at most, "
+        f"{found.exact_share:.1%} of {found.tokens} tokens exact; limits {limits.mean_clipped:g}, {limits.largest:g}"
+    )
 
 
 def check_endings(case: Case) -> None:
@@ -194,32 +229,58 @@ def check_endings(case: Case) -> None:
         return
     for number, (row, part) in enumerate(zip(case.file.rows, case.margins, strict=True)):
         if row.finish == "eos" and part[-1] > END_MARGIN:
-            raise SoftReject(Reason.BAD_TERMINATION, f"row {number}: an end token that seeded sampling does not give")
+            detail = f"row {number}: an end token that seeded sampling does not give, by {part[-1]:.3g}"
+            raise SoftReject(Reason.BAD_TERMINATION, detail)
 
 
 def check_humps(case: Case) -> None:
     """The chosen tokens' probabilities have one hump: two mean that another model decoded and this one prefilled."""
-    logits = np.concatenate(case.logits)
-    tokens = [token for said in case.own for token in said]
-    if is_two_humped(logits, tokens, case.settings):
-        raise SoftReject(Reason.TWO_HUMPED)
+    if case.settings.temperature == 0.0:
+        return
+    logprobs = np.concatenate([item.logprobs for item in case.readings])
+    unlikely = np.concatenate([item.unlikely for item in case.readings])
+    if is_two_humped(logprobs, unlikely):
+        low, expected = int((np.exp(logprobs) < LOW).sum()), float(unlikely.sum())
+        raise SoftReject(Reason.TWO_HUMPED, f"{low} of {len(logprobs)} tokens below {LOW}, {expected:.0f} expected")
 
 
 def check_duplicates(case: Case) -> None:
-    """No completion too improbable to come twice was accepted for somebody else before.
+    """No completion has a part, too improbable to come twice, that was accepted for somebody else before, or stands in
+    another row.
 
-    A row whose every token is the seeded choice is its maker's own, whoever copied it first. Soft: which of two came
-    first is not the same at every validator.
+    Tokens that seeded sampling gives are their maker's own, whoever copied them first: so the owner of the prompt keeps its
+    credit. Soft: which of two came first is not the same at every validator.
     """
     if case.settings.temperature == 0.0:  # greedy completions of one prompt are all alike
         return
-    seen: set[str] = set()
-    for number, sequence in enumerate(case.sequences):
-        owner = case.means.duplicates.owner(sequence)
-        taken = sequence in seen or owner not in (None, case.place)
-        seen.add(sequence)
-        if taken and _is_improbable(case, number) and not (case.margins[number] <= 0).all():
-            raise SoftReject(Reason.DUPLICATE, f"row {number} of {len(case.own[number])} tokens")
+    seen: dict[str, str] = {}
+    for number, sketch in enumerate(case.sketches):
+        owners = {run: _owner(case, run) or seen.get(run) for run in sketch.runs}
+        taken = [start for run, start in sketch.runs.items() if owners[run]]
+        if taken and (copied := _count_copied(case, number, taken)):
+            owner = next(name for name in owners.values() if name)
+            raise SoftReject(
+                Reason.DUPLICATE, f"row {number}: {copied} of {len(case.own[number])} tokens stand in {owner}"
+            )
+        seen |= {run: f"row {number}" for run in sketch.runs if run not in seen}
+
+
+def _owner(case: Case, run: str) -> str | None:
+    owner = case.means.duplicates.owner(run)
+    return None if owner in (None, case.place) else "index {2} of step {1} of {0}".format(*owner)
+
+
+def _count_copied(case: Case, number: int, starts: Sequence[int]) -> int:
+    """How many of the row's tokens lie in these runs, if they are together too improbable to come twice and not what the row's
+    own seed gives: under another seed a token's margin is about its surprise."""
+    reading = case.readings[number]
+    inside = np.zeros(len(reading.logprobs), dtype=np.bool_)
+    for start in starts:
+        inside[start : start + RUN] = True
+    surprise = -float(reading.logprobs[inside].sum())
+    missed = float(np.minimum(reading.margins[inside], MARGIN_CAP).sum())
+    improbable = surprise > case.means.spec.checks.duplicate_bits * math.log(2)
+    return int(inside.sum()) if improbable and missed > OWN_SHARE * surprise else 0
 
 
 def check_joined(case: Case) -> None:
@@ -252,12 +313,6 @@ CHECKS: tuple[Check, ...] = (
     Check("duplicates", check_duplicates, audit=True),
     Check("joined", check_joined, audit=True),
 )
-
-
-def _is_improbable(case: Case, number: int) -> bool:
-    """Whether the row's probability under the policy is below 2^-duplicate_bits."""
-    logprobs = token_logprobs(case.logits[number], case.own[number], case.settings.temperature)
-    return float(logprobs.sum()) < -case.means.spec.checks.duplicate_bits * math.log(2)
 
 
 def _proof_thresholds(values: Threshold) -> ProofThresholds:

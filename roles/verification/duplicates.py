@@ -1,37 +1,68 @@
-"""Which token sequences were accepted before, and for whom: nobody earns twice for one completion."""
+"""Which completions were accepted before, and for whom: nobody earns twice for one, nor for one with a few tokens changed.
+
+A completion is known by a *sketch* (bottom-k, Broder 1997): of all runs of 12 neighbouring tokens the 8 whose digests are
+smallest. One token changed, put in or left out breaks 12 runs at most, so the sketches of a copy and its original share most of
+their entries; those of completions that have nothing in common share none.
+"""
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
 
-from dht.encoding import digest
+import numpy as np
 
+RUN = 12
+"""Tokens in a run. A shorter completion is one run."""
+KEPT = 8
 Place = tuple[str, int, int]
 """Node, step, index."""
-MAX_SEQUENCES = 1_000_000
-"""Completions remembered (about 200 bytes each); the oldest are forgotten first."""
+MAX_RUNS = 1_000_000
+"""Runs remembered (125,000 completions, about 150 bytes a run); the oldest are forgotten first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sketch:
+    """Runs by digest (16 hexadecimal digits), each with the index of its first token."""
+
+    runs: dict[str, int]
+
+    @property
+    def text(self) -> str:
+        """As it is kept on disk."""
+        return "".join(sorted(self.runs))
+
+
+def sketch_of(tokens: Sequence[int]) -> Sketch:
+    """The sketch of one completion, whatever its prompt; of two equal runs the first counts."""
+    data = np.asarray(tokens, dtype="<i4").tobytes()
+    starts = range(max(1, len(tokens) - RUN + 1))
+    runs: dict[str, int] = {}
+    for start in starts:
+        runs.setdefault(blake2b(data[4 * start : 4 * (start + RUN)], digest_size=8).hexdigest(), start)
+    return Sketch(dict(sorted(runs.items())[:KEPT]))
 
 
 class DuplicateIndex:
-    """Completions of accepted submissions by the digest of their tokens. The first to be accepted keeps the sequence."""
+    """Runs of accepted completions. The first to be accepted keeps a run."""
 
-    def __init__(self, limit: int = MAX_SEQUENCES) -> None:
+    def __init__(self, limit: int = MAX_RUNS) -> None:
         self._limit = limit
         self._owners: OrderedDict[str, Place] = OrderedDict()
 
-    def owner(self, sequence: str) -> Place | None:
-        """Who was credited for this sequence first."""
-        return self._owners.get(sequence)
+    def __len__(self) -> int:
+        return len(self._owners)
 
-    def add(self, sequences: tuple[str, ...], place: Place) -> None:
-        """Remember the sequences of an accepted submission; those that have an owner keep it."""
-        for sequence in sequences:
-            self._owners.setdefault(sequence, place)
+    def owner(self, run: str) -> Place | None:
+        """Who was credited for this run first."""
+        return self._owners.get(run)
+
+    def add(self, sketches: Iterable[str], place: Place) -> None:
+        """Remember the completions of an accepted submission, by their sketches' texts; runs that have an owner keep it."""
+        for text in sketches:
+            for start in range(0, len(text), 16):
+                self._owners.setdefault(text[start : start + 16], place)
         while len(self._owners) > self._limit:
             self._owners.popitem(last=False)
-
-
-def sequence_digest(prompt: tuple[int, ...], output: tuple[int, ...]) -> str:
-    """Identity of one completion: 4 bytes a token, prompt and output apart."""
-    parts = (b"".join(token.to_bytes(4, "big") for token in tokens) for tokens in (prompt, output))
-    return digest("sequence/1", *parts)

@@ -50,7 +50,7 @@ class Verifier:
         checks: Sequence[Check] = CHECKS,
         read: Reader = read_rollouts,
     ) -> None:
-        self.duplicates = duplicates or DuplicateIndex()
+        self.duplicates = DuplicateIndex() if duplicates is None else duplicates
         self._checks = tuple(checks)
         self._means = Means(
             spec=spec,

@@ -17,6 +17,7 @@ from roles.rollouts.schema import RolloutFile, RolloutRow, write_rollouts
 from roles.spec import RunSpec
 from roles.tasks.asking import Asking
 from roles.tasks.task import Task, Undecided
+from roles.toploc.encoding import ENCODINGS
 from roles.toploc.proof import build_proofs
 from roles.turns.spans import own_count
 from roles.turns.speaking import Spoken, speak
@@ -108,8 +109,9 @@ class Generator:
     def _rows(
         self, groups: tuple[GroupAssignment, ...], requests: list[Request], completions: list[Spoken]
     ) -> tuple[RolloutRow, ...]:
-        checks = self._spec.checks
-        proofs = build_proofs([item.states for item in completions], topk=checks.topk, chunk=checks.chunk)
+        checks, encoding = self._spec.checks, ENCODINGS[self._spec.model.dtype]
+        states = [item.states for item in completions]
+        proofs = build_proofs(states, encoding=encoding, topk=checks.topk, chunk=checks.chunk)
         owners = [group for group in groups for _ in group.seeds]
         return tuple(
             RolloutRow(

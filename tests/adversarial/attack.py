@@ -45,6 +45,7 @@ def assert_only(
     before = world.state()
     found = judge(world, made, key=key, duplicates=duplicates())
     assert (found.outcome, found.reason) == (outcome, reason), found
+    assert found.detail  # where to look, for who checks again
     assert world.state() == before
     assert not list(world.trusted.accepted())
     passed = judge(world, made, key=key, without=check, duplicates=duplicates(), **(lax or {}))

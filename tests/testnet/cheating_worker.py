@@ -46,7 +46,7 @@ class ForgingEngine:
 
     def _forge(self) -> Completion:
         tokens = torch.randint(FIRST_CHARACTER, self.vocabulary, (LENGTH,), generator=self._noise).tolist()
-        states = torch.randn(LENGTH + 1, self._hidden, generator=self._noise).to(torch.bfloat16)
+        states = torch.randn(LENGTH + 1, self._hidden, generator=self._noise)
         return Completion((*tokens, self.eos), "eos", (-0.1,) * (LENGTH + 1), states)
 
     def prefill(self, pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> list[Prefill]:

@@ -54,7 +54,7 @@ def completions(engine: TransformersEngine, requests: list[Request]) -> list[Com
 def test_generate__one_state_and_logprob_per_token__top_05(completions: list[Completion]) -> None:
     for completion in completions:
         assert completion.states.shape == (len(completion.tokens), 128)
-        assert completion.states.dtype == torch.bfloat16
+        assert completion.states.dtype == torch.float32  # the engine's own
         assert len(completion.logprobs) == len(completion.tokens)
         assert max(completion.logprobs) <= 0
 
@@ -91,7 +91,7 @@ def test_prefill__gives_the_generated_states_and_tokens(
     pairs = [(r.prompt, c.tokens) for r, c in zip(requests, completions, strict=True)]
     for request, completion, prefill in zip(requests, completions, engine.prefill(pairs), strict=True):
         assert prefill.logits.shape == (len(completion.tokens), engine.vocabulary)
-        assert (prefill.states != completion.states).float().mean() < 0.02
+        assert torch.allclose(prefill.states, completion.states, atol=1e-4)
         assert tuple(chosen(prefill.logits, request).tolist()) == completion.tokens
 
 

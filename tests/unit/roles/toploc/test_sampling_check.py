@@ -132,25 +132,32 @@ def sharp_logits(tokens: int = 200) -> Logits:
     return logits
 
 
+def humped(logits: Logits, tokens: list[int]) -> bool:
+    probabilities = np.exp(logits - logits.max(-1, keepdims=True).astype(np.float64))
+    probabilities /= probabilities.sum(-1, keepdims=True)
+    unlikely = np.where(probabilities < 0.1, probabilities, 0).sum(-1)
+    return is_two_humped(np.log(probabilities[np.arange(len(tokens)), tokens]), unlikely)
+
+
 def test_is_two_humped__honest_is_not() -> None:
     logits = sharp_logits()
-    assert not is_two_humped(logits, sample(logits), SETTINGS)
+    assert not humped(logits, sample(logits))
 
 
 def test_is_two_humped__flat_policy_is_not() -> None:
     logits = make_logits(scale=0.1)
-    assert not is_two_humped(logits, sample(logits), SETTINGS)
+    assert not humped(logits, sample(logits))
 
 
 def test_is_two_humped__half_sure_half_flat_policy_is_not() -> None:
     logits = make_logits(200, scale=0.1)
     logits[::2, 3] += 12
-    assert not is_two_humped(logits, sample(logits), SETTINGS)
+    assert not humped(logits, sample(logits))
 
 
 def test_is_two_humped__another_model_decoded__top_24() -> None:
     logits = sharp_logits()
     tokens = sample(logits)
     tokens[::3] = [(token + 1) % 20 for token in tokens[::3]]
-    assert is_two_humped(logits, tokens, SETTINGS)
-    assert not is_two_humped(logits[:29], tokens[:29], SETTINGS)
+    assert humped(logits, tokens)
+    assert not humped(logits[:29], tokens[:29])
