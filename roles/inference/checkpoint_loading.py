@@ -5,6 +5,7 @@ No network, no pickle, no remote code.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 from transformers.utils import logging as transformers_logging
 
-from roles.inference.errors import BadCheckpoint
+from roles.inference.errors import BadCheckpoint, OutOfMemory
 
 transformers_logging.disable_progress_bar()
 
@@ -53,7 +54,12 @@ def load_model(checkpoint: Path, *, device: torch.device, dtype: torch.dtype, at
     # The library fills what is missing with random numbers and only warns.
     for fault in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         if report.get(fault):
-            raise BadCheckpoint(f"{checkpoint.name}: weights do not fit config.json ({fault.replace('_', ' ')})")
+            names = sorted(str(each) for each in report[fault])
+            raise BadCheckpoint(
+                f"{checkpoint.name}: weights do not fit config.json ({fault.replace('_', ' ')}: {names[0][:100]})"
+            )
+    for name, parameter in model.named_parameters():
+        _check_finite(checkpoint, name, parameter)
     return model.to(device).eval().requires_grad_(False)
 
 
@@ -70,24 +76,64 @@ def load_tokenizer(folder: Path) -> Any:
     return tokenizer
 
 
-@torch.inference_mode()
-def swap_weights(model: Any, checkpoint: Path) -> None:
-    """Copy a checkpoint's weights over a model of the same architecture.
+def check_tokenizer(tokenizer: Any, folder: Path, *, vocabulary: int, chat: bool) -> None:
+    """Whether a tokenizer fits a model of `vocabulary` tokens and speaks as the run does. Raises `BadCheckpoint`."""
+    if max(len(tokenizer), tokenizer.eos_token_id + 1) > vocabulary:
+        raise BadCheckpoint(f"{folder.name}: the tokenizer has {len(tokenizer)} tokens, the model only {vocabulary}")
+    if chat and not tokenizer.chat_template:
+        raise BadCheckpoint(f"{folder.name}: the run speaks in a chat template, and the tokenizer has none")
 
-    Names and shapes are compared before the first byte is copied. Raises `BadCheckpoint`.
+
+def tokenizer_digest(folder: Path) -> str | None:
+    """What tells one tokenizer from another; None when the folder has none. Raises `BadCheckpoint`."""
+    with _refusals(folder):
+        file = folder / "tokenizer.json"
+        return hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else None
+
+
+def read_shapes(checkpoint: Path) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of a checkpoint's weights, all of which are there and finite. Raises `BadCheckpoint`."""
+    shapes = {}
+    for name, tensor in _all_tensors(checkpoint):
+        _check_finite(checkpoint, name, tensor)
+        shapes[name] = tuple(tensor.shape)
+    return shapes
+
+
+@torch.inference_mode()
+def swap_weights(model: Any, checkpoint: Path) -> bool:
+    """Copy a checkpoint's weights over a model of the same architecture. False, and nothing copied, when they have other
+    names than the model's own: they do not belong to it, or they are experts stored one by one and held stacked.
+
+    Shapes and numbers are checked before the first byte is copied. Raises `BadCheckpoint`.
     """
     targets: dict[str, torch.Tensor] = model.state_dict()
-    with _refusals(checkpoint):
-        tensors = {name: tensor for file in _weight_files(checkpoint) for name, tensor in _tensors(file)}
+    tensors = dict(_all_tensors(checkpoint))
     loaded = {targets[name].data_ptr() for name in tensors if name in targets}
     # A tied weight (the output embedding) is stored once, under one of its names.
     missing = [name for name, tensor in targets.items() if name not in tensors and tensor.data_ptr() not in loaded]
     if missing or not tensors.keys() <= targets.keys():
-        raise BadCheckpoint(f"{checkpoint.name}: other weights than the model has")
-    if any(targets[name].shape != tensor.shape for name, tensor in tensors.items()):
-        raise BadCheckpoint(f"{checkpoint.name}: weights of another shape than the model's")
+        return False
+    for name, tensor in tensors.items():
+        if targets[name].shape != tensor.shape:
+            raise BadCheckpoint(f"{checkpoint.name}: weights of another shape than the model's ({name})")
+        _check_finite(checkpoint, name, tensor)
     for name, tensor in tensors.items():
         targets[name].copy_(tensor)
+    return True
+
+
+def _all_tensors(checkpoint: Path) -> Iterator[tuple[str, torch.Tensor]]:
+    with _refusals(checkpoint):
+        for file in _weight_files(checkpoint):
+            yield from _tensors(file)
+
+
+def _check_finite(checkpoint: Path, name: str, tensor: torch.Tensor) -> None:
+    if tensor.is_floating_point() and tensor.numel():
+        low, high = tensor.detach().aminmax()  # a NaN anywhere is both
+        if not bool(torch.isfinite(low) & torch.isfinite(high)):
+            raise BadCheckpoint(f"{checkpoint.name}: {name} holds numbers that are not finite")
 
 
 def _weight_files(checkpoint: Path) -> list[Path]:
@@ -108,5 +154,16 @@ def _refusals(folder: Path) -> Iterator[None]:
     """Whatever the libraries raise on a bad folder becomes `BadCheckpoint`."""
     try:
         yield
+    except SafetensorError as error:
+        raise BadCheckpoint(f"{folder.name}: a safetensors file is cut short or damaged") from error
     except _LIBRARY_ERRORS as error:
+        if is_out_of_memory(error):
+            raise OutOfMemory(f"{folder.name}: the model does not fit into this machine's memory") from error
         raise BadCheckpoint(f"{folder.name}: not a checkpoint this engine can run ({type(error).__name__})") from error
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error is the allocator's, on a GPU or on the CPU (which has no class of its own)."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)

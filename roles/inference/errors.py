@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
-from dht.errors import PeerError
+from dht.errors import NodeError, PeerError
 
 
 class BadCheckpoint(PeerError):
-    """A checkpoint folder that the engine cannot run: a file missing or unreadable, or weights of another shape."""
+    """A checkpoint folder that the engine cannot run: a file missing or damaged, or weights of another shape."""
+
+
+class InferenceError(NodeError):
+    """This machine cannot do what was asked; the text says why and what to change."""
+
+
+class OutOfMemory(InferenceError):
+    """Not even one sequence fits into the memory that is left."""
+
+
+class SequenceTooLong(InferenceError):
+    """Prompt and output have more tokens than the model has positions for."""

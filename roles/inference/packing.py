@@ -5,10 +5,29 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
+from roles.inference.errors import SequenceTooLong
+
 Pair = tuple[tuple[int, ...], tuple[int, ...]]
 
 _LEAST_SHARED = 8
 """A prompt of fewer tokens is not worth a pass of its own."""
+
+
+def check_sequences(sequences: Sequence[tuple[int, ...]], *, vocabulary: int, positions: int, more: int = 0) -> None:
+    """Whether a model of so many tokens and positions can run them with `more` tokens after them.
+
+    Raises ValueError for none or impossible tokens, `SequenceTooLong`.
+    """
+    for sequence in sequences:
+        if not sequence:
+            raise ValueError("a prompt needs at least one token")
+        if min(sequence) < 0 or max(sequence) >= vocabulary:
+            raise ValueError("token id outside the vocabulary")
+        if len(sequence) + more > positions:
+            raise SequenceTooLong(
+                f"{len(sequence)} tokens and up to {more} more: the model has {positions} positions "
+                "(a shorter prompt, or a smaller max_tokens in the run's spec)"
+            )
 
 
 def shared_batches(pairs: Sequence[Pair], *, most_tokens: int) -> Iterator[tuple[tuple[int, ...], list[int]]]:

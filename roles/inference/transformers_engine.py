@@ -13,10 +13,18 @@ from typing import Any
 import torch
 from transformers import DynamicCache
 
-from roles.inference.checkpoint_loading import load_model, load_tokenizer, read_architecture, swap_weights
+from roles.inference.checkpoint_loading import (
+    check_tokenizer,
+    is_out_of_memory,
+    load_model,
+    load_tokenizer,
+    read_architecture,
+    swap_weights,
+    tokenizer_digest,
+)
 from roles.inference.engine import Completion, Finish, Prefill, Request
-from roles.inference.errors import BadCheckpoint
-from roles.inference.packing import shared_batches, similar_batches
+from roles.inference.errors import BadCheckpoint, OutOfMemory
+from roles.inference.packing import check_sequences, shared_batches, similar_batches
 from roles.inference.sampling import SamplingSettings, draw
 
 _PREFILL_TOKENS = 1 << 14  # padded tokens in one prefill batch
@@ -47,6 +55,7 @@ class TransformersEngine:
         self._max_rows = max_rows
         self._chat = chat
         self._architecture: dict[str, object] | None = None
+        self._tokenizer_digest: str | None = None
         self._model: Any = None
         self._tokenizer: Any = None
 
@@ -60,14 +69,17 @@ class TransformersEngine:
 
     def load(self, checkpoint: Path) -> None:
         architecture = read_architecture(checkpoint)
-        if self._model is not None and architecture == self._architecture:
-            swap_weights(self._model, checkpoint)
+        same = self._model is not None and architecture == self._architecture
+        if same and self._tokenizer_folder is None and tokenizer_digest(checkpoint) != self._tokenizer_digest:
+            raise BadCheckpoint(f"{checkpoint.name}: another tokenizer than that of the weights before")
+        if same and swap_weights(self._model, checkpoint):
             return
         model = load_model(checkpoint, device=self._device, dtype=self._dtype, attention=self._attention)
-        tokenizer = load_tokenizer(self._tokenizer_folder or checkpoint)
-        if self._chat and not tokenizer.chat_template:
-            raise BadCheckpoint(f"{checkpoint.name}: the run speaks in a chat template, and the tokenizer has none")
+        folder = self._tokenizer_folder or checkpoint
+        tokenizer = load_tokenizer(folder)
+        check_tokenizer(tokenizer, folder, vocabulary=model.config.vocab_size, chat=self._chat)
         self._model, self._tokenizer, self._architecture = model, tokenizer, architecture
+        self._tokenizer_digest = tokenizer_digest(checkpoint)
 
     def encode(self, text: str, *, is_said: bool = True) -> tuple[int, ...]:
         tokenizer = self._loaded_tokenizer()
@@ -82,16 +94,21 @@ class TransformersEngine:
         )
 
     def generate(self, requests: Sequence[Request], settings: SamplingSettings) -> list[Completion]:
-        self._check_tokens([request.prompt for request in requests])
+        self._check_tokens([request.prompt for request in requests], more=settings.max_tokens)
         completions: list[Completion] = []
-        for start in range(0, len(requests), self._max_rows):
-            completions += self._generate_batch(requests[start : start + self._max_rows], settings)
+        while len(completions) < len(requests):
+            batch = requests[len(completions) : len(completions) + self._max_rows]
+            try:
+                completions += self._generate_batch(batch, settings)
+            except (RuntimeError, MemoryError) as error:
+                self._take_fewer_rows(error, len(batch))
         return completions
 
     @torch.inference_mode()
     def prefill(self, pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> list[Prefill]:
         self._check_tokens([prompt for prompt, _ in pairs])
         self._check_tokens([output for _, output in pairs if output])
+        self._check_tokens([prompt + output[:-1] for prompt, output in pairs])
         results: dict[int, Prefill] = {}
         for prompt, batch in shared_batches(pairs, most_tokens=_PREFILL_TOKENS):
             results.update(zip(batch, self._prefill_shared(prompt, [pairs[i][1] for i in batch]), strict=True))
@@ -146,8 +163,7 @@ class TransformersEngine:
         cache.batch_repeat_interleave(len(outputs))
         hidden = self._states(self._right_padded([output[:-1] for output in outputs]), None, None, cache)
         return [
-            Prefill(torch.cat([last, hidden[row, : len(output) - 1]]), self._head)
-            for row, output in enumerate(outputs)
+            Prefill(torch.cat([last, hidden[row, : len(output) - 1]]), self._head) for row, output in enumerate(outputs)
         ]
 
     def _states(
@@ -169,7 +185,8 @@ class TransformersEngine:
 
     def _logits(self, states: torch.Tensor) -> torch.Tensor:
         logits: torch.Tensor = self._loaded_model().get_output_embeddings()(states)
-        return logits.float()
+        cap = getattr(self._loaded_model().config, "final_logit_softcapping", None)  # Gemma 2
+        return logits.float() if cap is None else torch.tanh(logits / cap).float() * cap
 
     def _right_padded(self, sequences: Sequence[tuple[int, ...]]) -> torch.Tensor:
         ids = torch.zeros(len(sequences), max(map(len, sequences)), dtype=torch.int64)
@@ -186,12 +203,22 @@ class TransformersEngine:
             mask[row, width - len(prompt) :] = 1
         return ids.to(self._device), mask.to(self._device)
 
-    def _check_tokens(self, sequences: Sequence[tuple[int, ...]]) -> None:
-        for sequence in sequences:
-            if not sequence:
-                raise ValueError("a prompt needs at least one token")
-            if min(sequence) < 0 or max(sequence) >= self.vocabulary:
-                raise ValueError("token id outside the vocabulary")
+    def _take_fewer_rows(self, error: BaseException, rows: int) -> None:
+        """After the memory ran full: half as many rows from now on. Raises what was not that, and when one is too many."""
+        if not is_out_of_memory(error):
+            raise error
+        if rows == 1:
+            raise OutOfMemory(f"{self._device}: no memory left for one sequence") from error
+        self._max_rows = rows // 2
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def _check_tokens(self, sequences: Sequence[tuple[int, ...]], more: int = 0) -> None:
+        check_sequences(sequences, vocabulary=self.vocabulary, positions=self._positions, more=more)
+
+    @property
+    def _positions(self) -> int:
+        return int(getattr(self._loaded_model().config, "max_position_embeddings", None) or 1 << 31)
 
     def _loaded_model(self) -> Any:
         if self._model is None:
