@@ -23,7 +23,15 @@ from node.cli import COMMANDS, command_of
 from node.parsing import Parser, described
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("README.md", "docs/contribute.md", "docs/operate.md", "docs/attacks.md", "docs/protocol.md", "ARCHITECTURE.md")
+PAGES = (
+    "README.md",
+    "docs/contribute.md",
+    "docs/operate.md",
+    "docs/attacks.md",
+    "docs/detection.md",
+    "docs/protocol.md",
+    "ARCHITECTURE.md",
+)
 PROGRAM = "intellect-node"
 _FENCED = re.compile(r"^( *)```[a-z]*\n(.*?)^\1```", re.M | re.S)
 _INLINE = re.compile(r"`([^`\n]+(?:\n[^`\n]+)?)`")
