@@ -43,7 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
     torch.set_num_threads(options.threads)
     bench = Bench(options.model or default_model(), max_tokens=128 if options.model else BUILT_IN_TOKENS)
-    certain = try_all(QUICK_CERTAIN if options.quick else CERTAIN) if not (options.no_certain or options.collect) else []
+    certain = (
+        try_all(QUICK_CERTAIN if options.quick else CERTAIN) if not (options.no_certain or options.collect) else []
+    )
     with tempfile.TemporaryDirectory(prefix="intellect-attacks-") as temporary:
         store = Store(Path(temporary) if options.quick else options.data.expanduser(), bench.tag)
         if not options.report:

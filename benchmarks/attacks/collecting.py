@@ -7,14 +7,12 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 
 from benchmarks.attacks.bench import Assigned, Bench
 from benchmarks.attacks.classes import PREFILLED, Attack, other_seeds
 from benchmarks.attacks.store import Record, Store
 from roles.inference.engine import Completion, Engine, Request
-from roles.inference.sampling import token_logprobs
 from roles.toploc.observing import Proven, observe
 from roles.toploc.proof import build_proofs
 from roles.toploc.verify import verify_proofs
@@ -106,7 +104,7 @@ class Collector:
         ]
         observation = observe(bench.validator, proven, bench.settings)
         prefills = bench.validator.prefill([(each.prompt, each.output) for each in proven])
-        kl = _divergence([item.logits.numpy() for item in prefills], said, bench.temperature)
+        kl = _divergence([item.logits for item in prefills], said, bench.temperature)
         found = [Record(attack.name, group.number, observation, kl, (seconds, time.monotonic() - began))]
         if attack.has_prefilled:
             true = build_proofs([item.states for item in prefills])
@@ -116,13 +114,13 @@ class Collector:
         return found
 
 
-def _divergence(logits: Sequence[np.ndarray], said: Sequence[Completion], temperature: float) -> float:
+def _divergence(logits: Sequence[torch.Tensor], said: Sequence[Completion], temperature: float) -> float:
     """Mean over tokens of `exp(d) - 1 - d` with d = log p(right) - log p(theirs): their Kullback-Leibler divergence, by the
     estimator that is never negative and varies least."""
-    differences = np.concatenate(
-        [
-            token_logprobs(right, item.tokens, temperature).astype(np.float64) - np.array(item.logprobs)
-            for right, item in zip(logits, said, strict=True)
-        ]
-    )
-    return round(float((np.expm1(differences) - differences).mean()), 9)
+    parts = []
+    for right, item in zip(logits, said, strict=True):
+        scaled, tokens = right / temperature, torch.tensor(item.tokens)[:, None]
+        own = (scaled.gather(1, tokens)[:, 0] - scaled.logsumexp(-1)).double()
+        parts.append(own - torch.tensor(item.logprobs, dtype=torch.float64))
+    differences = torch.cat(parts)
+    return round(float((differences.expm1() - differences).mean()), 9)

@@ -13,6 +13,7 @@ from benchmarks.attacks.detecting import LIMIT, Detection, Honesty, Rate
 from benchmarks.attacks.grinding import Grinding
 from roles.toploc.joined import Fit
 
+PUBLISHED = "by 38/10/8 (made for bf16)"
 WORDS = {"exponents": "proofs: exponents", "mantissas": "proofs: mantissas", "margins": "sampling margins", "": "-"}
 
 
@@ -106,18 +107,20 @@ def _detections(found: Iterable[Detection]) -> list[str]:
         (
             item.name,
             says_of(item.name)[0],
+            f"{item.kl:.2g}",
             *_of_rate(item.caught),
             f"{item.by_chunk.value:.1%}",
             "more" if item.tokens is None else str(item.tokens),
             "-" if item.submissions is None else str(item.submissions),
             WORDS[item.reason],
-            f"{item.by_published.value:.0%}",
+            _published(item),
         )
         for item in found
     ]
     heads = (
         "class",
         "what it does",
+        "KL, nats a token",
         "caught",
         "rate",
         "95% interval",
@@ -125,7 +128,7 @@ def _detections(found: Iterable[Detection]) -> list[str]:
         "tokens for 99%",
         "submissions until its history tells",
         "by",
-        "38/10/8",
+        PUBLISHED,
     )
     return _table(heads, rows)
 
@@ -138,7 +141,7 @@ def _curves(found: Iterable[Detection]) -> list[str]:
             f"{item.kl:.2g}",
             *_of_rate(item.caught),
             "-" if item.submissions is None else str(item.submissions),
-            f"{item.by_published.value:.0%}",
+            _published(item),
         )
         for item in found
     ]
@@ -151,10 +154,14 @@ def _curves(found: Iterable[Detection]) -> list[str]:
             "rate",
             "95% interval",
             "submissions until its history tells",
-            "38/10/8",
+            PUBLISHED,
         ),
         rows,
     )
+
+
+def _published(item: Detection) -> str:
+    return f"{item.by_published.value:.0%}"
 
 
 def _of_rate(rate: Rate) -> tuple[str, str, str]:
