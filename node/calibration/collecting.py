@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import torch
+
 from dht.encoding import digest
 from node.calibration.environments import Environment, threads
 from node.errors import ConfigError
@@ -109,6 +111,7 @@ class Collector:
     build: Build
     validator: Engine
     pinned: tuple[str, str, str]
+    dtype: torch.dtype
     said: Said = lambda name, done, left: None
     _held: tuple[tuple[str, str, str], Engine] | None = field(default=None)
 
@@ -140,7 +143,7 @@ class Collector:
         with threads(environment.threads):
             for start in range(0, len(requests), rows):
                 some = requests[start : start + rows]
-                proven += prove(engine, some, plan.settings, topk=checks.topk, chunk=checks.chunk)
+                proven += prove(engine, some, plan.settings, topk=checks.topk, chunk=checks.chunk, dtype=self.dtype)
         for i, number in enumerate(numbers):
             own = proven[i * size : (i + 1) * size]
             observed = observe(self.validator, own, plan.settings, topk=checks.topk, chunk=checks.chunk)

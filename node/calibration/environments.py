@@ -33,7 +33,7 @@ def environments_for(model: ModelSpec, *, rows: int) -> list[Environment]:
     """What is tried for a run whose submissions have so many rows; the first is as the spec pins it."""
     pinned = Environment("pinned", model.engine, model.dtype, model.attention)
     other_kernel = "eager" if model.attention == "sdpa" else "sdpa"
-    other_dtype = "float32" if model.dtype == "bfloat16" else "bfloat16"
+    other_dtype = "bfloat16" if model.dtype == "float32" else "float32"
     return [
         pinned,
         replace(pinned, name="alone", rows=1),

@@ -11,8 +11,9 @@ import numpy as np
 
 from node.calibration.drafts import thousandths
 from roles.toploc.joined import NAMES, Fit, fit, history_limit, score
+from roles.toploc.joined.calibration import MANTISSA_CAP
 from roles.toploc.joined.pinned import pin
-from roles.toploc.joined.thresholds import BOUNDS, find_bounds, largest_values
+from roles.toploc.joined.thresholds import BOUNDS, LEAST, find_bounds, largest_values
 from roles.toploc.observation import Observation
 
 FRAUD_ONE_IN = 10**9
@@ -33,18 +34,32 @@ class Rates:
     month: int
 
 
+@dataclass(frozen=True, slots=True)
+class Format:
+    """Of proofs: values committed to in each chunk, and bits of their mantissas in the run's encoding."""
+
+    topk: int
+    mantissa_bits: int
+
+    def scaled(self, bounds: Sequence[float]) -> list[float]:
+        """Bounds meant for mantissas of 7 bits."""
+        factor = 2.0 ** (self.mantissa_bits - 7)
+        return [
+            bound * (factor if name.startswith("mantissa") else 1) for name, bound in zip(BOUNDS, bounds, strict=True)
+        ]
+
+
 def checks_of(
-    environments: Mapping[str, Sequence[Observation]], fitted: Fit, rates: Rates, *, topk: int
+    environments: Mapping[str, Sequence[Observation]], fitted: Fit, rates: Rates, form: Format
 ) -> dict[str, Any]:
     """Tables for the spec. Half of a submission's false positives are left to the joined test, half to single values."""
-    honest = find_bounds(environments, one_in=2 * rates.submission)
+    honest = find_bounds(environments, one_in=2 * rates.submission, least=form.scaled(LEAST))
     far = find_bounds(environments, one_in=FRAUD_ONE_IN)
-    fraud = [
-        max(least, beyond, FRAUD_TIMES * near) for least, near, beyond in zip(FRAUD_LEAST, honest, far, strict=True)
-    ]
+    least = form.scaled(FRAUD_LEAST)
+    fraud = [max(*each[:2], FRAUD_TIMES * each[2]) for each in zip(least, far, honest, strict=True)]
     return {
-        "honest": _threshold(honest, topk),
-        "fraud": _threshold(fraud, topk),
+        "honest": _threshold(honest, form.topk),
+        "fraud": _threshold(fraud, form.topk),
         "joined": {
             "refuse_one_in": 2 * rates.submission,
             "alarm_one_in": rates.node,
@@ -58,12 +73,11 @@ def report_of(
     environments: Mapping[str, Sequence[Observation]],
     shown: Mapping[str, Sequence[Observation]],
     rates: Rates,
-    *,
-    topk: int,
+    form: Format,
 ) -> dict[str, Any]:
     """Everything, as plain values. `shown` environments are described and not fitted. Raises ValueError for too few."""
     fitted = fit(environments)
-    tables = checks_of(environments, fitted, rates, topk=topk)
+    tables = checks_of(environments, fitted, rates, form)
     everything = {**environments, **shown}
     return {
         "environments": {
@@ -124,7 +138,7 @@ def _describe(some: Sequence[Observation], fitted: Fit) -> dict[str, Any]:
         "margin_mean": float(np.minimum(margins, 5.0).mean()),
         "mismatches_mean": float(np.mean([chunk.exponent_mismatches for chunk in chunks])),
         "mismatches_largest": float(largest[:, 0].max()),
-        "mantissa_mean": float(np.mean([min(chunk.mantissa_mean, 127.0) for chunk in chunks])),
+        "mantissa_mean": float(np.mean([min(chunk.mantissa_mean, MANTISSA_CAP) for chunk in chunks])),
         "mantissa_largest": float(largest[:, 1].max()),
         "ratios": [float(np.mean([each.ratios[k] for each in scores])) for k in range(len(NAMES))],
         "smallest_p": min(each.p for each in scores),

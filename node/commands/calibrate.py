@@ -101,8 +101,9 @@ def _spec(options: argparse.Namespace) -> RunSpec:
 
 def _measure(options: argparse.Namespace, spec: RunSpec) -> dict[str, Any]:
     from node.calibration.environments import chosen, environments_for
-    from node.calibration.report import report_of
+    from node.calibration.report import Format, report_of
     from node.errors import ConfigError
+    from roles.toploc.encoding import ENCODINGS
 
     sampling = spec.sampling
     rows = sampling.groups_per_submission * sampling.group_size
@@ -120,13 +121,15 @@ def _measure(options: argparse.Namespace, spec: RunSpec) -> dict[str, Any]:
         raise ConfigError(
             "nothing to fit: another dtype than the run's is only shown; name others by --environments too"
         )
-    return report_of(fitted, shown, _rates(options), topk=spec.checks.topk)
+    form = Format(spec.checks.topk, ENCODINGS[spec.model.dtype].mantissa_bits)
+    return report_of(fitted, shown, _rates(options), form)
 
 
 def _collect(options: argparse.Namespace, spec: RunSpec, environments: list[Environment]) -> Kept:
     from node.calibration.collecting import Collector, Kept
     from node.calibration.environments import environments_for
     from node.terminal import Terminal
+    from roles.toploc.encoding import ENCODINGS
 
     screen, plan = Terminal(sys.stderr), _plan(options, spec)
     kept = Kept(options.keep or options.spec.with_name(f"{options.spec.name}.observations"), plan.name)
@@ -142,6 +145,7 @@ def _collect(options: argparse.Namespace, spec: RunSpec, environments: list[Envi
         build=lambda environment: _engine(options, spec, environment),
         validator=_engine(options, spec, pinned),
         pinned=pinned.build,
+        dtype=ENCODINGS[spec.model.dtype].dtype,
         said=said,
     )
     collector.collect(environments)

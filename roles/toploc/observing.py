@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
+
 from roles.inference.engine import Engine, Request, SamplingSettings
 from roles.toploc.observation import Observation
 from roles.toploc.proof import CHUNK, TOPK, build_proofs
@@ -26,11 +28,19 @@ class Proven:
 
 
 def prove(
-    engine: Engine, requests: Sequence[Request], settings: SamplingSettings, *, topk: int = TOPK, chunk: int = CHUNK
+    engine: Engine,
+    requests: Sequence[Request],
+    settings: SamplingSettings,
+    *,
+    topk: int = TOPK,
+    chunk: int = CHUNK,
+    dtype: torch.dtype | None = None,
 ) -> list[Proven]:
-    """Generate in one batch and prove, as an honest worker does with this engine."""
+    """Generate in one batch and prove, as an honest worker does with this engine. `dtype` is that of the run's proofs, where
+    the engine computes in another."""
     completions = engine.generate(requests, settings)
-    proofs = build_proofs([each.states for each in completions], topk=topk, chunk=chunk)
+    states = [each.states if dtype is None else each.states.to(dtype) for each in completions]
+    proofs = build_proofs(states, topk=topk, chunk=chunk)
     return [
         Proven(request.prompt, request.seed, completion.tokens, proof)
         for request, completion, proof in zip(requests, completions, proofs, strict=True)

@@ -24,7 +24,7 @@ Floats = npt.NDArray[np.float64]
 NAMES = ("exponents", "mantissas", "margins")
 FILLS = (0.25, 0.5, 0.999, 1.0)  # classes of chunks by how full they are: fewer tokens have other largest values
 LARGEST_MARGIN = 1.0  # one freak token weighs at most this
-MANTISSA_CAP = 127.0
+MANTISSA_CAP = 4095.0  # the largest of any encoding, where no exponent agrees
 GRAINS = (1.0, 0.05, 0.02)  # the smallest event of each: a mismatch, a mantissa error of a chunk, a margin
 
 

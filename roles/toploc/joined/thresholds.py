@@ -16,13 +16,8 @@ from roles.toploc.observation import Observation
 from roles.toploc.sampling_check import MARGIN_CAP, summarise_margins
 
 BOUNDS = ("exponent_mismatches", "mantissa_mean", "mantissa_median", "margin_mean", "margin_largest")
-_LEAST = (
-    GRAINS[0],
-    GRAINS[1],
-    0.5,
-    GRAINS[2] / 32,
-    GRAINS[2],
-)  # what an engine that agrees exactly is allowed all the same
+LEAST = (GRAINS[0], GRAINS[1], 0.5, GRAINS[2] / 32, GRAINS[2])
+"""What an engine that agrees exactly is allowed all the same; mantissas of 7 bits."""
 _EULER = 0.5772156649015329
 _DOUBT = 2.0
 
@@ -40,14 +35,17 @@ def largest_values(observation: Observation) -> tuple[float, ...]:
     )
 
 
-def find_bounds(environments: Mapping[str, Sequence[Observation]], *, one_in: int) -> tuple[float, ...]:
-    """Bounds in the order of `BOUNDS`, one of which at most one honest submission in `one_in` exceeds."""
+def find_bounds(
+    environments: Mapping[str, Sequence[Observation]], *, one_in: int, least: Sequence[float] = LEAST
+) -> tuple[float, ...]:
+    """Bounds in the order of `BOUNDS`, one of which at most one honest submission in `one_in` exceeds, and `least` above the
+    largest that was seen."""
     by_environment = [np.array([largest_values(each) for each in some]) for some in environments.values() if some]
     if not by_environment:
         raise ValueError("bounds need honest submissions")
     return tuple(
         max(max(_quantile(table[:, k], len(BOUNDS) * one_in), float(table[:, k].max())) for table in by_environment)
-        + _LEAST[k]
+        + least[k]
         for k in range(len(BOUNDS))
     )
 
