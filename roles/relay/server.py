@@ -13,7 +13,6 @@ import os
 import socket
 import ssl
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
@@ -30,6 +29,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from dht.errors import NodeError
+from roles.relay.doors import Doors
 from roles.shardcast.errors import BadCertificate
 from roles.shardcast.threads import Call, run_stoppable
 
@@ -80,16 +80,14 @@ class ConnectionLimits:
 
 
 class GuardedProtocol(H11Protocol):
-    """uvicorn's HTTP protocol, with time limits on both directions and a bound per address.
+    """uvicorn's HTTP protocol, with time limits on both directions and a bound per address and in all.
 
-    `open_by_address` is shared by all connections of one server.
+    `doors` is shared by all connections of one server.
     """
 
-    def __init__(
-        self, limits: ConnectionLimits, open_by_address: Counter[str], intake: ThreadPoolExecutor, **arguments: Any
-    ) -> None:
+    def __init__(self, limits: ConnectionLimits, doors: Doors, intake: ThreadPoolExecutor, **arguments: Any) -> None:
         super().__init__(**arguments)
-        self._limits, self._open, self._intake = limits, open_by_address, intake
+        self._limits, self._doors, self._intake = limits, doors, intake
         self._was_raw = False
         self._deadline: asyncio.TimerHandle | None = None
         self._address = ""
@@ -100,18 +98,15 @@ class GuardedProtocol(H11Protocol):
         """Count the connection and start waiting for its first request."""
         super().connection_made(transport)
         self._address = self.client[0] if self.client else ""
-        self._open[self._address] += 1
-        if self._open[self._address] > self._limits.per_address:
+        if not self._doors.enter(self._address):
             transport.abort()
             return
-        self._expect(self._limits.head)
+        self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop counting."""
         self._expect(None)
-        self._open[self._address] -= 1
-        if not self._open[self._address]:
-            del self._open[self._address]
+        self._doors.leave(self._address, self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -119,8 +114,9 @@ class GuardedProtocol(H11Protocol):
         super().data_received(data)
         if self.cycle is not None and not self.cycle.response_complete:
             self._expect(None)
+            self._doors.speaks(self._address, self)
         elif self._deadline is None:
-            self._expect(self._limits.head)
+            self._expect_head()
 
     def on_response_complete(self) -> None:
         """The next request's head is waited for as long as the first one's."""
@@ -128,7 +124,7 @@ class GuardedProtocol(H11Protocol):
             self.conn, self._was_raw = h11.Connection(h11.SERVER, MAX_HEAD), False
         super().on_response_complete()
         if not self.transport.is_closing():
-            self._expect(self._limits.head)
+            self._expect_head()
 
     def pause_writing(self) -> None:
         """The reader is slow: it has a while to take what is waiting."""
@@ -187,6 +183,10 @@ class GuardedProtocol(H11Protocol):
         except (OSError, TimeoutError) as error:  # the reader went away, or does not read
             self.transport.abort()
             raise ClientDisconnect from error
+
+    def _expect_head(self) -> None:
+        self._expect(self._limits.head)
+        self._doors.is_silent(self._address, self, self.transport.abort)
 
     def _expect(self, seconds: float | None) -> None:
         if self._deadline is not None:
@@ -251,18 +251,19 @@ async def serve(
         certificate.check()
     listener = _listen(host, port)
     limits = limits or ConnectionLimits()
+    doors = Doors(limits.total, limits.per_address)
     _silence_uvicorn()
     intake = ThreadPoolExecutor(INTAKE_THREADS, thread_name_prefix="intake")
     config = uvicorn.Config(
         app,
-        http=cast(type[asyncio.Protocol], partial(GuardedProtocol, limits, Counter(), intake)),
+        http=cast(type[asyncio.Protocol], partial(GuardedProtocol, limits, doors, intake)),
         ws="none",
         lifespan="off",
         log_config=None,
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        limit_concurrency=limits.total,
+        limit_concurrency=2 * limits.total,  # ours comes first: those being closed still count there
         h11_max_incomplete_event_size=MAX_HEAD,
         timeout_keep_alive=10,
         timeout_graceful_shutdown=GRACE,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -11,6 +12,7 @@ import pytest
 
 from dht.encoding import sha256
 from roles.relay import PortTaken, Relay, RelaySettings, serve
+from roles.relay.doors import Doors
 from roles.relay.server import ConnectionLimits
 from roles.shardcast.manifest import manifest_digest
 from tests.unit.roles.shardcast.network import (
@@ -207,6 +209,40 @@ async def test_serve__connections_of_one_address_are_bounded(tmp_path: Path) -> 
         assert await slow_connection(url, b"GET /status HTTP/1.1\r\nHost: x\r\n\r\n") == b""
         for _, writer in held:
             writer.close()
+
+
+async def test_serve__a_crowd_of_silent_connections_keeps_nobody_out(tmp_path: Path) -> None:
+    async with serve(make_relay(tmp_path).app, host="127.0.0.1", port=0, limits=ConnectionLimits(total=8)) as url:
+        port = int(url.rpartition(":")[2])
+        crowd = [
+            await asyncio.open_connection("127.0.0.1", port, local_addr=(f"127.0.1.{1 + number % 4}", 0))
+            for number in range(20)
+        ]
+        assert (await slow_connection(url, b"GET /status HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")).startswith(
+            b"HTTP/1.1 200"
+        )
+        for _, writer in crowd:
+            writer.close()
+
+
+def test_doors__the_eldest_silent_one_of_the_busiest_makes_room() -> None:
+    doors, closed = Doors(most=3, per_address=9), list[int]()
+    for number, address in enumerate(["crowd", "crowd", "other"]):
+        assert doors.enter(address)
+        doors.is_silent(address, number, partial(closed.append, number))
+    doors.speaks("crowd", 0)
+    doors.is_silent("crowd", 0, partial(closed.append, 0))  # asked once, so the younger now
+    assert doors.enter("new")
+    assert closed == [1]
+
+
+def test_doors__nobody_at_work_is_put_out() -> None:
+    doors = Doors(most=1, per_address=9)
+    assert doors.enter("one")
+    assert not doors.enter("two")
+    doors.leave("two", 2)
+    doors.leave("one", 1)
+    assert doors.enter("three")
 
 
 async def test_guard__requests_of_one_address_are_bounded(tmp_path: Path) -> None:
