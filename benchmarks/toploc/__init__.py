@@ -1,0 +1,1 @@
+"""What TOPLOC proofs cost, beside the reference library."""
