@@ -58,7 +58,9 @@ class ShardGatherer:
         self.served: Counter[str] = Counter()  # verified bytes, by the relay they came from
         self._moved = time.monotonic()
         self._holdings: dict[str, int] = {}
-        self._unheard: set[str] = set()  # asked, and about to say
+        self._queue: deque[int] = deque()
+        self._scouted: set[str] = set()
+        self._unheard: set[str] = set()  # scouted, and about to say
         self._hungry = 0  # workers that wait for news
         self._doubted: set[str] = set()
         self._busy: Counter[str] = Counter()
@@ -68,12 +70,13 @@ class ShardGatherer:
         """Fetch them all. Raises TransportError after `stall` seconds without one arriving, StoreFull at once."""
         order = list(missing)
         random.shuffle(order)  # neighbours fetch different shards first, and serve each other sooner
-        queue = deque(order)
+        queue = self._queue = deque(order)
         self._moved = time.monotonic()
         try:
             async with asyncio.TaskGroup() as group:
                 asked = self._link.order(self._hints, most=ASKED)
-                self._unheard = {relay.node for relay in asked}
+                self._scouted = {relay.node for relay in asked}
+                self._unheard = set(self._scouted)
                 scouts = [group.create_task(self._scout(relay)) for relay in asked]
                 async with asyncio.TaskGroup() as workers:
                     for _ in range(min(self._link.limits.concurrency, len(queue))):
@@ -84,28 +87,43 @@ class ShardGatherer:
             raise first_error(errors) from errors
 
     async def _scout(self, relay: RelayInfo) -> None:
-        """Keep what is known of the relay's shards fresh."""
-        every = (1 << len(self._layout.manifest.shards)) - 1
+        """Keep what is known of a relay's shards fresh; of another one's, once this one is of no use."""
         while True:
-            before = self._holdings.get(relay.node)
-            if before == every:
-                await asyncio.sleep(LONGEST_PAUSE)
-                continue
-            known = None if before is None else before.bit_count()
-            try:
-                held = await self._link.read_holdings(relay, self._digest, known=known, wait=ANSWER_WITHIN)
-            except (PeerError, TransportError):
-                self._holdings.pop(relay.node, None)
-                self._unheard.discard(relay.node)
-                await asyncio.sleep(ASK_AGAIN)
-                continue
+            if not await self._look(relay):
+                relay = self._elsewhere(relay)
+
+    async def _look(self, relay: RelayInfo) -> bool:
+        """Ask once; whether to stay: not with a relay that fails, or had nothing to give in a while."""
+        every = (1 << len(self._layout.manifest.shards)) - 1
+        before, asked = self._holdings.get(relay.node), time.monotonic()
+        if before == every:
+            await asyncio.sleep(LONGEST_PAUSE)
+            return True
+        known = None if before is None else before.bit_count()
+        try:
+            held = await self._link.read_holdings(relay, self._digest, known=known, wait=ANSWER_WITHIN)
+        except (PeerError, TransportError):
+            self._holdings.pop(relay.node, None)
             self._unheard.discard(relay.node)
-            if relay.node in self._doubted:  # it may say the same again at once, without end
-                await asyncio.sleep(ASK_AGAIN)
-                self._doubted.discard(relay.node)
-            self._holdings[relay.node] = held & every
-            self._tell()
-            await asyncio.sleep(HUNGRY_BREATH if self._hungry else BREATH)
+            await asyncio.sleep(ASK_AGAIN)
+            return False
+        self._unheard.discard(relay.node)
+        if relay.node in self._doubted:  # it may say the same again at once, without end
+            await asyncio.sleep(ASK_AGAIN)
+            self._doubted.discard(relay.node)
+        self._holdings[relay.node] = held & every
+        self._tell()
+        await asyncio.sleep(HUNGRY_BREATH if self._hungry else BREATH)
+        is_of_use = any(held >> index & 1 for index in self._queue)
+        return is_of_use or time.monotonic() - asked < ANSWER_WITHIN
+
+    def _elsewhere(self, relay: RelayInfo) -> RelayInfo:
+        """A relay that no scout looks at, rather one not heard of yet; the same when there is none."""
+        others = [other for other in self._link.order(self._hints) if other.node not in self._scouted]
+        other = min(others, key=lambda other: other.node in self._holdings, default=relay)
+        self._scouted.discard(relay.node)
+        self._scouted.add(other.node)
+        return other
 
     async def _work(self, queue: deque[int]) -> None:
         misses, pause = 0, FIRST_PAUSE

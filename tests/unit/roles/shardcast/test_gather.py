@@ -112,3 +112,28 @@ async def test_read_holdings__answers_when_another_shard_comes(tmp_path: Path) -
         waiting = group.create_task(link.read_holdings(network.infos[0], digest, known=1, wait=5.0))
         await give(network, 0, source, shards=lambda index: index == 4)
         assert await waiting == 0b10010
+
+
+async def test_gather__more_relays_without_shards_than_are_asked__the_one_that_has_them_is_found(
+    tmp_path: Path,
+) -> None:
+    source = make_checkpoint(tmp_path / "source")
+    async with running_network(tmp_path, relays=8) as network:
+        for number in range(7):
+            await give(network, number, source, shards=lambda index: False)
+        envelope = await give(network, 7, source, shards=lambda index: True)
+        fetched = await network.client().fetch_checkpoint(manifest_digest(envelope), tmp_path / "into")
+    assert same(fetched, source)
+
+
+async def test_gather__relay_that_says_what_it_lacks_is_not_asked_for_it(tmp_path: Path) -> None:
+    source = make_checkpoint(tmp_path / "source")
+    async with running_network(tmp_path, relays=1) as network, asyncio.TaskGroup() as group:
+        envelope = await give(network, 0, source, shards=lambda index: index == 2)
+        relay, into = network.relays[0], tmp_path / "into"
+        fetching = group.create_task(network.client().fetch_checkpoint(manifest_digest(envelope), into))
+        journal = into / f".partial-{manifest_digest(envelope)}" / "journal"
+        await wait_until(lambda: journal.exists() and journal.read_text() == "2\n")
+        await give(network, 0, source, shards=lambda index: index != 2)
+        assert same(await fetching, source)
+    assert relay.counters.refusals["not_held"] == 5  # the origin's own, before it sends each
