@@ -1,0 +1,1 @@
+"""What judging a submission costs, beside making it."""
