@@ -33,6 +33,7 @@ _TASKS = {
     "reasoning-gym": Entry(
         "roles.tasks.gym:load_gym", frozenset({"dataset", "seed", "size", "config", "prefix", "suffix"})
     ),
+    "verifiers": Entry("roles.tasks.environments:load_environment", frozenset({"taskset", "config", "size"})),
 }
 TASK_NAMES = tuple(sorted(_TASKS))
 
