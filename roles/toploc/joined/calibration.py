@@ -97,7 +97,8 @@ def units_of(observation: Observation) -> tuple[Units, Units, Units]:
     ]
     table = np.array(chunks, dtype=np.float64).reshape(-1, 4)
     classes, owners = table[:, 2].astype(np.int64), table[:, 3].astype(np.int64)
-    margins = np.minimum(np.concatenate([np.empty(0), *observation.margins]), LARGEST_MARGIN)
+    margins = np.concatenate([np.empty(0), *observation.margins])
+    margins = np.where(margins < LARGEST_MARGIN, margins, LARGEST_MARGIN)  # and what is no number
     whose = np.repeat(np.arange(len(observation.margins)), [len(part) for part in observation.margins])
     return (
         Units(table[:, 0], classes, owners),

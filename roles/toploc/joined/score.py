@@ -50,20 +50,26 @@ def score(observation: Observation, calibration: Calibration) -> Score:
         if not count:
             continue
         found.append((tail(component, total, counts), name, None))
-        found += [
-            (tail(component, float(sums[c]), counts[c : c + 1]) * completions, name, int(c))
-            for c in np.flatnonzero(counts)
-        ]
+        judged = np.flatnonzero(counts)
+        alone = tails(component, sums[judged], counts[judged], counts[judged] ** 2) * completions
+        found.append((float(alone.min()), name, int(judged[alone.argmin()])))
         evidence += [log_ratio(component, total, counts, ratio) for ratio in RATIOS]
     p, name, where = min(found, key=lambda each: each[0])
     return Score(min(1.0, 2 * len(NAMES) * p), _mixture(evidence), name, where, (ratios[0], ratios[1], ratios[2]))
 
 
+def tails(component: Component, totals: Floats, counts: Floats, squares: Floats) -> Floats:
+    """P(sum >= total) for honest sums of so many units, whose completions' counts squared come to `squares`; elementwise."""
+    variance = component.unit * counts + component.completion * squares + component.submission * counts**2
+    shape, scale = torch.from_numpy(counts**2 / variance), torch.from_numpy(variance / counts)
+    found: Floats = torch.special.gammaincc(shape, torch.from_numpy(totals) / scale).numpy()
+    return np.maximum(found, SMALLEST)
+
+
 def tail(component: Component, total: float, counts: Floats) -> float:
-    """P(sum >= total) for an honest submission of so many units."""
-    shape, scale = component.gamma(counts)
-    pair = torch.tensor([shape, total / scale], dtype=torch.float64)
-    return max(float(torch.special.gammaincc(pair[0], pair[1])), SMALLEST)
+    """P(sum >= total) for an honest submission of so many units in each completion."""
+    n, squares = counts.sum(keepdims=True), (counts**2).sum(keepdims=True)
+    return float(tails(component, np.array([total]), n, squares)[0])
 
 
 def log_ratio(component: Component, total: float, counts: Floats, ratio: float) -> float:
