@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks.attacks.bench import Bench
+from benchmarks.attacks.updates import Updated
 from node.testnet.adversaries import engines, weights
 from roles.inference.engine import Completion, Engine, Request
 
@@ -82,6 +83,16 @@ def _plain(bench: Bench) -> Engine:
     return bench.new_engine()
 
 
+def _updated(learning_rate: float, updates: int) -> Attack:
+    return Attack(
+        f"{updates} updates at {learning_rate:g}",
+        f"what the run's learner makes of the policy in {updates} updates",
+        8,
+        lambda bench: Updated(bench.new_engine(), bench, learning_rate=learning_rate, updates=updates),
+        is_curve=True,
+    )
+
+
 CURVE_GROUPS = 16
 ATTACKS: tuple[Attack, ...] = (
     _honest("honest: sdpa, 64 rows", 96),
@@ -120,6 +131,9 @@ ATTACKS: tuple[Attack, ...] = (
         32,
         lambda bench: engines.Repeating(bench.new_engine()),
     ),
+    _updated(1e-6, 4),
+    _updated(1e-5, 4),
+    _updated(1e-4, 4),
     *(
         _weights(
             f"stale {size:g}",
