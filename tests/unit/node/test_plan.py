@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from node.commands.testnet import main
 from node.config import load_config
 from node.errors import ConfigError
 from node.run_creation import ChainPlace, build_spec, default_model, read_draft
+from node.testnet.adversaries.kinds import KINDS
 from node.testnet.plan import TestnetOptions, make_plan, write_node
 
 PLACE = ChainPlace(31337, "0x" + "11" * 20, "ab" * 32, "cd" * 32)
@@ -114,3 +116,9 @@ def test_make_plan__adversaries_are_workers_beside_the_honest_ones(tmp_path: Pat
 def test_make_plan__adversaries_that_there_are_not(tmp_path: Path, kinds: tuple[str, ...], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         make_plan(TestnetOptions(tmp_path, adversaries=kinds))
+
+
+def test_testnet__lists_its_adversaries(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--adversary", "list"]) == 0
+    said = capsys.readouterr().out
+    assert all(kind in said for kind in KINDS)
