@@ -38,8 +38,12 @@ SILENT_SECONDS = 6.0
 WANTED_SECONDS = 60.0
 """A key is followed for so long after it was read last."""
 TURN_SECONDS = 1.0
-QUIET_PAUSE, BUSY_PAUSE = 1.0, 0.1
-"""Between two questions to a board, while the DHT answers and while it does not."""
+BEHIND_SECONDS = 8.0
+"""After which a row that only boards have says that the DHT does not carry: an eclipsed one answers, and hides rows."""
+COMPARE_SECONDS = 2.0
+MAX_AHEAD = 1024
+QUIET_PAUSE, BUSY_PAUSE = 0.5, 0.1
+"""Between two questions to a board, while the DHT carries and while it does not."""
 SWEEP_SECONDS = 30.0
 
 
@@ -71,7 +75,9 @@ class UnionDirectory:
         self._tasks: dict[str, list[asyncio.Task[None]]] = {}
         self._reads: set[asyncio.Task[Mapping[str, Sequence[Envelope]]]] = set()
         self._writes: set[asyncio.Task[None]] = set()
-        self._is_dht_silent = False
+        self._is_dht_poor = False
+        self._ahead: dict[tuple[str, str], float] = {}  # rows that boards have and the DHT does not, and since when
+        self._compared = time.monotonic()
         self._dht_heard = time.monotonic()
         self._woken = asyncio.Event()
 
@@ -136,6 +142,7 @@ class UnionDirectory:
         is_covered = all(self.is_covered(key) for key in keys)
         found = await self._read_dht(keys, is_covered=is_covered)
         now = self._clock()
+        self._compare(found, now)
         return {key: newest([*found.get(key, ()), *(row for row, _ in self._held.rows(key, now))], now) for key in keys}
 
     def is_covered(self, key: str) -> bool:
@@ -146,11 +153,9 @@ class UnionDirectory:
 
     async def _read_dht(self, keys: Sequence[str], *, is_covered: bool) -> Mapping[str, Sequence[Envelope]]:
         if not is_covered:
-            found = await self._dht.read(keys)
-            self._note_dht(None)
-            return found
+            return await self._dht.read(keys)
         if len(self._reads) >= OPEN_AT_ONCE:
-            self._note_dht("it does not answer in time")
+            self._note_silence("it does not answer in time")
             await asyncio.sleep(0)
             return {}
         reading = asyncio.ensure_future(self._dht.read(keys))
@@ -164,21 +169,37 @@ class UnionDirectory:
             raise
         failure = reading.exception() if done else TransportError("it does not answer in time")
         if isinstance(failure, TransportError):
-            self._note_dht(str(failure))
+            self._note_silence(str(failure))
             return {}
         if failure is not None:
             raise failure
-        self._note_dht(None)
+        self._dht_heard = time.monotonic()
         return reading.result()
 
-    def _note_dht(self, why: str | None) -> None:
+    def _note_silence(self, why: str) -> None:
+        if time.monotonic() - self._dht_heard > SILENT_SECONDS:  # one slow answer is no silence
+            self._note_dht(why)
+
+    def _compare(self, found: Mapping[str, Sequence[Envelope]], clock: int) -> None:
+        """What boards say and the DHT, asked for the same keys, does not, for long; looked at now and then."""
         now = time.monotonic()
-        if why is None:
-            self._dht_heard = now
-        elif now - self._dht_heard < SILENT_SECONDS:
-            return  # one slow answer is no silence
-        if (why is not None) != self._is_dht_silent:
-            self._is_dht_silent = why is not None
+        if not found or now - self._compared < COMPARE_SECONDS:
+            return
+        self._compared = now
+        for key, rows in found.items():
+            seen = {row.subkey: row.sequence for row in rows}
+            for row, _ in self._held.rows(key, clock):
+                if seen.get(row.subkey, -1) >= row.sequence:
+                    self._ahead.pop((key, row.subkey), None)
+                elif len(self._ahead) < MAX_AHEAD:
+                    self._ahead.setdefault((key, row.subkey), now)
+        self._ahead = {place: since for place, since in self._ahead.items() if place[0] in self._wanted}
+        behind = sum(now - since > BEHIND_SECONDS for since in self._ahead.values())
+        self._note_dht(f"{behind} rows are on boards only" if behind else None)
+
+    def _note_dht(self, why: str | None) -> None:
+        if (why is not None) != self._is_dht_poor:
+            self._is_dht_poor = why is not None
             if why is None:
                 log.info("boards.spared")
             else:
@@ -215,7 +236,7 @@ class UnionDirectory:
         for node, relay in relays.items():
             if node not in self._posters:
                 self._posters[node], follower = Poster(relay, self._http), Follower(relay, self._http, self._take)
-                follower.pause = lambda: BUSY_PAUSE if self._is_dht_silent else QUIET_PAUSE
+                follower.pause = lambda: BUSY_PAUSE if self._is_dht_poor else QUIET_PAUSE
                 self._followers[node] = follower
                 self._tasks[node] = [group.create_task(part.run()) for part in (self._posters[node], follower)]
         shares: dict[str, list[str]] = {node: [] for node in relays}

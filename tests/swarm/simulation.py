@@ -34,12 +34,14 @@ from ledger.model import RegistryModel
 from ledger.records import Block, Commit, Operator
 from ledger.wallet import address_of, new_key, sign_registration
 from roles.announce import Voice
+from roles.boards import UnionDirectory
 from roles.compute import ComputeThread
 from roles.inference.engine import Engine
 from roles.inference.transformers_engine import TransformersEngine
 from roles.messages import ROW_RULES
 from roles.observer import Observer
 from roles.relay.actor import Relay
+from roles.relay.boards import Board
 from roles.rl.learner import Learner
 from roles.rl.settings import GrpoSettings
 from roles.shardcast.client import RelayClient
@@ -227,11 +229,13 @@ class SimulatedSwarm:
         dtype: torch.dtype = torch.float32,
         broadcast: BroadcastSpec = BroadcastSpec(),  # noqa: B008 - frozen
         auto: bool = False,
+        boards: bool = False,
         learner: Callable[[Learner], Any] = lambda learner: learner,
         prepare: Callable[[SimulatedSwarm], None] = lambda swarm: None,
     ) -> None:
         torch.set_num_threads(1)
         self.folder, self.task, self.auto = folder, task or EvenTask(), auto
+        self._has_boards = boards
         self._wrap_learner = learner
         self.events = EventLog()
         self.base = write_tiny_policy(folder / "base", seed=seed, hidden=32, scale=1.0, dtype=dtype)
@@ -364,12 +368,32 @@ class SimulatedSwarm:
                 trainers=frozenset(node.key.node for node in self.trainers),
                 is_member=lambda who: True,
                 free_space=lambda path: 2**40,
+                board=self._make_board() if self._has_boards else None,
             )
             mounts[f"http://{node.name}"] = FaultyTransport(relay, self.relay_faults[node.name])
             node.actor = relay
             assert self._group is not None
             node.task = self._group.create_task(relay.run())
         self._http = httpx.AsyncClient(mounts=mounts, trust_env=False)
+
+    def _make_board(self) -> Board:
+        return Board(
+            run=self.spec.run_id,
+            limits={kind: rule.max_bytes for kind, rule in ROW_RULES.items()},
+            lifetimes={kind: rule.lifetime for kind, rule in ROW_RULES.items()},
+            clock=self.network.clock,
+        )
+
+    def _make_union(self, dht: MemoryDirectory) -> UnionDirectory:
+        return UnionDirectory(
+            dht,
+            relays=self.known_relays,
+            http=self._http,
+            run=self.spec.run_id,
+            limits={kind: rule.max_bytes for kind, rule in ROW_RULES.items()},
+            lifetimes={kind: rule.lifetime for kind, rule in ROW_RULES.items()},
+            clock=self.network.clock,
+        )
 
     # -- nodes ---------------------------------------------------------------------------------------------------
 
@@ -405,7 +429,9 @@ class SimulatedSwarm:
     async def _run(self, node: SimNode) -> None:
         with structlog.contextvars.bound_contextvars(node_name=node.name, role=node.role):
             ledger = NodesLedger(node, self.chain, run=self.spec.run_id)
-            directory = MemoryDirectory(self.network, faults=node.faults)
+            dht = MemoryDirectory(self.network, faults=node.faults)
+            union = self._make_union(dht) if self._has_boards else None
+            directory = union or dht
             publisher = Publisher(node.key, directory, run=self.spec.run_id, state=node.folder / "sequence.json")
             node.trusted = TrustedState(self.spec, self.spec.run_id)
             node.observer = Observer(
@@ -416,6 +442,8 @@ class SimulatedSwarm:
                 node.actor = self._actor(node, ledger, publisher, compute)
                 async with asyncio.TaskGroup() as group:
                     beside = [group.create_task(node.observer.run()), group.create_task(publisher.run())]
+                    if union is not None:
+                        beside.append(group.create_task(union.run()))
                     if node.role == "worker":
                         await self._register(node)
                     await self._act(node.actor)
@@ -513,9 +541,13 @@ class SimulatedSwarm:
             node.key,
             run=self.spec.run_id,
             trainers=frozenset(node.key.node for node in self.trainers),
-            relays=lambda: [RelayInfo(relay.key.node, f"http://{relay.name}") for relay in self.relays],
+            relays=self.known_relays,
             http=self._http,
         )
+
+    def known_relays(self) -> list[RelayInfo]:
+        """All of them."""
+        return [RelayInfo(relay.key.node, f"http://{relay.name}") for relay in self.relays]
 
     async def _register(self, node: SimNode) -> None:
         payer = MemoryLedger(self.chain, run=self.spec.run_id, operator_key=self.trainer.operator_key)

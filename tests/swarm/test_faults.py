@@ -40,6 +40,16 @@ async def test_dht__down_for_a_while(tmp_path: Path) -> None:
         await swarm.events.wait("run.ended")
 
 
+async def test_dht__eclipsed_all_the_time__boards_carry_the_run(tmp_path: Path) -> None:
+    def eclipse(swarm: SimulatedSwarm) -> None:
+        for node in (swarm.trainer, *swarm.workers, *swarm.validators):
+            node.faults.drop_rate = 1.0  # it answers, and knows nothing
+
+    async with SimulatedSwarm.open(tmp_path, training=SHORT, boards=True, prepare=eclipse) as swarm:
+        await swarm.events.wait("run.ended")
+        assert len(swarm.commits()) == SHORT.steps + 1
+
+
 async def test_relay__dead_one_is_routed_around(tmp_path: Path) -> None:
     async with SimulatedSwarm.open(tmp_path, training=SHORT) as swarm:
         swarm.relay_faults["relay0"].is_down = True
