@@ -58,7 +58,7 @@ async def test_put__stalled_relay_replaced_by_the_next(tmp_path: Path) -> None:
     async with running_network(tmp_path, relays=2) as network:
         await network.add_relay(partial(stalling, after=0, method="PUT"))
         client = network.client()
-        client.link.choice.score(network.infos[2].node).bandwidth = 1e15  # tried first
+        client.link.choice.succeeded(network.infos[2].node, size=10**15, seconds=1.0)  # tried first
         assert set(await client.put(DATA)) == {info.node for info in network.infos[:2]}
 
 
@@ -70,13 +70,14 @@ class Steady(random.Random):
 
 
 async def test_put__relays_that_keep_nothing_are_found_out_and_others_get_the_blob(tmp_path: Path) -> None:
-    """Two free relays that answer fastest of all swallow every upload: the worker would never be credited."""
+    """Two free relays that answer fastest of all, and are tried first, swallow every upload: the worker would never be
+    credited."""
     async with running_network(tmp_path, relays=2) as network, asyncio.TaskGroup() as group:
         liars = [await network.add_relay(swallowing), await network.add_relay(swallowing)]
         client = network.client()
         client.link.choice = ServerChoice(draw=Steady())
         for relay in network.relays:
-            client.link.choice.score(relay.node).bandwidth = 1e15 if relay in liars else 1.0  # liars are tried first
+            client.link.choice.succeeded(relay.node, size=10**15 if relay in liars else 10**6, seconds=1.0)
         assert set(await client.put(DATA)) == {liar.node for liar in liars}
         client.keeper.after, client.keeper.tick = (0.0,), 0.01
         running = group.create_task(client.run())
