@@ -12,6 +12,7 @@ last line printed is JSON.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import sys
 import tempfile
 import time
@@ -64,6 +65,7 @@ def _collect(options: argparse.Namespace, bench: Bench, store: Store) -> None:
     chosen = [
         item for item in ATTACKS if not options.only or any(word in item.name for word in options.only.split(","))
     ]
+    chosen = [item for item in chosen if not item.needs or importlib.util.find_spec(item.needs)]
     collector = Collector(bench, store, deadline=deadline)
     is_done = collector.collect(chosen, share=QUICK_SHARE if options.quick else options.share)
     if not is_done and not options.quick:

@@ -97,6 +97,12 @@ class Bench:
         """An honest engine, without weights yet."""
         return TransformersEngine(dtype=self.dtype, attention=attention, max_rows=rows, chat=self.chat)
 
+    def new_vllm(self) -> Engine:
+        """The same on vLLM, where it is installed."""
+        from roles.inference.vllm_engine import VllmEngine
+
+        return VllmEngine(dtype=self.dtype, chat=self.chat)
+
     def group(self, number: int) -> Assigned:
         """The requests of a group, drawn as a run draws them."""
         drawn = assigned_groups(

@@ -39,6 +39,7 @@ class Attack:
     change: Callable[[Completion, int], Completion] | None = None
     is_honest: bool = False
     is_curve: bool = False
+    needs: str = ""  # a package that may not be there
 
     def claims(self) -> tuple[str, ...]:
         """Names under which its groups are kept."""
@@ -99,6 +100,14 @@ ATTACKS: tuple[Attack, ...] = (
     _honest("honest: eager, 64 rows", 64, attention="eager"),
     _honest("honest: sdpa, 8 rows", 48, rows=8),
     _honest("honest: sdpa, 64 rows, 1 thread", 48, threads=1),
+    Attack(
+        "honest: vllm, 64 rows",
+        "vLLM, 64 completions together",
+        48,
+        lambda bench: bench.new_vllm(),
+        is_honest=True,
+        needs="vllm",
+    ),
     _weights("int8", "every matrix rounded to 8 bits, a scale for each row", weights.quantised(8)),
     _weights("fp8", "every matrix rounded to float8 e4m3, a scale for each row", weights.eight_bit_float()),
     _weights("int4", "every matrix rounded to 4 bits, a scale for each row", weights.quantised(4)),
