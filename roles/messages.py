@@ -7,9 +7,9 @@ row found anywhere else is refused (`open_row`).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from dht.encoding import Digest, Message, Natural, decode, digest
 from dht.envelope import Envelope
@@ -155,6 +155,16 @@ class Submission(Message):
     tokens: Natural  # output tokens: the units, checked against the blob
 
 
+class JoinedStatistics(Message):
+    """How much a submission deviates as a whole (`roles.toploc.joined`). From the sums, the lengths in the blob and the spec
+    anybody computes `rarity` again, without the model, but where one completion alone is the rarest."""
+
+    rarity: Natural  # thousandths of -log10 p
+    exponents: Natural  # thousandths: the mean of a unit over its honest level
+    mantissas: Natural
+    margins: Natural
+
+
 class Statistics(Message):
     """What an audit measured, joined over a submission (thousandths where not counts)."""
 
@@ -163,6 +173,13 @@ class Statistics(Message):
     mantissa_median: Natural  # thousandths, largest of any chunk
     margin_mean: Natural  # thousandths, largest of any completion: mean of min(margin, 5)
     tokens_exact: Natural  # thousandths of tokens that are exactly what seeded sampling gives
+    joined: JoinedStatistics | None = None
+
+    @model_serializer(mode="wrap")
+    def _leave_out(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A run that does not join them has the bytes it had before there was a test for it."""
+        plain: dict[str, Any] = write(self)
+        return {name: value for name, value in plain.items() if name != "joined" or value is not None}
 
 
 class Verdict(Message):

@@ -183,6 +183,12 @@ class CheckSpec(Message):
     seals: bool = False  # verdicts are sealed before they are opened; only those that others saw sealed earn
     strikes_to_eject: Annotated[int, Field(ge=1, le=1000)] = 3  # submissions that a quorum finds at fault
 
+    @model_serializer(mode="wrap")
+    def _leave_out(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A run without the joined test has the bytes, and the id, that it had before there was one."""
+        plain: dict[str, Any] = write(self)
+        return {name: value for name, value in plain.items() if name != "joined" or value is not None}
+
 
 class RewardSpec(Message):
     """What is paid, in base units of the coin or token, and how an epoch's pot is split (thousandths)."""

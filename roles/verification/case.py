@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ import torch
 from roles.assignment import assigned_groups
 from roles.inference.engine import Engine, Prefill
 from roles.inference.sampling import SamplingSettings
-from roles.messages import Statistics, Submission
+from roles.messages import JoinedStatistics, Statistics, Submission
 from roles.rollouts.errors import MalformedRollouts
 from roles.rollouts.limits import rollout_limits
 from roles.rollouts.schema import RolloutFile, RolloutLimits, RolloutRow
@@ -177,7 +178,16 @@ class Case:
             mantissa_median=thousandths(proof.mantissa_median),
             margin_mean=thousandths(max(means, default=0.0)),
             tokens_exact=thousandths(float((joined <= 0).mean())) if parts else 0,
+            joined=_joined_statistics(self.__dict__.get("score")),
         )
+
+
+def _joined_statistics(found: Score | None) -> JoinedStatistics | None:
+    if found is None:
+        return None
+    exponents, mantissas, margins = map(thousandths, found.ratios)
+    rarity = thousandths(-math.log10(found.p))
+    return JoinedStatistics(rarity=rarity, exponents=exponents, mantissas=mantissas, margins=margins)
 
 
 def _own_prefill(whole: Prefill, row: RolloutRow) -> Prefill:

@@ -9,9 +9,12 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from roles.spec import JoinedSpec
-from roles.toploc.joined import Fit, History, fit, history_limit, score
+from dht.encoding import decode, encode
+from roles.messages import JoinedStatistics, Statistics
+from roles.spec import CheckSpec, JoinedSpec
+from roles.toploc.joined import NAMES, Fit, History, fit, history_limit, score
 from roles.toploc.joined.pinned import calibration_of, pin
+from roles.toploc.joined.score import tail
 from roles.toploc.observation import Observation, cut_observation, join_observations, split_observation
 from tests.unit.roles.toploc.joined_builders import make_many, make_observation
 
@@ -150,3 +153,23 @@ def test_observation__joined_split_and_cut() -> None:
 def test_observation__chunks_must_cover_the_tokens() -> None:
     with pytest.raises(ValueError, match="each of its chunks"):
         Observation(((),), (np.zeros(3),))
+
+
+def test_statistics__anybody_computes_the_rarity_again_from_sums_and_lengths() -> None:
+    calibration, observation = fitted().calibration, make_many(12, 1, times=1.6)[0]
+    found = score(observation, calibration)
+    k = NAMES.index(found.component)
+    counts = np.array([len(part) for part in (observation.margins if k == 2 else observation.chunks)], dtype=np.float64)
+    again = tail(calibration.components[k], found.ratios[k] * counts.sum(), counts)
+    assert found.completion is None
+    assert min(1.0, 6 * again) == pytest.approx(found.p)
+
+
+def test_statistics__runs_without_the_test_keep_their_bytes() -> None:
+    plain = Statistics(exponent_mismatches=0, mantissa_mean=1, mantissa_median=2, margin_mean=3, tokens_exact=1000)
+    assert b"joined" not in encode(plain)
+    assert b"joined" not in encode(CheckSpec())
+    joined = plain.model_copy(
+        update={"joined": JoinedStatistics(rarity=3000, exponents=1000, mantissas=2000, margins=0)}
+    )
+    assert decode(Statistics, encode(joined)) == joined
