@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
 import torch
 
 from roles.rollouts.schema import RolloutRow
@@ -12,6 +14,7 @@ from roles.spec import CheckSpec, JoinedSpec, NoiseSpec, SamplingSpec, TaskSpec,
 from roles.tasks import load_task
 from roles.toploc.proof import build_proof
 from roles.verification import DuplicateIndex
+from roles.worker.generation import Made
 from tests.adversarial.attack import assert_only, babbled, finished, forged, judge, likeliest
 from tests.builders import WORKERS, World, make_rollouts, make_spec, make_world, open_rollouts, spoil
 
@@ -102,36 +105,68 @@ def one_problem() -> World:
     return world
 
 
-def test_copied_completions__val_09() -> None:
-    """The copier was given the same prompt; the tokens are improbable, and those of somebody's else."""
-    world = one_problem()
-    original = make_rollouts(world, WORKERS[0])
+def accepted(world: World, made: Made) -> DuplicateIndex:
+    """What a validator remembers that has accepted this."""
+    seen = DuplicateIndex()
+    assert judge(world, made, duplicates=seen).outcome == "accept"
+    return seen
 
-    def index() -> DuplicateIndex:
-        seen = DuplicateIndex()
-        assert judge(world, original, duplicates=seen).outcome == "accept"
-        return seen
 
-    index()
-    theirs = open_rollouts(world, original).rows
-    mine = make_rollouts(world, WORKERS[1])
+def with_outputs_of(world: World, mine: Made, theirs: Made, change: Callable[[RolloutRow], RolloutRow]) -> Made:
+    """A submission of another worker's completions, changed a little, as one's own."""
     rows = [
         replace(row, output=copied.output, finish=copied.finish)
-        for row, copied in zip(open_rollouts(world, mine).rows, theirs, strict=True)
+        for row, copied in zip(open_rollouts(world, mine).rows, open_rollouts(world, theirs).rows, strict=True)
     ]
-    copy = forged(world, mine, rows)
-    assert_only("duplicates", Reason.DUPLICATE, world, copy, outcome="soft", key=WORKERS[1], duplicates=index)
+    return forged(world, mine, [change(row) for row in rows])
+
+
+def as_it_is(row: RolloutRow) -> RolloutRow:
+    return row
+
+
+def one_token_changed(row: RolloutRow) -> RolloutRow:
+    middle = len(row.output) // 2
+    if row.output[middle] == row.output[-1]:  # too short to be anybody's
+        return row
+    return replace(row, output=(*row.output[:middle], 1 + row.output[middle] % 10, *row.output[middle + 1 :]))
+
+
+@pytest.mark.parametrize("change", [as_it_is, one_token_changed])
+def test_copied_completions__val_09(change: Callable[[RolloutRow], RolloutRow]) -> None:
+    """The copier was given the same prompt; the tokens are improbable, and those of somebody else."""
+    world = one_problem()
+    original = make_rollouts(world, WORKERS[0])
+    accepted(world, original)
+    copy = with_outputs_of(world, make_rollouts(world, WORKERS[1]), original, change)
+    found = judge(world, copy, key=WORKERS[1], duplicates=accepted(world, original))
+    assert WORKERS[0].node in found.detail
+    assert_only(
+        "duplicates",
+        Reason.DUPLICATE,
+        world,
+        copy,
+        outcome="soft",
+        key=WORKERS[1],
+        duplicates=lambda: accepted(world, original),
+    )
+
+
+def test_completion_twice_in_one_group__val_09() -> None:
+    world = one_problem()
+    made = make_rollouts(world)
+    rows = open_rollouts(world, made).rows
+    longest = max(rows, key=lambda row: len(row.output))
+    twice = [replace(row, output=longest.output, finish=longest.finish) for row in rows]
+    assert_only("duplicates", Reason.DUPLICATE, world, forged(world, made, twice), outcome="soft")
 
 
 def test_copy_comes_first__the_owner_keeps_its_credit__val_08() -> None:
     world = one_problem()
     seen = DuplicateIndex()
     original, mine = make_rollouts(world, WORKERS[0]), make_rollouts(world, WORKERS[1])
-    rows = [
-        replace(row, output=copied.output, finish=copied.finish)
-        for row, copied in zip(open_rollouts(world, mine).rows, open_rollouts(world, original).rows, strict=True)
-    ]
-    assert judge(world, forged(world, mine, rows), key=WORKERS[1], duplicates=seen).outcome == "accept"
+    copy = with_outputs_of(world, mine, original, as_it_is)
+    assert judge(world, copy, key=WORKERS[1], duplicates=seen).outcome == "accept"
     assert judge(world, original, duplicates=seen).outcome == "accept"
 
 
