@@ -29,6 +29,7 @@ PAGES = (
     "docs/operate.md",
     "docs/attacks.md",
     "docs/detection.md",
+    "docs/checks.md",
     "docs/protocol.md",
     "ARCHITECTURE.md",
 )
