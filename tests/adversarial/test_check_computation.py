@@ -126,10 +126,11 @@ def as_it_is(row: RolloutRow) -> RolloutRow:
 
 
 def one_token_changed(row: RolloutRow) -> RolloutRow:
-    middle = len(row.output) // 2
-    if row.output[middle] == row.output[-1]:  # too short to be anybody's
+    if len(row.output) < 3:  # too short to be anybody's
         return row
-    return replace(row, output=(*row.output[:middle], 1 + row.output[middle] % 10, *row.output[middle + 1 :]))
+    middle = len(row.output) // 2
+    others = [token for token in row.output[:-1] if token != row.output[middle]] or [row.output[middle]]
+    return replace(row, output=(*row.output[:middle], others[0], *row.output[middle + 1 :]))
 
 
 @pytest.mark.parametrize("change", [as_it_is, one_token_changed])
