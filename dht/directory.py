@@ -16,7 +16,7 @@ from dht.bare import DHTID, DHTNode, PeerID
 from dht.envelope import Envelope, to_bytes
 from dht.errors import Malformed, TransportError
 from dht.identity import NodeId, NodeKey, public_key_of
-from dht.p2p import locked, remove_stale_sockets, reserved_ports
+from dht.p2p import Reachability, locked, remove_stale_sockets, reserved_ports
 from dht.peers import PeerAddress, PeerBook, PeerCache, PeerInfo, parse_peer, parse_peers
 from dht.protocol import protocol_for
 from dht.record_validator import EnvelopeValidator, wrap
@@ -229,6 +229,11 @@ class HivemindDirectory:
     def clock_skew(self) -> float | None:
         """Median of peers' clocks minus ours, in seconds."""
         return self._book.median_skew()
+
+    @property
+    def reachability(self) -> Reachability:
+        """Whether others can dial us, as AutoNAT found: `private` means that we keep no rows for them."""
+        return self._upkeep.reachability
 
     @property
     def metrics_url(self) -> str | None:

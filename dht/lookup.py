@@ -160,7 +160,7 @@ class Lookup:
         return 0 if self._is_kept_here(key, peers) else 1
 
     def _is_kept_here(self, key: DHTID, peers: Sequence[PeerID]) -> bool:
-        if self._protocol.client_mode:
+        if self._protocol.is_hidden:
             return False
         peers = peers[: self._protocol.num_replicas]  # behind them stand the run's operators
         if len(peers) < self._protocol.num_replicas:

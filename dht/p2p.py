@@ -18,7 +18,7 @@ import warnings
 from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Literal, TextIO
 
 import structlog
 
@@ -35,7 +35,9 @@ from dht.bare import (
 from dht.errors import Malformed, NodeError
 from dht.peers import check_transport
 
+Reachability = Literal["unknown", "public", "private"]
 START_SECONDS = 20.0
+METRICS_SECONDS, MAX_METRICS = 2.0, 2**20
 STOP_SECONDS = 5.0
 _PREFIX = "intellect-node-"
 _TEMPORARY = tempfile.gettempdir() if len(tempfile.gettempdir()) < 48 else "/tmp"  # noqa: S108 - a socket's path is short
@@ -104,6 +106,22 @@ class Daemon(P2P):  # type: ignore[misc]  # hivemind is untyped
         response = await self._ask(p2pd_pb2.Request(type=p2pd_pb2.Request.IDENTIFY))
         return [Multiaddr(address) for address in response.identify.addrs]
 
+    async def read_reachability(self) -> Reachability:
+        """AutoNAT's verdict: peers have dialled us at the addresses we announce, by new connections, or could not.
+
+        p2pd tells it among its metrics only. Raises OSError, TimeoutError.
+        """
+        async with asyncio.timeout(METRICS_SECONDS):
+            reader, writer = await asyncio.open_connection("127.0.0.1", self.metrics_port)
+            try:
+                writer.write(b"GET /metrics HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n")
+                text = bytearray()
+                while len(text) < MAX_METRICS and (block := await reader.read(2**16)):
+                    text += block
+            finally:
+                writer.close()
+        return parse_reachability(text.decode("utf-8", "replace"))
+
     async def _ask(self, request: Any) -> Any:
         """One question to the daemon. hivemind's own leave the connection open when they are cancelled."""
         reader, writer = await self._client.control.daemon_connector.open_connection()
@@ -160,6 +178,13 @@ class Daemon(P2P):  # type: ignore[misc]  # hivemind is untyped
         for address in (self._daemon_listen_maddr, self._client_listen_maddr):
             with contextlib.suppress(OSError):
                 os.unlink(address["unix"])
+
+
+def parse_reachability(metrics: str) -> Reachability:
+    """The verdict in p2pd's metrics; `unknown` also while it is unsure."""
+    found = {name: value for name, _, value in (line.partition(" ") for line in metrics.splitlines())}
+    verdicts: dict[str, Reachability] = {"1": "public", "2": "private"}
+    return verdicts.get(found.get("libp2p_autonat_reachability_status", "").strip(), "unknown")
 
 
 def _free_port() -> int:

@@ -73,12 +73,14 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
     book: PeerBook
     row_storage: RowStorage
     validator: EnvelopeValidator
+    is_hidden: bool
 
     @classmethod
     async def create(cls, *args: Any, **kwargs: Any) -> RowProtocol:
         """hivemind's own, with our storage in place before anything can be stored."""
         self: RowProtocol = await super().create(*args, **kwargs)
         self.storage, self.cache = self.row_storage, NoCache()
+        self.is_hidden = self.client_mode
         return self
 
     def __init__(self, **kwargs: Any) -> None:
@@ -87,6 +89,12 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
         self._failures: dict[PeerID, int] = {}
         self._handed_over: dict[PeerID, float] = {}
         self._answers: dict[tuple[PeerID, DHTID], tuple[int | None, tuple[Envelope, ...]]] = {}
+
+    def hide(self, is_hidden: bool) -> None:
+        """Be in nobody's table, as a client is, while nobody can dial us (pitfall NAT-02); or be in them again."""
+        self.is_hidden = is_hidden or self.client_mode
+        place = b"" if self.is_hidden else self.node_id.to_bytes()
+        self.node_info = dht_pb2.NodeInfo(node_id=place)
 
     def abandon(self) -> None:
         """Stop what is under way."""
@@ -191,7 +199,7 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
             peer.to_base58(),
             round_trip=answered - asked,
             skew=response.dht_time - (asked + answered) / 2 if response.dht_time else None,
-            reaches_us=response.available if validate and not self.client_mode else None,
+            reaches_us=response.available if validate and not self.is_hidden else None,
         )
         place = place_of_peer(peer)
         return place if _place_in(response.peer) == place else None
@@ -252,6 +260,8 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
             return None
         if response.peer.node_id:
             await self.update_routing_table(_place_in(response.peer), peer)
+        elif place_of_peer(peer) in self.routing_table:  # it hides now
+            del self.routing_table[place_of_peer(peer)]
         return response
 
     def _answer(self, peer: PeerID, key: DHTID, result: dht_pb2.FindResult) -> Answer:
@@ -308,7 +318,7 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
     async def _hand_over(self, place: DHTID, peer: PeerID) -> None:
         """Give a node we just met the rows it should keep, if we are the nearest to them."""
         now = time.monotonic()
-        if now - self._handed_over.get(peer, -_HAND_OVER_SECONDS) < _HAND_OVER_SECONDS or self.client_mode:
+        if now - self._handed_over.get(peer, -_HAND_OVER_SECONDS) < _HAND_OVER_SECONDS or self.is_hidden:
             return
         if len(self._handed_over) > _PEERS_KEPT:
             self._handed_over.clear()

@@ -18,7 +18,7 @@ import structlog
 from dht.bare import DHTID
 from dht.errors import TransportError
 from dht.identity import NodeId
-from dht.p2p import StartError
+from dht.p2p import Reachability, StartError
 from dht.peers import PeerAddress, PeerBook, PeerCache
 from dht.protocol import RowProtocol
 from dht.session import Session, Setup, build_session
@@ -59,6 +59,7 @@ class Upkeep:
         self.session: Session | None = None
         self.state: State = "starting"
         self.rebuilds = 0
+        self.reachability: Reachability = "unknown"
         self.connected: set[NodeId] = set()
         self.addresses: list[str] = []
         self.wanted: dict[NodeId, list[str]] = {}
@@ -226,11 +227,22 @@ class Upkeep:
             self.connected = await session.list_connected()
             self.addresses = await self._list_addresses(session)
             self._silences = 0
+            await self._look_from_outside(session)
         except TransportError as error:
             self._silences += 1
             log.warning("p2pd.silent", cause=str(error), times=self._silences)
             if self._silences >= SILENCES:
                 session.daemon.kill()
+
+    async def _look_from_outside(self, session: Session) -> None:
+        """Nobody can dial us: then we keep nothing for others, since they could not read it (pitfall NAT-02)."""
+        with contextlib.suppress(OSError, TimeoutError):
+            found = await session.daemon.read_reachability()
+            if found != self.reachability:
+                self.reachability = found
+                say = log.warning if found == "private" and not self._setup.client_mode else log.info
+                say("directory.reachable" if found == "public" else "directory.hidden", verdict=found)
+        session.protocol.hide(self.reachability == "private")
 
     def _check_clock(self) -> None:
         skew = self._book.median_skew() or 0.0

@@ -375,6 +375,7 @@ class Node:
             "loop_lag_p99_seconds": round(self._lag.percentile(0.99), 4),
             "loop_lag_max_seconds": round(self._lag.worst, 4),
             "directory": directory.state if directory else "closed",
+            "reachability": directory.reachability if directory else "unknown",
             "peers": directory.stats()["table"] if directory else 0,
             **({f"dht_{name}": count for name, count in directory.stats().items()} if directory else {}),
         }

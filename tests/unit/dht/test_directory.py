@@ -106,6 +106,27 @@ async def test_table__dead_nodes_leave_it__boot_10(swarm: Swarm, tmp_path: Path)
     assert first.stats()["table"] == 0
 
 
+async def test_hide__in_nobodys_table_and_back__nat_02(swarm: Swarm, until: Until) -> None:
+    first, second = await swarm.start(), await swarm.start()
+    await swarm.met()
+    here, there = first._upkeep.session, second._upkeep.session
+    assert here is not None
+    assert there is not None
+    there.protocol.hide(True)
+    assert not await here.ping(second.node_id)
+    assert first.stats()["table"] == 0
+    await second.publish(swarm.row(1))  # it still speaks for itself
+    there.protocol.hide(False)
+    assert await here.ping(second.node_id)
+    await until(lambda: first.stats()["table"] == 1)
+
+
+async def test_read_reachability__unknown_on_loopback__nat_01(swarm: Swarm) -> None:
+    session = (await swarm.start())._upkeep.session
+    assert session is not None
+    assert await session.daemon.read_reachability() == "unknown"
+
+
 async def test_start_daemon__that_does_not_start_says_why__boot_19(tmp_path: Path) -> None:
     NodeKey.generate().save(tmp_path / "key")
     elsewhere = ["/ip4/203.0.113.1/tcp/4001"]

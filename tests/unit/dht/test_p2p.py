@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dht import p2p
-from dht.p2p import StartError, locked, remove_stale_sockets, reserved_ports
+from dht.p2p import StartError, locked, parse_reachability, remove_stale_sockets, reserved_ports
 
 
 def test_locked__second_holder_is_told_who__boot_13(tmp_path: Path) -> None:
@@ -86,3 +86,19 @@ async def test_running_tasks__cancelled_ones_are_forgotten__dht_16() -> None:
     await asyncio.sleep(0)
     assert not tasks
     tasks.pop("call")
+
+
+@pytest.mark.parametrize(
+    ("metrics", "verdict"),
+    [
+        (
+            "# HELP x\nlibp2p_autonat_reachability_status 2\nlibp2p_autonat_reachability_status_confidence 3\n",
+            "private",
+        ),
+        ("libp2p_autonat_reachability_status 1\n", "public"),
+        ("libp2p_autonat_reachability_status 0\n", "unknown"),
+        ("", "unknown"),
+    ],
+)
+def test_parse_reachability__autonats_verdict__nat_01(metrics: str, verdict: str) -> None:
+    assert parse_reachability(metrics) == verdict
