@@ -51,11 +51,12 @@ def _sample(options: argparse.Namespace, checkpoint: Path, *, name: str) -> Tabl
     import tempfile
 
     from node.evaluation.sampling import Scores, run_plan
-    from node.evaluation.setting import load_asked_engine, load_asked_task, plan_of
+    from node.evaluation.setting import load_asked_engine, load_asked_task, load_asked_tool, plan_of
     from node.terminal import Terminal
 
     task = load_asked_task(options)
-    plan = plan_of(options, checkpoint, task)
+    use = load_asked_tool(options)
+    plan = plan_of(options, checkpoint, task, use)
     engine, screen = load_asked_engine(options, checkpoint), Terminal(sys.stderr)
     with tempfile.TemporaryDirectory() as folder:
         path = options.keep.with_name(options.keep.name + name) if options.keep else Path(folder, "scores.jsonl")
@@ -66,6 +67,7 @@ def _sample(options: argparse.Namespace, checkpoint: Path, *, name: str) -> Tabl
             task=task,
             scores=scores,
             batch=options.batch,
+            use=use,
             said=lambda done: screen.progress(f"{checkpoint.name}: {done} of {plan.problems} problems"),
         )
         screen.line(f"{checkpoint.name}: {plan.problems} problems sampled")

@@ -40,11 +40,12 @@ def main(words: Sequence[str]) -> int:
 
 def _filter(options: argparse.Namespace) -> int:
     from node.evaluation.sampling import Scores, run_plan
-    from node.evaluation.setting import load_asked_engine, load_asked_task, plan_of
+    from node.evaluation.setting import load_asked_engine, load_asked_task, load_asked_tool, plan_of
     from node.terminal import Terminal
 
     task = load_asked_task(options)
-    plan = plan_of(options, options.checkpoint, task)
+    use = load_asked_tool(options)
+    plan = plan_of(options, options.checkpoint, task, use)
     scores = Scores(options.keep or options.out.with_name(options.out.name + ".scores"), plan)
     screen = Terminal(sys.stderr)
     run_plan(
@@ -53,6 +54,7 @@ def _filter(options: argparse.Namespace) -> int:
         task=task,
         scores=scores,
         batch=options.batch,
+        use=use,
         said=lambda done: screen.progress(
             f"{done} of {plan.problems} problems, {_count(scores.table, options)} to keep"
         ),

@@ -13,6 +13,7 @@ from node.errors import ConfigError
 from roles.assignment import TWO_63, draw
 from roles.inference.engine import Engine, Request, SamplingSettings
 from roles.tasks import Task, Undecided
+from roles.turns import ToolUse, speak
 
 MAX_LINE = 1 << 20
 
@@ -27,11 +28,13 @@ class Plan:
     samples: int
     seed: int
     settings: SamplingSettings
+    tool: str = ""  # digest, calls and tokens of each answer; empty: none
 
     @property
     def name(self) -> str:
         """Two plans with one name give the same scores."""
-        return digest("evaluation/1", json.dumps(asdict(self), sort_keys=True))
+        plain = {name: value for name, value in asdict(self).items() if name != "tool" or value}
+        return digest("evaluation/1", json.dumps(plain, sort_keys=True))
 
 
 class Scores:
@@ -80,6 +83,7 @@ def run_plan(
     task: Task,
     scores: Scores,
     batch: int,
+    use: ToolUse | None = None,
     said: Callable[[int], None] = lambda done: None,
 ) -> None:
     """Sample what is missing, `batch` completions at a time (at least one problem's); `said` hears how many problems are
@@ -88,7 +92,7 @@ def run_plan(
     said(len(scores.table))
     for problems in _batches(missing, max(1, batch // plan.samples)):
         requests = [request for problem in problems for request in _requests(plan, problem, engine, task)]
-        completions = engine.generate(requests, plan.settings)
+        completions = speak(engine, requests, plan.settings, use)
         for number, problem in enumerate(problems):
             own = completions[number * plan.samples : (number + 1) * plan.samples]
             scores.add(problem, [_score(task, problem, engine.decode(each.tokens)) for each in own])

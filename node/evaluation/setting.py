@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from node.parsing import Parser
     from roles.inference.engine import Engine
     from roles.tasks import Task
+    from roles.turns import ToolUse
+
+TOOL_TOKENS = 64
+"""Of one answer, as a run has it by default."""
 
 
 def add_sampling_flags(parser: Parser, *, samples: int, problems: int | None = None) -> None:
@@ -31,6 +35,9 @@ def add_sampling_flags(parser: Parser, *, samples: int, problems: int | None = N
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the weights")
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:0 and so on")
     parser.add_argument("--chat", action="store_true", help="put prompts into the tokenizer's chat template")
+    parser.add_argument("--tool", help="a tool that the policy may call, such as calculator")
+    parser.add_argument("--tool-set", action="append", default=[], metavar="KEY=VALUE", help="a parameter of the tool")
+    parser.add_argument("--max-calls", type=int, default=8, help="of the tool, in one completion")
     parser.add_argument("--keep", type=Path, help="file for the scores: a killed command goes on from it")
 
 
@@ -49,6 +56,22 @@ def load_asked_task(options: argparse.Namespace) -> Task:
             raise ConfigError(str(error)) from error
 
 
+def load_asked_tool(options: argparse.Namespace) -> ToolUse | None:
+    """The tool, if one is asked for. Raises ConfigError."""
+    from roles.tasks import TaskError
+    from roles.turns import ToolUse, load_tool
+
+    if options.tool is None:
+        return None
+    if options.max_calls < 1:
+        raise ConfigError("--max-calls must be at least 1")
+    try:
+        tool = load_tool(options.tool, dict(_parameter(text) for text in options.tool_set))
+    except TaskError as error:
+        raise ConfigError(str(error)) from error
+    return ToolUse(tool, options.max_calls, TOOL_TOKENS)
+
+
 def load_asked_engine(options: argparse.Namespace, checkpoint: Path) -> Engine:
     """An engine that holds the checkpoint. Raises ConfigError."""
     from node.engines import build_engine
@@ -64,7 +87,7 @@ def load_asked_engine(options: argparse.Namespace, checkpoint: Path) -> Engine:
     return engine
 
 
-def plan_of(options: argparse.Namespace, checkpoint: Path, task: Task) -> Plan:
+def plan_of(options: argparse.Namespace, checkpoint: Path, task: Task, use: ToolUse | None) -> Plan:
     """What is to be sampled. Raises ConfigError for numbers that make no sense."""
     from node.evaluation.sampling import Plan
     from roles.inference.sampling import SamplingSettings
@@ -76,7 +99,8 @@ def plan_of(options: argparse.Namespace, checkpoint: Path, task: Task) -> Plan:
         settings = SamplingSettings(options.temperature, top_p=1.0, top_k=0, max_tokens=options.max_tokens)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    return Plan(weights_digest(checkpoint), task.digest, problems, options.samples, options.seed, settings)
+    tool = f"{use.tool.digest}/{use.max_calls}/{use.max_tokens}" if use else ""
+    return Plan(weights_digest(checkpoint), task.digest, problems, options.samples, options.seed, settings, tool)
 
 
 def weights_digest(checkpoint: Path) -> str:

@@ -34,6 +34,17 @@ def test_eval__checkpoint_is_no_better_than_itself(capsys: pytest.CaptureFixture
     assert "no difference that can be told" in capsys.readouterr().out
 
 
+def test_eval__a_calculator_makes_its_sums_right(capsys: pytest.CaptureFixture[str]) -> None:
+    """A third of the built-in policy's answers are right by itself."""
+    words = ["eval", str(default_model()), "--task", "arithmetic", "--json", "--problems", "12", "--samples", "2"]
+    words += ["--max-tokens", "44"]
+    rates = []
+    for tool in ([], ["--tool", "calculator"]):
+        assert run(*words, *tool) == 0
+        rates.append(json.loads(capsys.readouterr().out)["checkpoint"]["pass@1"]["value"])
+    assert rates[1] > rates[0]
+
+
 def test_eval__goes_on_where_it_was_killed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["eval", str(default_model()), "--task", "arithmetic", *QUICK, "--json", "--keep", str(tmp_path / "scores")]
     assert run(*words) == 0
@@ -58,6 +69,8 @@ def test_eval__other_figures_file_is_not_overwritten(tmp_path: Path, capsys: pyt
     [
         (["--task", "arithmatic"], 1, "did you mean 'arithmetic'"),
         (["--task", "arithmetic", "--set", "size"], 1, "KEY=VALUE is meant"),
+        (["--task", "arithmetic", "--tool", "calculatr"], 1, "did you mean 'calculator'"),
+        (["--task", "arithmetic", "--tool", "calculator", "--max-calls", "0"], 1, "--max-calls must be at least 1"),
         (["--task", "arithmetic", "--k", "9"], 2, "from 1 to the number of samples"),
         (["--task", "arithmetic", "--samples", "0"], 2, "from 1 to the number of samples"),
         (["--task", "match", "--file", "no-such-file"], 1, "cannot read the data set"),
