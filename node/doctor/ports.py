@@ -27,7 +27,8 @@ def examine_ports(config: NodeConfig) -> Iterator[Finding]:
         yield check_port("HTTP port", config.host, config.http_port, flag="--http-port", config=config)
     yield check_port("status port", "127.0.0.1", config.status_port, flag="--status-port", config=config)
     if config.role != "worker":
-        yield check_reached(config, _known_peers(config)) or check_announced(config)
+        peers, verdict = _known_peers(config)
+        yield check_reached(config, peers, verdict=verdict) or check_announced(config)
 
 
 def check_port(check: str, host: str, port: int, *, flag: str, config: NodeConfig) -> Finding:
@@ -73,9 +74,18 @@ def check_announced(config: NodeConfig) -> Finding:
     return ok("reachable", f"{', '.join(config.announce) or 'the addresses of the network cards'} are announced")
 
 
-def check_reached(config: NodeConfig, peers: Sequence[Mapping[str, Any]]) -> Finding | None:
-    """Whether peers of the running node could dial it back (BOOT-08, BOOT-17); None when none has tried."""
+def check_reached(
+    config: NodeConfig, peers: Sequence[Mapping[str, Any]], *, verdict: str = "unknown"
+) -> Finding | None:
+    """Whether peers of the running node could dial it back (BOOT-08, BOOT-17); None when none has tried.
+
+    `verdict` is AutoNAT's, by connections made anew; what peers say themselves may go over one that was there.
+    """
+    if verdict == "public":
+        return ok("reachable", "peers dial this node from outside")
     tried = [peer for peer in peers if peer.get("reaches_us") is not None]
+    if verdict == "private":
+        tried = [{"reaches_us": False}] * max(1, len(tried))
     if not tried:
         return None
     reached = sum(bool(peer["reaches_us"]) for peer in tried)
@@ -88,12 +98,14 @@ def check_reached(config: NodeConfig, peers: Sequence[Mapping[str, Any]]) -> Fin
     )
 
 
-def _known_peers(config: NodeConfig) -> Sequence[Mapping[str, Any]]:
-    """What the node of this data folder, if it runs, knows of its peers."""
+def _known_peers(config: NodeConfig) -> tuple[Sequence[Mapping[str, Any]], str]:
+    """What the node of this data folder, if it runs, knows of its peers, and whether they can dial it."""
     try:
-        return [peer for peer in read_status(config.home).get("known_peers", ()) if isinstance(peer, dict)]
+        status = read_status(config.home)
     except ConfigError:
-        return ()
+        return (), "unknown"
+    peers = [peer for peer in status.get("known_peers", ()) if isinstance(peer, dict)]
+    return peers, str(status.get("reachability", "unknown"))
 
 
 def _is_private(host: str) -> bool:

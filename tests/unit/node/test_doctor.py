@@ -268,6 +268,13 @@ def test_check_reached__peers_that_tried_to_dial_back__boot_08_boot_17(
 
 
 @pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize(("verdict", "state"), [("public", State.OK), ("private", State.WARNING)])
+def test_check_reached__autonat_knows_better__nat_01(verdict: str, state: State, tmp_path: Path) -> None:
+    found = check_reached(settings(tmp_path, role="relay"), [{"reaches_us": state is State.WARNING}], verdict=verdict)
+    assert found is not None
+    assert found.state is state
+
+
 @pytest.mark.parametrize(
     ("skew", "state"),
     [
