@@ -267,7 +267,6 @@ def test_check_reached__peers_that_tried_to_dial_back__boot_08_boot_17(
 # -- network ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize(("verdict", "state"), [("public", State.OK), ("private", State.WARNING)])
 def test_check_reached__autonat_knows_better__nat_01(verdict: str, state: State, tmp_path: Path) -> None:
     found = check_reached(settings(tmp_path, role="relay"), [{"reaches_us": state is State.WARNING}], verdict=verdict)
@@ -275,6 +274,7 @@ def test_check_reached__autonat_knows_better__nat_01(verdict: str, state: State,
     assert found.state is state
 
 
+@pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize(
     ("skew", "state"),
     [
