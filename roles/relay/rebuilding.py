@@ -40,6 +40,7 @@ class Rebuilder:
     ) -> None:
         self._shelf, self._link, self._opener, self._arrived = shelf, link, opener, arrived
         self._refused: set[str] = set()
+        self._turn = asyncio.Lock()  # chains share deltas, which are fetched once; and all cores are at one of them
 
     def way_to(self, kept: KeptCheckpoint) -> list[KeptDelta]:
         """Deltas to apply one after the other to get a checkpoint from one that is here whole; none when there is no such
@@ -62,9 +63,10 @@ class Rebuilder:
         """Fetch what is missing of the deltas and rebuild the checkpoint; whether it is whole now."""
         started = time.monotonic()
         try:
-            for delta in chain:
-                await self._fetch(delta, hints)
-            await self._apply(kept, chain)
+            async with self._turn:
+                for delta in chain:
+                    await self._fetch(delta, hints)
+                await self._apply(kept, chain)
         except (NodeError, OSError, TimeoutError) as error:
             log.info("delta.unused", manifest=kept.digest, reason=str(error) or "no relay gives it in time")
             return False
