@@ -8,16 +8,24 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 
 from dht.identity import NodeKey
 from roles.inference.engine import Request
 from roles.inference.sampling import SamplingSettings
 from roles.rollouts.schema import RolloutRow, write_rollouts
 from roles.rules import Reason
-from roles.toploc.proof import build_proofs
+from roles.spec import JoinedSpec, NoiseSpec
+from roles.toploc.proof import build_proof, build_proofs
 from roles.verification import CHECKS, DuplicateIndex, Finding, Verifier
 from roles.worker.generation import Made
-from tests.builders import WORKERS, World, open_rollouts, repack, sampling_of
+from tests.builders import WORKERS, World, open_rollouts, repack, sampling_of, spoil
+
+_CHUNKS = NoiseSpec(levels=(5_000_000,) * 4, unit=10**6, completion=10_000, submission=10_000)
+EXACT = JoinedSpec(
+    exponents=_CHUNKS, mantissas=_CHUNKS, margins=_CHUNKS.model_copy(update={"levels": (1_000_000,)}), month=1
+)
+"""Honest noise of engines that agree to the last bit; a history of one month's single submission is soon too long."""
 
 
 def judge(world: World, made: Made, *, key: NodeKey = WORKERS[0], without: str = "", **means: Any) -> Finding:
@@ -96,3 +104,14 @@ def babbled(world: World, row: RolloutRow, seed: int = 0) -> RolloutRow:
     others = [token for token in range(world.engine.vocabulary) if token != world.engine.eos]
     tokens = tuple(int(token) for token in draw.choice(others, size=world.spec.sampling.max_tokens))
     return replace(row, output=tokens, finish="length")
+
+
+def with_noisy_states(world: World, made: Made) -> Made:
+    """Proofs of states that are off by a rounding error or two, as other weights' are."""
+
+    def noisy(row: RolloutRow) -> RolloutRow:
+        (prefill,) = world.engine.prefill([(row.prompt, row.output)])
+        noise = torch.randn(prefill.states.shape, generator=torch.Generator().manual_seed(row.seed % 2**32))
+        return replace(row, proof=build_proof(prefill.states * (1 + 0.0001 * noise)))
+
+    return spoil(world, made, noisy, rows=slice(None))

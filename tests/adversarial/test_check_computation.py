@@ -6,16 +6,14 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-import torch
 
 from roles.rollouts.schema import RolloutRow
 from roles.rules import Reason
-from roles.spec import CheckSpec, JoinedSpec, NoiseSpec, SamplingSpec, TaskSpec, Threshold
+from roles.spec import CheckSpec, SamplingSpec, TaskSpec, Threshold
 from roles.tasks import load_task
-from roles.toploc.proof import build_proof
 from roles.verification import DuplicateIndex
 from roles.worker.generation import Made
-from tests.adversarial.attack import assert_only, babbled, finished, forged, judge, likeliest
+from tests.adversarial.attack import EXACT, assert_only, babbled, finished, forged, judge, likeliest, with_noisy_states
 from tests.builders import WORKERS, World, make_rollouts, make_spec, make_world, open_rollouts, spoil
 
 
@@ -173,20 +171,12 @@ def test_copy_comes_first__the_owner_keeps_its_credit__val_08() -> None:
 
 def test_deviations_too_small_for_any_chunk__joined() -> None:
     """States off by a rounding error or two, as other weights' are: forgiven in each chunk, too many over all of them."""
-    chunks = NoiseSpec(levels=(5_000_000,) * 4, unit=10**6, completion=10_000, submission=10_000)
-    joined = JoinedSpec(exponents=chunks, mantissas=chunks, margins=chunks.model_copy(update={"levels": (1_000_000,)}))
     for change, reason, outcome in (
         ({}, Reason.JOINED_UNCERTAIN, "soft"),
         ({"fault_one_in": 10**12}, Reason.JOINED_MISMATCH, "fault"),
     ):
-        world = make_world(make_spec(checks=CheckSpec(joined=joined.model_copy(update=change))))
+        world = make_world(make_spec(checks=CheckSpec(joined=EXACT.model_copy(update=change))))
         made = make_rollouts(world)
         assert judge(world, made).outcome == "accept"
-        noisy = spoil(world, made, lambda row, world=world: _with_noisy_states(world, row), rows=slice(None))  # type: ignore[misc]
+        noisy = with_noisy_states(world, made)
         assert_only("joined", reason, make_world(world.spec), noisy, outcome=outcome)
-
-
-def _with_noisy_states(world: World, row: RolloutRow) -> RolloutRow:
-    (prefill,) = world.engine.prefill([(row.prompt, row.output)])
-    noise = torch.randn(prefill.states.shape, generator=torch.Generator().manual_seed(row.seed % 2**32))
-    return replace(row, proof=build_proof(prefill.states * (1 + 0.0001 * noise)))

@@ -21,6 +21,7 @@ from roles.tally import open_tally, plain_leaves
 from roles.validator.fetching import OF_NODE
 from roles.verification import CHECKS, Case, Check
 from roles.worker.generation import Made, submission_digest
+from tests.adversarial.attack import EXACT, with_noisy_states
 from tests.builders import (
     POLICY,
     TRAINER,
@@ -140,6 +141,35 @@ async def test_run__cheat_gets_a_fault_and_no_credit(tmp_path: Path) -> None:
         assert reasons(await verdicts_on(network, cheat.digest)) == {("fault", Reason.WRONG_REWARD)}
         await verdicts_on(network, honest.digest)
         assert [item.digest for item in network.accepted()] == [honest.digest]
+
+
+async def test_run__deviations_are_refused_softly_and_held_against_the_next_submissions(tmp_path: Path) -> None:
+    """Audits are asked for by nobody else: the history does, and a restart remembers it."""
+
+    def never(digest: str) -> bool:
+        return digest == audited
+
+    spec = make_spec(epoch=EpochSpec(checkpoints=3, round_seconds=30), checks=CheckSpec(joined=EXACT))
+    async with running(tmp_path, validators=(), spec=spec) as network:
+        first, second = await network.make(WORKERS[1]), await network.make(WORKERS[1], index=1)
+        honest = await network.make()
+        noisy = with_noisy_states(world_of(network), first)
+        audited, second = noisy.digest, varied(second, predecessor=noisy.digest)
+        for number in range(3):
+            network.start(number, audits=never)
+        await network.hand_in(noisy, WORKERS[1])
+        verdicts = await verdicts_on(network, noisy.digest)
+        assert reasons(verdicts) == {("soft", Reason.JOINED_UNCERTAIN)}
+        assert all(verdict.statistics and verdict.statistics.joined for verdict in verdicts)
+        await network.stop()
+        for number in range(3):
+            network.start(number, audits=never)
+        await network.hand_in(second, WORKERS[1])
+        await network.hand_in(honest)
+        assert reasons(await verdicts_on(network, second.digest)) == {("soft", Reason.HISTORY_DEVIATES)}
+        verdicts = await verdicts_on(network, honest.digest)
+        assert reasons(verdicts) == {("accept", Reason.ACCEPTED)}
+        assert not any(verdict.audited for verdict in verdicts)
 
 
 async def test_run__gate_fault_is_signed_too(tmp_path: Path) -> None:
