@@ -91,9 +91,9 @@ class Line:
         self._server: asyncio.Server | None = None
 
     async def open(self, port: int) -> None:
-        """Listen."""
+        """Listen; port 0 takes a free one."""
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", port)
-        self.port = port
+        self.port = self._server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
         """Stop, and end what is open."""
