@@ -18,7 +18,6 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,10 +41,9 @@ class Wanted:
     problems: int
     samples: int
 
-    @property
-    def marks(self) -> list[int]:
-        """Steps that are evaluated; 0 is the base."""
-        return sorted({*range(0, self.steps + 1, self.every), self.steps})
+    def is_mark(self, step: int) -> bool:
+        """Whether the step's checkpoint is evaluated; the newest is in any case."""
+        return step > 0 and (step % self.every == 0 or step == self.steps)
 
 
 def main() -> int:
@@ -54,7 +52,7 @@ def main() -> int:
     parser.add_argument("--model", type=Path, help="folder of the base model")
     parser.add_argument("--out", type=Path, required=True, help="folder for everything")
     parser.add_argument("--seeds", default="1,2,3")
-    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--every", type=int, default=10)
     parser.add_argument("--problems", type=int, default=100, help="held out")
     parser.add_argument("--samples", type=int, default=4, help="of each")
@@ -89,9 +87,9 @@ def learn(wanted: Wanted, seed: int) -> None:
     done = folder / "trained.json"
     if not done.exists():
         seconds = train(wanted, seed, folder)
-        done.write_text(json.dumps({"steps": wanted.steps, "seconds": round(seconds, 1)}))
+        done.write_text(json.dumps({"seconds": round(seconds, 1)}))
     points = {}
-    for step in wanted.marks:
+    for step in (0, *steps_in(folder / "checkpoints")):
         home = wanted.out if step == 0 else folder  # the base is every seed's
         checkpoint = wanted.model if step == 0 else folder / "checkpoints" / str(step)
         points[str(step)] = evaluate(wanted, checkpoint, held_out, keep=home / f"scores-{step}.jsonl")
@@ -113,29 +111,35 @@ def train(wanted: Wanted, seed: int, folder: Path) -> float:
         process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
         try:
             while process.poll() is None:
-                keep_checkpoints(net, kept, wanted.marks[1:])
+                keep_checkpoints(net, kept, wanted)
                 time.sleep(TURN_SECONDS)
         finally:
             if process.poll() is None:
                 process.terminate()
                 process.wait(60)
-    keep_checkpoints(net, kept, wanted.marks[1:])
-    missing = [step for step in wanted.marks[1:] if not (kept / str(step)).is_dir()]
-    if process.returncode or missing:
+    keep_checkpoints(net, kept, wanted, is_over=True)
+    if process.returncode or not steps_in(kept):
         raise SystemExit(f"the network of seed {seed} ended with {process.returncode}; see {folder / 'testnet.log'}")
     shutil.rmtree(net, ignore_errors=True)
     return time.monotonic() - began
 
 
-def keep_checkpoints(net: Path, kept: Path, steps: Sequence[int]) -> None:
-    """Link what the trainer would prune: its folders appear whole."""
-    for found in net.glob("trainer/**/checkpoints/[0-9]*"):
+def keep_checkpoints(net: Path, kept: Path, wanted: Wanted, *, is_over: bool = False) -> None:
+    """Link what the trainer would prune: its folders appear whole. The newest is kept when the run is over: it may have ended
+    before its last step, with nothing left to learn."""
+    made = {int(found.name): found for found in net.glob("trainer/**/checkpoints/[0-9]*")}
+    for step, found in made.items():
         target = kept / found.name
-        if int(found.name) in steps and not target.exists():
+        if (wanted.is_mark(step) or (is_over and step == max(made) > 0)) and not target.exists():
             part = kept / f".{found.name}"
             shutil.rmtree(part, ignore_errors=True)
             shutil.copytree(found, part, copy_function=os.link)
             part.rename(target)
+
+
+def steps_in(kept: Path) -> list[int]:
+    """Of the checkpoints kept."""
+    return sorted(int(path.name) for path in kept.glob("[0-9]*"))
 
 
 # -- evaluation --------------------------------------------------------------------------------------------------------
