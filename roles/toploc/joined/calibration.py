@@ -88,7 +88,7 @@ def units_of(observation: Observation) -> tuple[Units, Units, Units]:
     chunks = [
         (
             part.exponent_mismatches,
-            min(part.mantissa_mean, MANTISSA_CAP),
+            part.mantissa_mean if part.mantissa_mean < MANTISSA_CAP else MANTISSA_CAP,  # and what is no number
             _fill(number, len(tokens), observation.chunk),
             c,
         )
