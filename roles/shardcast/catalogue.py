@@ -94,6 +94,9 @@ class Catalogue:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._checkpoints: dict[str, KeptCheckpoint] = {}
         self._deltas: dict[str, KeptDelta] = {}
+        self._newest: list[KeptCheckpoint] | None = None  # in order, as long as nothing comes or goes
+        self._newest_deltas: list[KeptDelta] | None = None
+        self._token = ""
         self._changed = asyncio.Event()
         self._listed: dict[str, tuple[int, int]] = {}  # shard -> its size, and how many checkpoints list it
         for path in sorted(self._folder.iterdir()):
@@ -105,7 +108,9 @@ class Catalogue:
 
     def __iter__(self) -> Iterator[KeptCheckpoint]:
         """Newest first."""
-        return iter(sorted(self._checkpoints.values(), key=lambda kept: kept.age_rank, reverse=True))
+        if self._newest is None:
+            self._newest = sorted(self._checkpoints.values(), key=lambda kept: kept.age_rank, reverse=True)
+        return iter(self._newest)
 
     def __len__(self) -> int:
         return len(self._checkpoints)
@@ -120,12 +125,13 @@ class Catalogue:
 
     def deltas(self, target: str | None = None) -> list[KeptDelta]:
         """Deltas kept, of one checkpoint or of all; newest first."""
-        kept = [delta for delta in self._deltas.values() if target in (None, delta.delta.target)]
-        return sorted(kept, key=lambda delta: delta.age_rank, reverse=True)
+        if self._newest_deltas is None:
+            self._newest_deltas = sorted(self._deltas.values(), key=lambda delta: delta.age_rank, reverse=True)
+        return [delta for delta in self._newest_deltas if target in (None, delta.target)]
 
     def leading_on(self, held: str) -> list[KeptDelta]:
         """Deltas that are of use to who holds a checkpoint: from exactly that one, and on from there; newest first."""
-        return leading_on(self.deltas(), held)
+        return leading_on(self.deltas()[:KEPT_DELTAS], held)  # an archive has thousands, and nobody goes so far
 
     def shard_size(self, digest: str) -> int | None:
         """Bytes of a shard some kept checkpoint or delta lists, else None."""
@@ -148,7 +154,9 @@ class Catalogue:
     @property
     def token(self) -> str:
         """Names what is kept: another one once anything comes or goes."""
-        return digest_of("catalogue/1", *sorted([*self._checkpoints, *self._deltas]))[:16]
+        if not self._token:
+            self._token = digest_of("catalogue/1", *sorted([*self._checkpoints, *self._deltas]))[:16]
+        return self._token
 
     async def wait_for_change(self, seconds: float) -> None:
         """Until something comes, at the latest after so long."""
@@ -178,6 +186,7 @@ class Catalogue:
         old: Parcel | None = self._checkpoints.pop(digest, None) or self._deltas.pop(digest, None)
         if old is None:
             return []
+        self._has_changed()
         (self._folder / digest).unlink(missing_ok=True)
         orphans: list[str] = []
         for shard in set(old.layout.manifest.shards):
@@ -207,7 +216,11 @@ class Catalogue:
         kept: list[Parcel] = list(self) if isinstance(like, KeptCheckpoint) else list(self.deltas())
         return [parcel for parcel in kept if parcel.signer == signer]
 
+    def _has_changed(self) -> None:
+        self._newest, self._newest_deltas, self._token = None, None, ""
+
     def _enter(self, kept: Parcel) -> None:
+        self._has_changed()
         if isinstance(kept, KeptCheckpoint):
             self._checkpoints[kept.digest] = kept
         else:
