@@ -37,6 +37,7 @@ from dht.peers import check_transport
 
 Reachability = Literal["unknown", "public", "private"]
 START_SECONDS = 20.0
+REAP_SECONDS = 0.5
 METRICS_SECONDS, MAX_METRICS = 2.0, 2**20
 STOP_SECONDS = 5.0
 _PREFIX = "intellect-node-"
@@ -146,8 +147,11 @@ class Daemon(P2P):  # type: ignore[misc]  # hivemind is untyped
         child = asyncio.ensure_future(self._child.wait())
         try:
             await asyncio.wait({child, control._read_task, control._write_task}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({child}, timeout=REAP_SECONDS)  # its sockets close before we hear that it ended
         finally:
             child.cancel()
+            for task in (control._read_task, control._write_task):
+                task.add_done_callback(_heed)
 
     @property
     def exit_code(self) -> int | None:
@@ -178,6 +182,12 @@ class Daemon(P2P):  # type: ignore[misc]  # hivemind is untyped
         for address in (self._daemon_listen_maddr, self._client_listen_maddr):
             with contextlib.suppress(OSError):
                 os.unlink(address["unix"])
+
+
+def _heed(task: asyncio.Task[Any]) -> None:
+    """Look at how a task of hivemind's ended: nobody else does, and asyncio would print its traceback."""
+    if not task.cancelled():
+        task.exception()
 
 
 def parse_reachability(metrics: str) -> Reachability:
