@@ -58,16 +58,17 @@ class Plan:
 
 
 class Kept:
-    """Observations by environment and number, in a file with a line each; the first line names the plan."""
+    """Observations by environment and number, in a file with a line each; the first line names the plan and the device."""
 
-    def __init__(self, path: Path, name: str) -> None:
-        """Raises ConfigError for a file that is another plan's, or none of observations."""
-        self._path = path
+    def __init__(self, path: Path, name: str, device: str | None) -> None:
+        """Raises ConfigError for a file that is another plan's or device's, or none of observations. With `device` None the
+        file is another machine's, which is read as it is."""
+        self._path, self._name, self._device = path, name, device
         self.table: dict[str, dict[int, Observation]] = {}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            if not self._read(name):
-                path.write_text(json.dumps({"calibration": name}) + "\n")
+            if not self._read() and device is not None:
+                path.write_text(json.dumps({"calibration": name, "device": device}) + "\n")
         except OSError as error:
             raise ConfigError(f"cannot use {path}: {error.strerror}; name another file by --keep") from error
 
@@ -80,16 +81,23 @@ class Kept:
             os.fsync(file.fileno())
         self.table.setdefault(environment, {})[number] = observation
 
-    def _read(self, name: str) -> bool:
+    def of(self, environment: str, most: int | None = None) -> list[Observation]:
+        """In the order of their numbers, no more than `most`."""
+        return [observation for _, observation in sorted(self.table.get(environment, {}).items())][:most]
+
+    def _read(self) -> bool:
         """What was kept before; a line that a kill cut short is dropped."""
         if not self._path.exists():
+            if self._device is None:
+                raise ConfigError(f"there is no file {self._path}")
             return False
         lines = self._path.read_text().splitlines(keepends=True)
         whole = [line for line in lines if line.endswith("\n") and len(line) < MAX_LINE]
         try:
             if not whole:
                 return False
-            if json.loads(whole[0])["calibration"] != name:
+            header = json.loads(whole[0])
+            if header["calibration"] != self._name or self._device not in (None, header["device"]):
                 raise ConfigError(f"{self._path} holds another calibration; delete it or name another file by --keep")
             for line in whole[1:]:
                 kept = json.loads(line)
@@ -97,7 +105,7 @@ class Kept:
                 own[int(kept["number"])] = Observation.from_plain(kept["observation"])
         except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
             raise ConfigError(f"{self._path} holds no observations; delete it or name another by --keep") from error
-        if len(whole) < len(lines):
+        if len(whole) < len(lines) and self._device is not None:
             self._path.write_text("".join(whole))
         return True
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,15 +12,14 @@ from node.parsing import Parser, print_line
 if TYPE_CHECKING:
     import argparse
 
-    from node.calibration.collecting import Kept, Plan
     from node.calibration.environments import Environment
     from node.calibration.report import Rates
-    from roles.inference.engine import Engine
     from roles.spec import RunSpec
 
 EXAMPLES = """\
   intellect-node calibrate CHECKPOINT --spec run.toml                 measure, then write the thresholds into run.toml
   intellect-node calibrate CHECKPOINT --spec run.toml --out new.toml --submissions 200 --one-in 10000
+  intellect-node calibrate CHECKPOINT --spec run.toml --also h100.observations --also mi300.observations
   intellect-node calibrate CHECKPOINT --spec run.toml --quick --json
 
 Generates honest submissions of the draft's shape with each kernel, batch size and number of threads, and judges them as a
@@ -51,6 +48,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:0 and so on")
     parser.add_argument("--seed", type=int, default=0, help="other seeds draw other samples")
     parser.add_argument("--keep", type=Path, help="file for what is measured (default: beside the draft)")
+    parser.add_argument("--also", type=Path, action="append", default=[], help="such a file of another machine")
     parser.add_argument(
         "--quick", action="store_true", help="few submissions of few environments: wide thresholds, soon"
     )
@@ -100,109 +98,36 @@ def _spec(options: argparse.Namespace) -> RunSpec:
 
 
 def _measure(options: argparse.Namespace, spec: RunSpec) -> dict[str, Any]:
+    from node.calibration.collecting import Kept
     from node.calibration.environments import chosen, environments_for
+    from node.calibration.measuring import collect, plan_of
     from node.calibration.report import Format, report_of
-    from node.errors import ConfigError
     from roles.toploc.encoding import ENCODINGS
 
-    sampling = spec.sampling
-    rows = sampling.groups_per_submission * sampling.group_size
+    rows = spec.sampling.groups_per_submission * spec.sampling.group_size
     environments = chosen(environments_for(spec.model, rows=rows), options.environments, quick=options.quick)
-    kept = _collect(options, spec, environments)
-    held = {
-        each.name: [observation for _, observation in sorted(kept.table.get(each.name, {}).items())][
-            : options.submissions
-        ]
-        for each in environments
-    }
-    fitted = {each.name: held[each.name] for each in environments if each.fitted}
-    shown = {each.name: held[each.name] for each in environments if not each.fitted}
-    if not fitted:
+    plan = plan_of(options, spec)
+    kept = Kept(options.keep or options.spec.with_name(f"{options.spec.name}.observations"), plan.name, options.device)
+    others = {path.name: Kept(path, plan.name, None) for path in options.also}
+    collect(options, spec, plan, kept, environments)
+    held = {each.name: kept.of(each.name, options.submissions) for each in environments}
+    for name, other in others.items():
+        held |= {f"{each.name} of {name}": other.of(each.name) for each in environments if other.of(each.name)}
+    shown = {name: some for name, some in held.items() if name.split(" of ")[0] in _shown(environments)}
+    fitted = {name: some for name, some in held.items() if name not in shown}
+    return report_of(
+        fitted, shown, _rates(options), Format(spec.checks.topk, ENCODINGS[spec.model.dtype].mantissa_bits)
+    )
+
+
+def _shown(environments: list[Environment]) -> set[str]:
+    from node.errors import ConfigError
+
+    if not any(each.fitted for each in environments):
         raise ConfigError(
             "nothing to fit: another dtype than the run's is only shown; name others by --environments too"
         )
-    form = Format(spec.checks.topk, ENCODINGS[spec.model.dtype].mantissa_bits)
-    return report_of(fitted, shown, _rates(options), form)
-
-
-def _collect(options: argparse.Namespace, spec: RunSpec, environments: list[Environment]) -> Kept:
-    from node.calibration.collecting import Collector, Kept
-    from node.calibration.environments import environments_for
-    from node.terminal import Terminal
-    from roles.toploc.encoding import ENCODINGS
-
-    screen, plan = Terminal(sys.stderr), _plan(options, spec)
-    kept = Kept(options.keep or options.spec.with_name(f"{options.spec.name}.observations"), plan.name)
-    total = plan.submissions * len(environments)
-
-    def said(name: str, done: int, left: float) -> None:
-        screen.progress(f"calibrate: {done} of {total} submissions, {name}" + (f", {left:.0f} s left" if left else ""))
-
-    pinned = environments_for(spec.model, rows=1)[0]
-    collector = Collector(
-        plan=plan,
-        kept=kept,
-        build=lambda environment: _engine(options, spec, environment),
-        validator=_engine(options, spec, pinned),
-        pinned=pinned.build,
-        dtype=ENCODINGS[spec.model.dtype].dtype,
-        said=said,
-    )
-    collector.collect(environments)
-    screen.line(f"{total} submissions measured")
-    return kept
-
-
-def _plan(options: argparse.Namespace, spec: RunSpec) -> Plan:
-    from dht.encoding import digest, encode
-    from node.calibration.collecting import Plan
-    from node.evaluation.setting import weights_digest
-    from roles.tasks.asking import Asking
-
-    parts = (spec.model, *spec.tasks, spec.sampling, *([spec.length] if spec.length else []))
-    name = digest(
-        "calibration/1",
-        weights_digest(options.checkpoint),
-        *(encode(part) for part in parts),
-        spec.checks.topk,
-        spec.checks.chunk,
-        options.seed,
-        options.device,
-    )
-    return Plan(
-        name, spec.sampling, spec.checks, Asking(_task(options, spec), spec.length), options.submissions, options.seed
-    )
-
-
-def _task(options: argparse.Namespace, spec: RunSpec) -> Any:
-    from node.data_sets import place_data_set
-    from node.errors import ConfigError
-    from node.run_creation import read_draft
-    from roles.tasks import TaskError, load_tasks
-
-    with tempfile.TemporaryDirectory() as folder:  # a task is read whole, and needs its file no more
-        for task in read_draft(options.spec).get("tasks", []):
-            if "file" in task:
-                place_data_set(Path(str(task["file"])), Path(folder))
-        try:
-            return load_tasks(spec.tasks, Path(folder))
-        except TaskError as error:
-            raise ConfigError(str(error)) from error
-
-
-def _engine(options: argparse.Namespace, spec: RunSpec, environment: Environment) -> Engine:
-    from node.engines import build_engine
-    from node.errors import ConfigError
-    from roles.inference.errors import BadCheckpoint
-
-    engine = build_engine(
-        options.device, dtype=environment.dtype, attention=environment.attention, chat=spec.model.chat
-    )
-    try:
-        engine.load(options.checkpoint.expanduser())
-    except BadCheckpoint as error:
-        raise ConfigError(str(error)) from error
-    return engine
+    return {each.name for each in environments if not each.fitted}
 
 
 def _rates(options: argparse.Namespace) -> Rates:

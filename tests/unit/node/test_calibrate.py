@@ -82,6 +82,22 @@ def test_calibrate__goes_on_where_it_was_killed(draft: Path, capsys: pytest.Capt
     assert len(kept.read_text().splitlines()) == 5
 
 
+def test_calibrate__other_machines_files_are_fitted_too(draft: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--spec", str(draft), "--submissions", "2", "--environments", "pinned", "--json"]
+    other = draft.with_name("other.observations")
+    assert run(*words, "--keep", str(other)) == 0
+    capsys.readouterr()
+    other.write_text(other.read_text().replace('"device": "cpu"', '"device": "cuda"'))
+    assert run(*words, "--also", str(other)) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert list(report["environments"]) == ["pinned", "pinned of other.observations"]
+    assert report["fit"]["submissions"] == 4
+    assert run(*words, "--keep", str(other)) == 1
+    assert "holds another calibration" in capsys.readouterr().err
+    assert run(*words, "--also", str(draft.with_name("missing"))) == 1
+    assert "there is no file" in capsys.readouterr().err
+
+
 def test_calibrate__another_runs_observations_are_not_mixed_in(draft: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kept = draft.with_name("kept")
     kept.write_text('{"calibration": "another"}\n')
