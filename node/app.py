@@ -64,7 +64,7 @@ from roles.boards import UnionDirectory
 from roles.compute import ComputeThread
 from roles.messages import NodeRecord, nodes_key
 from roles.observer import Observer
-from roles.requirements import describe_hardware
+from roles.requirements import describe_hardware, with_upload
 from roles.shardcast.client import RelayClient
 from roles.shardcast.link import make_http
 from roles.tally import MAX_BLOB
@@ -314,7 +314,7 @@ class Node:
             addresses=() if parts.config.role == "worker" else tuple(parts.directory.addresses()[:8]),
             http=http,
             software=f"intellect-node/{__version__}",
-            hardware=self._hardware,
+            hardware=with_upload(self._hardware, parts.relays.link.upload_mbit),
             load_permille=min(1000, int(self._lag.percentile(0.5) * 1000)),
             policy_step=commit.step if commit else 0,
             disk_free=free_disk(parts.config.home),

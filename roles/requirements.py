@@ -125,6 +125,12 @@ def describe_hardware(hardware: Hardware) -> str:
     return line[:256]
 
 
+def with_upload(line: str, mbit: float | None) -> str:
+    """The same with what the node's uploads came to, once there was one: that is not measured beforehand, since relays take
+    nothing from who is no member."""
+    return line if mbit is None or not line else f"{line}, {mbit:.0f} Mbit/s up"[:256]
+
+
 def _rounded_down(value: float) -> str:
     """Never shown as large as what it falls short of."""
     return f"{int(value * 10) / 10:g}"

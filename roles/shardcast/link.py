@@ -37,6 +37,8 @@ MOST_TRIED = 16
 MAX_URL = 256
 MAX_OFFERS = 64
 MAX_TOKEN = 64
+TELLING_UPLOAD = 2**18
+"""Least bytes of an upload that tells of the line, not of round trips."""
 MAX_REPLY = 64 * 1024
 """Bytes of a JSON reply."""
 
@@ -156,7 +158,8 @@ def make_http(*, connections: int = 64, ca: Path | None = None) -> RelayHttp:
 
 
 class RelayLink:
-    """Transfers in the name of one node. `relays` gives those known now; `clock` gives unix milliseconds."""
+    """Transfers in the name of one node. `relays` gives those known now; `clock` gives unix milliseconds. `upload_mbit` is what
+    uploads came to lately, one at a time, in Mbit/s; None before the first that tells."""
 
     def __init__(
         self,
@@ -174,6 +177,7 @@ class RelayLink:
         self.choice = choice or ServerChoice()
         self.key, self._relays, self._http, self._clock = key, relays, http, clock
         self._lanes = http.lanes if isinstance(http, RelayHttp) else None
+        self.upload_mbit: float | None = None
 
     def order(
         self, hints: Sequence[str] = (), *, last: Collection[str] = (), most: int = MOST_TRIED
@@ -294,7 +298,7 @@ class RelayLink:
         started = time.monotonic()
         with self._scored(relay):
             await self._put(relay, f"/blobs/{digest}", content(), headers, self.limits.total(size))
-        self.choice.succeeded(relay.node, size=size, seconds=time.monotonic() - started)
+        self._sent(relay, size, time.monotonic() - started)
 
     async def send_parts(self, relay: RelayInfo, digest: str, parts: Sequence[FilePart]) -> None:
         """Upload parts of files as one blob, under a fresh grant. Raises TransportError."""
@@ -309,7 +313,7 @@ class RelayLink:
                     _url_of(relay, f"/blobs/{digest}"), headers, parts, patience=self._patience()
                 )
                 _check_answer(answer.status, answer.body)
-        self.choice.succeeded(relay.node, size=size, seconds=time.monotonic() - started)
+        self._sent(relay, size, time.monotonic() - started)
 
     async def send_manifest(self, relay: RelayInfo, envelope: Envelope) -> None:
         """Upload a signed manifest. Raises TransportError."""
@@ -351,6 +355,12 @@ class RelayLink:
             return httpx.Response(200, content=data).json()
         except (ValueError, RecursionError) as error:
             raise TransportError(f"relay {relay.node} answered with something that is not JSON") from error
+
+    def _sent(self, relay: RelayInfo, size: int, seconds: float) -> None:
+        self.choice.succeeded(relay.node, size=size, seconds=seconds)
+        if size >= TELLING_UPLOAD:
+            rate, before = size * 8 / max(seconds, 1e-6) / 1e6, self.upload_mbit
+            self.upload_mbit = rate if before is None else (rate + before) / 2
 
     def _grant(self, relay: RelayInfo, blob: str, size: int) -> dict[str, str]:
         sealed = seal_grant(self.key, run=self.run, relay=relay.node, blob=blob, size=size, now_ms=self._clock())

@@ -47,7 +47,8 @@ class Shelf:
             root, max_disk=max_disk, retention=retention, is_wanted=self.catalogue.lists, free_space=free_space
         )
         self.store.pin(run)
-        self._whole, self._losses = set[str](), 0  # known to lack nothing, as long as the store lost no more than so many
+        self._whole = set[str]()  # known to lack nothing, as long as the store has lost no more blobs than `_losses`
+        self._losses = 0
 
     async def add(self, kept: Parcel) -> None:
         """Keep a manifest or a delta's row; the oldest goes, with the shards only it listed. Raises StoreFull."""

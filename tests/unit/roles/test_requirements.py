@@ -17,6 +17,7 @@ from roles.requirements import (
     find_shortfalls,
     is_model,
     is_satisfied,
+    with_upload,
 )
 from roles.spec import GpuSpec, RequirementsSpec
 
@@ -112,6 +113,12 @@ def test_is_model__names_as_people_write_them(model: str, name: str, is_one: boo
 def test_gpu_spec__a_name_that_names_nothing_is_refused(models: tuple[str, ...]) -> None:
     with pytest.raises(ValidationError):
         GpuSpec(models=models)
+
+
+def test_with_upload__once_there_was_one() -> None:
+    assert with_upload("x86_64", 12.6) == "x86_64, 13 Mbit/s up"
+    assert with_upload("x86_64", None) == "x86_64"
+    assert len(with_upload("x" * 256, 1.0)) == 256
 
 
 def test_describe__in_one_line() -> None:

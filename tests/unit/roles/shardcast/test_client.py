@@ -48,6 +48,16 @@ async def test_put__held_by_two_relays_and_read_back(tmp_path: Path) -> None:
         assert await network.client().get(sha256(DATA), limit=10_000, relays=holders) == DATA
 
 
+async def test_put__upload_tells_of_the_line(tmp_path: Path) -> None:
+    async with running_network(tmp_path) as network:
+        client = network.client()
+        await client.put(DATA)
+        assert client.link.upload_mbit is None  # too small to tell
+        await client.put(bytes(300_000))
+        assert client.link.upload_mbit is not None
+        assert 0 < client.link.upload_mbit < 1e6
+
+
 async def test_put__one_dead_relay_leaves_one_copy(tmp_path: Path) -> None:
     async with running_network(tmp_path, relays=1) as network:
         client = network.client(relays=lambda: (DEAD, *network.infos))
