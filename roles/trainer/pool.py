@@ -6,8 +6,9 @@ A quorum's ACCEPT is believed for what only validators check; digest, schema, id
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import structlog
@@ -73,11 +74,20 @@ class Pool:
     """Holds groups of submissions whose policy the open step may use. `used` are places of groups used up."""
 
     def __init__(
-        self, *, spec: RunSpec, trusted: TrustedState, observer: Observer, relays: Relays, vocabulary: int
+        self,
+        *,
+        spec: RunSpec,
+        trusted: TrustedState,
+        observer: Observer,
+        relays: Relays,
+        vocabulary: int,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._spec, self._trusted, self._observer, self._relays = spec, trusted, observer, relays
         self._limits = rollout_limits(spec, vocabulary)
         self._entries: dict[str, _Entry] = {}  # in order of acceptance
+        self._monotonic = monotonic
+        self._since: dict[str, float] = {}  # when what waits for audits was accepted
         self._used: dict[tuple[str, int], int] = {}  # place -> step that used it
         self._recent: deque[bool] = deque(maxlen=RECENT_GROUPS)
         self._slots = asyncio.Semaphore(AT_ONCE)
@@ -96,11 +106,14 @@ class Pool:
                 await self._watch.changed(RETRY_SECONDS)
 
     def take_accepted(self) -> None:
-        """Line up submissions that a quorum has accepted since the last call."""
-        oldest = self._oldest_policy()
-        for item in self._trusted.accepted():
-            if item.digest not in self._entries and item.submission.policy_step >= oldest:
-                self._entries[item.digest] = _Entry(item)
+        """Line up submissions that a quorum has accepted since the last call, and that nobody called a fault during the run's
+        audit window."""
+        oldest, window = self._oldest_policy(), self._spec.checks.audit_window
+        accepted = {item.digest: item for item in self._trusted.accepted() if item.submission.policy_step >= oldest}
+        self._since = {digest: self._since.get(digest, self._monotonic()) for digest in accepted} if window else {}
+        for digest, item in accepted.items():
+            if digest not in self._entries and (not window or self._monotonic() >= self._since[digest] + window):
+                self._entries[digest] = _Entry(item)
 
     def groups(self, step: int) -> Iterator[PooledGroup]:
         """Unused groups that the step may train on, in order of acceptance; stops at a blob still on its way."""

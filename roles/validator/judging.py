@@ -27,6 +27,7 @@ from roles.trusted import AdmittedSubmission, TrustedState
 from roles.validator.fetching import Fetches
 from roles.validator.gate_faults import GateFaults
 from roles.validator.histories import Histories
+from roles.validator.probation import Probation
 from roles.validator.records import JudgedRows, place_of_verdict
 from roles.validator.signing import Signing
 from roles.verification import Check, Finding, Verifier
@@ -41,11 +42,6 @@ BESIDE = frozenset({Reason.REPEATED_EQUIVOCATION, Reason.NOT_ADMITTED})
 EQUIVOCATIONS_FORGIVEN = 2
 TRIES_BEFORE_MISSING = 3
 LONGEST_RETRY_MS = 30_000
-
-
-def audit_always(digest: str) -> bool:
-    """The coin of a small run: every submission is audited."""
-    return True
 
 
 @dataclass(slots=True)
@@ -101,6 +97,8 @@ class Judging:
         self._shelf = PolicyShelf(relays=relays, folder=folder, engine=engine, compute=compute, receipts=receipts)
         self._blobs = Fetches(relays)
         self._histories = Histories(spec.checks.joined, records)
+        is_sampled = spec.checks.audit_rate < 1000
+        self._probation = Probation(spec.checks.probation if is_sampled else 0, records)
         self._fetches: set[asyncio.Task[None]] = set()
         self._pinned: Counter[str] = Counter()  # policies that evidence is audited with
         self._gate_faults = GateFaults(spec, trusted.run)
@@ -288,15 +286,22 @@ class Judging:
         except (NodeError, TimeoutError):
             return self._note_failure(item, Finding("soft", Reason.BLOB_MISSING))
         submission = item.admitted.submission
-        audit = digest in self._trusted.disputed() or self._audits(digest) or self._histories.deviates(submission.node)
         try:
-            finding = await self._compute.run(self._verify, item.admitted, data, audit)
+            finding = await self._compute.run(self._verify, item.admitted, data, self._must_audit(item))
         except Exception as error:  # a fault of this node, whatever it is, condemns nobody and stops nothing  # VAL-05
             log.error("submission.unjudged", submission=digest, why=f"{type(error).__name__}: {error}")
             return self._note_failure(item, None)
         if finding.reason in PASSING:
             self._note_failure(item, None)
+        if item.verdict is None:
+            self._probation.note(finding, node=submission.node)
         return self._histories.weigh(finding, node=submission.node, submission=digest, step=submission.step)
+
+    def _must_audit(self, item: Item) -> bool:
+        """By the coin; and what another validator calls a fault, what a node on probation hands in or one that deviates."""
+        digest, node = item.admitted.digest, item.admitted.submission.node
+        is_watched = self._probation.holds(node) or self._histories.deviates(node)
+        return self._audits(digest) or is_watched or digest in self._trusted.disputed()
 
     def _verify(self, admitted: AdmittedSubmission, data: bytes, audit: bool) -> Finding:
         self._shelf.load(admitted.submission.policy)

@@ -41,6 +41,7 @@ CREATE TABLE IF NOT EXISTS faults (
     digest TEXT PRIMARY KEY, node TEXT NOT NULL, step INTEGER NOT NULL, row BLOB NOT NULL, verdicts BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS published (manifest TEXT PRIMARY KEY, size INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS histories (node TEXT PRIMARY KEY, total REAL NOT NULL);
+CREATE TABLE IF NOT EXISTS passed (node TEXT PRIMARY KEY, audits INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS weighed (digest TEXT PRIMARY KEY, step INTEGER NOT NULL);
 """
 """What records of an earlier version may lack. Losing it contradicts nothing that was said."""
@@ -122,6 +123,15 @@ class JudgedRows:
     def histories(self) -> dict[str, float]:
         """Sums by node."""
         return dict(self._read("SELECT node, total FROM histories", lambda node, total: (str(node), float(total))))
+
+    def keep_passed(self, node: str, audits: int) -> None:
+        """How many audits in a row the node has passed."""
+        with self._transaction() as db:
+            db.execute("INSERT OR REPLACE INTO passed VALUES (?,?)", (node, audits))
+
+    def passed(self) -> dict[str, int]:
+        """Audits passed by node."""
+        return dict(self._read("SELECT node, audits FROM passed", lambda node, audits: (str(node), int(audits))))
 
     def forget_fault(self, digest: str) -> None:
         """It is of no more use."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from dht.identity import NodeKey
 from roles.announce import Voice
+from roles.audits import AuditCoin
 from roles.compute import ComputeThread
 from roles.evidence import MAX_EVIDENCE
 from roles.inference.engine import Engine
@@ -20,7 +21,7 @@ from roles.tasks import Task
 from roles.trusted import TrustedState
 from roles.validator.faults import FaultBook
 from roles.validator.gathering import Gathering
-from roles.validator.judging import Item, Judging, audit_always
+from roles.validator.judging import Item, Judging
 from roles.validator.kept_blobs import KeptBlobs
 from roles.validator.published import PublishedSizes
 from roles.validator.records import JudgedRows
@@ -55,7 +56,7 @@ class Validator:
         state: Path,
         clock: Clock,
         compute: ComputeThread,
-        audits: Callable[[str], bool] = audit_always,
+        audits: Callable[[str], bool] | None = None,
         checks: Sequence[Check] = CHECKS,
     ) -> None:
         self.spec, self.trusted, self.node = spec, trusted, key.node
@@ -76,7 +77,7 @@ class Validator:
             signing=Signing(trusted=trusted, observer=observer, voice=voice, records=self._records, clock=clock),
             clock=clock,
             compute=compute,
-            audits=audits,
+            audits=audits or AuditCoin(key, run=spec.run_id, rate=spec.checks.audit_rate),
             checks=checks,
             receipts=self._receipts,
         )

@@ -489,3 +489,24 @@ async def test_run__next_checkpoint_is_here_before_its_commit(tmp_path: Path) ->
         await network.until(lambda: network.chain.head.number > turns.number + 3)
         assert folder.is_dir()
         assert network.trusted.committed(1) is None
+
+
+async def test_run__new_node_is_audited_until_it_has_passed(tmp_path: Path) -> None:
+    """And one found at fault from the start again; a restart forgets neither."""
+    sampled = CheckSpec(audit_rate=1, audit_window=1, probation=1)
+    spec = make_spec(epoch=EpochSpec(checkpoints=3, round_seconds=30), checks=sampled)
+    async with running(tmp_path, validators=(), spec=spec) as network:
+        chain = [await network.make()]
+        for index in (1, 2, 3):
+            chain.append(await network.make(index=index, predecessor=chain[-1].digest))
+        audited = []
+        for number, made in enumerate(chain):
+            network.start(0, audits=lambda digest: False)
+            if number == 2:
+                made = varied(made, tokens=made.submission.tokens + 1)
+                chain[3] = varied(chain[3], predecessor=made.digest)
+            await network.hand_in(made if number < 3 else chain[3])
+            (said,) = await verdicts_on(network, made.digest if number < 3 else chain[3].digest, 1)
+            audited.append((said.outcome, said.audited))
+            await network.stop()
+    assert audited == [("accept", True), ("accept", False), ("fault", False), ("accept", True)]
