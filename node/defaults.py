@@ -41,7 +41,7 @@ LAG_SAMPLES = 600
 EVENT_FILE_BYTES = 64 * 2**20
 """Size at which the event stream starts a new file; one old file is kept."""
 
-UPGRADE_LOOK_SECONDS = 15.0
+UPGRADE_LOOK_SECONDS = 5.0
 """Between two looks for what the run's owner asks of this program."""
 
 UPGRADE_SAY_SECONDS = 3600.0

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from roles.messages import UpgradeRow
 
 HEARD_SECONDS = 60.0
-"""What nodes may take to hear of it; they look every quarter of a minute."""
+"""What nodes may take to hear of it; they look every few seconds."""
 PAUSE_SECONDS = 2.0
 
 
