@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from dht.errors import Malformed
-from roles.shardcast.delta import apply_delta, encode_delta
+from roles.shardcast.delta import DeltaBase, FolderBase, apply_delta, encode_delta
 from roles.shardcast.delta.block import BF16, F32, Format, decode_block, encode_block
 from roles.shardcast.delta.rank import bitmap, pack_words
 from roles.shardcast.delta.symbols import join_values, pack_low, split_values, unpack_low
@@ -129,3 +129,24 @@ def test_bitmap__as_listed(members: list[bool]) -> None:
     subset, positions = bitmap(pack_words(np.array(members))), np.flatnonzero(members)
     assert np.array_equal(subset.rank(positions), np.arange(subset.size))
     assert np.array_equal(subset.select(np.arange(subset.size)), positions)
+
+
+@dataclass(frozen=True)
+class Bytes:
+    """A delta in memory."""
+
+    data: bytes
+
+    def read_at(self, start: int, length: int, /) -> bytes:
+        """Anywhere."""
+        return self.data[start : start + length]
+
+
+@given(EDITS)
+@settings(max_examples=150, deadline=None)
+def test_delta_base__bytes_changed(made: Made, edits: list[tuple[int, int]]) -> None:
+    with contextlib.suppress(Malformed):
+        held = DeltaBase(Bytes(edit(made.delta, edits)), FolderBase(made.base), max_bytes=10**6)
+        for (name, start), placed in held._blocks.items():
+            with contextlib.suppress(Malformed):
+                assert len(held.read(name, start, placed.block.size)) == placed.block.size
