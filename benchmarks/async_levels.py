@@ -1,0 +1,188 @@
+"""What asynchrony costs and gives: the default task at async level 0, 1, 2 and 4, three seeds each (INTELLECT-2, figure 7).
+
+Each run is a testnet of real processes: only there do workers, checks, broadcast and training compete for a machine and wait
+for each other as they do in a network; a simulation in one process would share its threads between them. Printed for each
+level: reward of the last steps, steps an hour, the trainer's idle share (waiting for a batch or a commit), and what a step's
+broadcast and verification take. A level hides those when the trainer waits for less than they take.
+
+Finished runs stand in `--results` and are not made again, so an interrupted benchmark goes on where it was.
+
+    python -m benchmarks.async_levels [--quick] [--steps N] [--seeds N] [--levels 0,1,2,4] [--results FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.step import Said, measure, read_events
+
+Row = dict[str, Any]
+LEVELS = (0, 1, 2, 4)
+LAST_STEPS = 5
+NOISE = 2.0
+"""Standard errors of a difference of means that count as noise."""
+LEAST_NOISE = 0.03
+
+
+def run_testnet(directory: Path, *, level: int, seed: int, options: argparse.Namespace) -> float:
+    """A testnet to its end; seconds it took. Raises CalledProcessError with its last words printed."""
+    draft = directory.parent / "run.toml"
+    source = (Path(__file__).parents[1] / "node" / "testnet" / "run.toml").read_text()
+    draft.write_text(with_level(source, level=level))
+    command = [sys.executable, "-m", "node", "testnet", "--plain", "--dir", str(directory), "--spec", str(draft)]
+    for name in ("steps", "workers", "validators", "relays"):
+        command += [f"--{name}", str(getattr(options, name))]
+    began = time.monotonic()
+    subprocess.run([*command, "--seed", str(seed)], check=True, stdout=sys.stderr)
+    return time.monotonic() - began
+
+
+def with_level(draft: str, *, level: int) -> str:
+    """The draft with that async level, whatever it says."""
+    lines = [line for line in draft.splitlines() if not line.startswith("async_level")]
+    if "[training]" in lines:
+        lines.insert(lines.index("[training]") + 1, f"async_level = {level}")
+    else:
+        lines += ["[training]", f"async_level = {level}"]
+    return "\n".join(lines) + "\n"
+
+
+def measure_run(said: Said, *, level: int, seed: int, seconds: float) -> Row:
+    """The figures of one run."""
+    trained = said.of("trainer", "step.trained")
+    times = [event["ts"] for event in trained]
+    split = measure(said, parameters=0, validators=1)
+    timelines = [event["timeline"] for event in trained if event["step"] > 1]
+    waits = [line.get("collect", 0.0) + line.get("gate", 0.0) for line in timelines]
+    idle = sum(waits) / sum(sum(line.values()) for line in timelines) if timelines else 0.0
+    return {
+        "level": level,
+        "seed": seed,
+        "steps": len(trained),
+        "seconds": round(seconds, 1),
+        "first_reward": statistics.mean(event["reward"] for event in trained[:LAST_STEPS]),
+        "final_reward": statistics.mean(event["reward"] for event in trained[-LAST_STEPS:]),
+        "steps_per_hour": 3600 * (len(times) - 1) / (times[-1] - times[0]) if len(times) > 1 else 0.0,
+        "idle_share": idle,
+        "wait_seconds": statistics.median(waits) if waits else 0.0,
+        "train_seconds": split["train_seconds"],
+        "broadcast_seconds": split["broadcast_seconds"],
+        "verify_seconds": split["verify_seconds"],
+        "staleness": statistics.mean(event.get("staleness", 0.0) for event in trained),
+        "clipped": statistics.mean(
+            sum(event.get(f"clipped_{side}", 0.0) for side in ("low", "high", "delta")) for event in trained
+        ),
+    }
+
+
+def summarise(rows: Sequence[Row]) -> list[Row]:
+    """Means over the seeds, by level, each with its difference from level 0 and what counts as noise."""
+    by_level = {level: [row for row in rows if row["level"] == level] for level in sorted({r["level"] for r in rows})}
+    base = by_level.get(0, [])
+    return [_summary(level, own, base) for level, own in by_level.items()]
+
+
+def _summary(level: int, own: Sequence[Row], base: Sequence[Row]) -> Row:
+    means = {
+        key: statistics.mean(row[key] for row in own)
+        for key in own[0]
+        if key not in ("level", "seed", "steps", "seconds")
+    }
+    hidden = means["broadcast_seconds"] + means["verify_seconds"] - means["wait_seconds"]
+    found: Row = {"level": level, "seeds": len(own), **means, "hidden_seconds": hidden}
+    if base:
+        noise = max(LEAST_NOISE, NOISE * (_error(own) ** 2 + _error(base) ** 2) ** 0.5)
+        apart = means["final_reward"] - statistics.mean(row["final_reward"] for row in base)
+        found |= {"apart": apart, "noise": noise, "is_within_noise": abs(apart) <= noise or apart > 0}
+    return found
+
+
+def _error(rows: Sequence[Row]) -> float:
+    """Standard error of the mean final reward."""
+    rewards = [row["final_reward"] for row in rows]
+    return statistics.stdev(rewards) / len(rewards) ** 0.5 if len(rewards) > 1 else 0.0
+
+
+TABLE = (
+    ("level", "level", "{:8d}"),
+    ("reward", "final_reward", "{:8.3f}"),
+    ("steps/h", "steps_per_hour", "{:8.0f}"),
+    ("idle", "idle_share", "{:8.1%}"),
+    ("wait s", "wait_seconds", "{:8.2f}"),
+    ("train s", "train_seconds", "{:8.2f}"),
+    ("spread s", "broadcast_seconds", "{:8.2f}"),
+    ("verify s", "verify_seconds", "{:8.2f}"),
+    ("stale", "staleness", "{:8.2f}"),
+    ("clipped", "clipped", "{:8.2%}"),
+)
+
+
+def read_rows(path: Path) -> list[Row]:
+    """What was measured before."""
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Make the runs that are missing, print the table and the JSON line; 1 when a level falls behind level 0."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.async_levels", description=__doc__.partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="levels 0 and 2, one seed, few steps")
+    parser.add_argument("--steps", type=int)
+    parser.add_argument("--seeds", type=int)
+    parser.add_argument("--levels", type=lambda text: tuple(map(int, text.split(","))))
+    parser.add_argument("--results", type=Path, default=Path("build/async_levels.jsonl"), help="finished runs")
+    for name, count in (("workers", 2), ("validators", 3), ("relays", 2)):
+        parser.add_argument(f"--{name}", type=int, default=count)
+    options = parser.parse_args(arguments)
+    options.steps = options.steps or (6 if options.quick else 24)
+    seeds = range(1, 1 + (options.seeds or (1 if options.quick else 3)))
+    levels = options.levels or ((0, 2) if options.quick else LEVELS)
+    options.results.parent.mkdir(parents=True, exist_ok=True)
+    done = {(row["level"], row["seed"]): row for row in read_rows(options.results) if row["steps"] == options.steps}
+    for seed in seeds:  # level after level within a seed: what disturbs the machine disturbs all of them
+        for level in levels:
+            if (level, seed) not in done:
+                done[level, seed] = one_run(level, seed, options)
+                with options.results.open("a") as file:
+                    file.write(json.dumps(done[level, seed]) + "\n")
+    return report([done[level, seed] for level in levels for seed in seeds])
+
+
+def one_run(level: int, seed: int, options: argparse.Namespace) -> Row:
+    """One testnet, measured."""
+    directory = Path(tempfile.mkdtemp(prefix="intellect-benchmark-")) / "net"
+    try:
+        seconds = run_testnet(directory, level=level, seed=seed, options=options)
+        return measure_run(read_events(directory), level=level, seed=seed, seconds=seconds)
+    finally:
+        shutil.rmtree(directory.parent, ignore_errors=True)
+
+
+def report(rows: Sequence[Row]) -> int:
+    """The table by level."""
+    levels = summarise(rows)
+    print("".join(f"{title:>9}" for title, _, _ in TABLE))
+    for row in levels:
+        print("".join(f" {shape.format(row[key])}" for _, key, shape in TABLE))
+    for row in levels:
+        if "apart" in row and row["level"]:
+            verdict = "within noise" if row["is_within_noise"] else "BEHIND"
+            print(f"level {row['level']}: reward {row['apart']:+.3f} of level 0, noise {row['noise']:.3f}: {verdict}")
+        print(f"level {row['level']}: of broadcast and verification {row['hidden_seconds']:.2f} s a step are hidden")
+    print(json.dumps({"benchmark": "async_levels", "levels": levels, "runs": list(rows)}))
+    return 0 if all(row.get("is_within_noise", True) for row in levels) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

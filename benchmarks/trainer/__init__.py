@@ -1,0 +1,1 @@
+"""An update of the learner beside the same update by TRL's GRPOTrainer."""
