@@ -56,7 +56,9 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--join", help="a join string, instead of --spec")
     parser.add_argument("--messages", type=int, help="upgrade: least message version (default: this program's)")
     parser.add_argument("--from-step", type=int, help="upgrade: first step for which it is needed")
-    parser.add_argument("--by", help="upgrade: when you expect that step, as 2027-01-31T12:00 (UTC), for people to read")
+    parser.add_argument(
+        "--by", help="upgrade: when you expect that step, as 2027-01-31T12:00 (UTC), for people to read"
+    )
     parser.add_argument("--json", action="store_true", help="the answer (show: the whole spec) as JSON")
     options = parser.parse_args(words)
     quiet_events()
