@@ -120,14 +120,20 @@ class TransformersEngine:
 
     @torch.inference_mode()
     def _generate_batch(self, requests: Sequence[Request], settings: SamplingSettings) -> list[Completion]:
-        ids, mask = self._left_padded([request.prompt for request in requests])
+        """A prompt asked several times (a group's) is run once: its completions go on from its keys and values."""
+        prompts = {prompt: number for number, prompt in enumerate(dict.fromkeys(each.prompt for each in requests))}
+        ids, mask = self._left_padded(list(prompts))
         positions = (mask.cumsum(1) - 1).clamp(min=0)
         cache = DynamicCache(config=self._loaded_model().config)
+        hidden = self._states(ids, mask, positions, cache)[:, -1]
+        if len(prompts) < len(requests):
+            owner = torch.tensor([prompts[each.prompt] for each in requests], device=self._device)
+            cache.batch_select_indices(owner)
+            hidden, mask, positions = hidden[owner], mask[owner], positions[owner]
         rows = [_Row(self.eos) for _ in requests]
         live = list(range(len(requests)))
         seeds = torch.tensor([request.seed for request in requests], device=self._device)
         for index in range(settings.max_tokens):
-            hidden = self._states(ids, mask, positions, cache)[:, -1]
             drawn = draw(self._logits(hidden), seeds, torch.full_like(seeds, index), settings)
             states = hidden.to("cpu", copy=True).unbind(0)
             said = zip(drawn.tokens.tolist(), drawn.logprobs.tolist(), states, strict=True)
@@ -146,6 +152,8 @@ class TransformersEngine:
             ids = chosen[:, None]
             mask = torch.cat([mask, mask.new_ones(len(live), 1)], dim=1)
             positions = positions[:, -1:] + 1
+            if index + 1 < settings.max_tokens:
+                hidden = self._states(ids, mask, positions, cache)[:, -1]
         return [row.completion() for row in rows]
 
     def _prefill_batch(self, pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> list[Prefill]:
