@@ -14,9 +14,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dht.errors import Malformed, PeerError
-from roles.boards.wire import MAX_POST, MAX_POSTED, MAX_QUESTION, pack_batch, parse_question, unframe
-from roles.relay.boards import Board
-from roles.relay.bodies import address_of, digest_in_path, drain, read_body
+from roles.relay.board_routes import BoardRoutes
+from roles.relay.bodies import address_of, digest_in_path, drain, read_body, waiting_time
 from roles.relay.desk import Desk
 from roles.relay.metrics import MAX_CODES, Counters, prometheus_text
 from roles.relay.ranges import parse_range
@@ -31,7 +30,6 @@ from roles.shardcast.errors import StaleCheckpoint, StoreFull, WrongBytes
 
 log = structlog.get_logger("relay")
 
-LONGEST_WAIT = 10.0
 MOST_LISTED = 64
 """Checkpoints, or deltas, in one answer: an archive has thousands, and readers take 64 KiB."""
 FILE_STEP = 2**20
@@ -45,7 +43,7 @@ class RelayRoutes:
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
         self._settings, self._shelf, self._counters = desk.settings, desk.shelf, desk.counters
-        self._uploads = Uploads(desk)
+        self._uploads, self._board = Uploads(desk), BoardRoutes(desk)
         self._readers = Readers()
 
     def app(self) -> ASGIApp:
@@ -58,8 +56,8 @@ class RelayRoutes:
             ("/manifests/{digest}/shards", "GET", self.list_shards),
             ("/manifests", "GET", self.list_manifests),
             ("/deltas", "GET", self.list_deltas),
-            ("/board", "POST", self.post_rows),
-            ("/board/read", "POST", self.read_board),
+            ("/board", "POST", self._board.post_rows),
+            ("/board/read", "POST", self._board.read_rows),
             ("/register", "POST", self.register),
             ("/spec", "GET", self.get_spec),
             ("/status", "GET", self.status),
@@ -74,7 +72,7 @@ class RelayRoutes:
         digest = digest_in_path(request)
         store = self._shelf.store
         if digest not in store and self._shelf.catalogue.lists(digest):
-            await store.wait_for(digest, _waiting_time(request))
+            await store.wait_for(digest, waiting_time(request))
         size = store.size(digest)
         if size is None:
             raise Refusal(404, "not_held", "this relay does not hold that blob")
@@ -102,7 +100,7 @@ class RelayRoutes:
     async def get_manifest(self, request: Request) -> Response:
         """The envelope of a manifest, or of a delta's row, as it was signed. With X-Wait, one that is not here yet is
         waited for."""
-        name, until = digest_in_path(request), time.monotonic() + _waiting_time(request)
+        name, until = digest_in_path(request), time.monotonic() + waiting_time(request)
         while (kept := self._shelf.catalogue.parcel(name)) is None and (left := until - time.monotonic()) > 0:
             await self._shelf.catalogue.wait_for_change(left)
         if kept is None:
@@ -117,7 +115,7 @@ class RelayRoutes:
         kept = self._shelf.catalogue.parcel(digest_in_path(request))
         if kept is None:
             raise Refusal(404, "not_held", "this relay does not hold that manifest")
-        until = time.monotonic() + _waiting_time(request)
+        until = time.monotonic() + waiting_time(request)
         known = request.headers.get("x-known", "")
         held = self._shelf.holdings(kept)
         while known == str(held.bit_count()) and (left := until - time.monotonic()) > 0:
@@ -131,7 +129,7 @@ class RelayRoutes:
         With X-Wait, and that token as X-Known, the answer waits until there is news. X-Held names the checkpoint that
         the asker has: it is counted, and the deltas that lead on from exactly that one are listed, those of a chain all.
         """
-        catalogue, until = self._shelf.catalogue, time.monotonic() + _waiting_time(request)
+        catalogue, until = self._shelf.catalogue, time.monotonic() + waiting_time(request)
         held = request.headers.get("x-held", "")
         with self._readers.counted(held):
             while request.headers.get("x-known") == catalogue.token and (left := until - time.monotonic()) > 0:
@@ -145,27 +143,6 @@ class RelayRoutes:
         """Deltas kept, newest first: which checkpoint each needs and which it leads to. Their rows are signed, this is not."""
         deltas = self._shelf.catalogue.deltas()[:MOST_LISTED]
         return JSONResponse({"deltas": [_listed(delta) for delta in deltas]})
-
-    async def post_rows(self, request: Request) -> Response:
-        """Signed rows for the board; a byte for each, 1 where it is held now."""
-        board = self._board()
-        body = await read_body(request, limit=MAX_POST, idle=self._settings.idle, total=self._settings.base)
-        held = bytes(board.put(row) for row in unframe(body, most=MAX_POSTED))
-        return Response(held, media_type="application/octet-stream")
-
-    async def read_board(self, request: Request) -> Response:
-        """Rows of some keys that came after a serial. With X-Wait, the answer waits until there are any."""
-        board = self._board()
-        body = await read_body(request, limit=MAX_QUESTION, idle=self._settings.idle, total=self._settings.base)
-        asked = parse_question(body)
-        wait = _waiting_time(request)
-        batch = await board.follow(asked.keys, board=asked.board, since=asked.since, seconds=wait)
-        return Response(pack_batch(batch), media_type="application/octet-stream")
-
-    def _board(self) -> Board:
-        if self._desk.board is None:
-            raise Refusal(404, "no_board", "this relay has no board")
-        return self._desk.board
 
     async def register(self, request: Request) -> Response:
         """Sponsor a registration."""
@@ -343,11 +320,3 @@ async def _unknown_path(request: Request, error: Exception) -> Response:
 
 async def _our_fault(request: Request, error: Exception) -> Response:
     return Refusal(500, "internal", "the relay failed; its log says why").response(close=True)
-
-
-def _waiting_time(request: Request) -> float:
-    try:
-        seconds = float(request.headers.get("x-wait", "0"))
-    except ValueError:
-        return 0.0
-    return min(max(seconds, 0.0), LONGEST_WAIT) if seconds == seconds else 0.0

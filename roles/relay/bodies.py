@@ -12,6 +12,8 @@ from roles.relay.refusal import Refusal
 from roles.relay.server import RAW_BODY
 from roles.shardcast.sinks import Sink, pour
 
+LONGEST_WAIT = 10.0
+"""Seconds an answer is held back at most."""
 DRAINED = 2**20
 """Bytes of a refused body still read, so that the refusal reaches its sender."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -99,3 +101,12 @@ async def drain(request: Request) -> bool:
     except (TimeoutError, ClientDisconnect):
         return False
     return False
+
+
+def waiting_time(request: Request) -> float:
+    """Seconds that the asker would wait for an answer, by X-Wait; at most LONGEST_WAIT."""
+    try:
+        seconds = float(request.headers.get("x-wait", "0"))
+    except ValueError:
+        return 0.0
+    return min(max(seconds, 0.0), LONGEST_WAIT) if seconds == seconds else 0.0
