@@ -16,7 +16,8 @@ from dht.bare import DHTID, DHTNode, PeerID
 from dht.envelope import Envelope, to_bytes
 from dht.errors import Malformed, TransportError
 from dht.identity import NodeId, NodeKey, public_key_of
-from dht.p2p import Reachability, locked, remove_stale_sockets, reserved_ports
+from dht.locks import locked, reserved_ports
+from dht.p2p import Reachability, remove_stale_sockets
 from dht.peers import PeerAddress, PeerBook, PeerCache, PeerInfo, parse_peer, parse_peers
 from dht.protocol import protocol_for
 from dht.record_validator import EnvelopeValidator, wrap

@@ -11,8 +11,9 @@ from pathlib import Path
 from dht.bare import DHTID, DHTNode, Multiaddr, PeerID, node_module
 from dht.errors import TransportError
 from dht.identity import NodeId
+from dht.locks import StartError
 from dht.lookup import Lookup
-from dht.p2p import Daemon, StartError, start_daemon
+from dht.p2p import Daemon, start_daemon
 from dht.protocol import CALL_SECONDS, RowProtocol, place_of_peer
 
 REPLICAS = 5

@@ -18,7 +18,8 @@ import structlog
 from dht.bare import DHTID
 from dht.errors import TransportError
 from dht.identity import NodeId
-from dht.p2p import Reachability, StartError
+from dht.locks import StartError
+from dht.p2p import Reachability
 from dht.peers import PeerAddress, PeerBook, PeerCache
 from dht.protocol import RowProtocol
 from dht.session import Session, Setup, build_session

@@ -14,7 +14,7 @@ import httpx
 from dht.directory import HivemindDirectory
 from dht.errors import NodeError, TransportError
 from dht.identity import NodeKey
-from dht.p2p import StartError
+from dht.locks import StartError
 from ledger.errors import LedgerError
 from node.config import NodeConfig
 from node.doctor.chain import examine_ledger

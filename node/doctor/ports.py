@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dht.errors import Malformed
-from dht.p2p import StartError, reserved_ports
+from dht.locks import StartError, reserved_ports
 from dht.peers import check_transport
 from node.config import NodeConfig
 from node.doctor.finding import Finding, fault, ok, skipped, warning

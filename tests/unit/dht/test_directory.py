@@ -23,7 +23,8 @@ from dht.bare import DHTID
 from dht.envelope import to_bytes
 from dht.errors import IdentityError, TransportError
 from dht.identity import NodeKey
-from dht.p2p import StartError, remove_stale_sockets, start_daemon
+from dht.locks import StartError
+from dht.p2p import remove_stale_sockets, start_daemon
 from dht.protocol import FAILURES_TO_DROP
 from dht.record_validator import wrap
 from dht.records import Publisher

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from dht import p2p
-from dht.p2p import StartError, locked, parse_reachability, remove_stale_sockets, reserved_ports
+from dht.locks import StartError, locked, reserved_ports
+from dht.p2p import parse_reachability, remove_stale_sockets
 
 
 def test_locked__second_holder_is_told_who__boot_13(tmp_path: Path) -> None:
