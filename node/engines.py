@@ -22,13 +22,13 @@ def build_engine(
     tensor_parallel: int = 1,
     gpu_share: float = 0.85,
 ) -> Engine:
-    """An engine without weights yet; numbers are `dtype` (float32 or bfloat16). Imports PyTorch.
+    """An engine without weights yet; numbers are `dtype` (float32, bfloat16 or float16). Imports PyTorch.
 
     vLLM has attention kernels of its own: `attention` says nothing to it. Raises `InferenceError` when it is not installed.
     """
     import torch
 
-    kind = torch.float32 if dtype == "float32" else torch.bfloat16
+    kind: torch.dtype = getattr(torch, dtype)
     if engine == "vllm":
         from roles.inference.vllm_engine import VllmEngine, VllmSettings
 

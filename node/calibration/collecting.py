@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from dht.encoding import digest
-from node.calibration.environments import Environment, threads
+from node.calibration.environments import Build, Environment, threads
 from node.errors import ConfigError
 from roles.assignment import assigned_groups
 from roles.inference.engine import Engine, Request, SamplingSettings
@@ -22,7 +22,7 @@ from roles.toploc.observation import Observation
 from roles.toploc.observing import observe, prove
 
 MAX_LINE = 1 << 24
-Build = Callable[[Environment], Engine]
+Builder = Callable[[Environment], Engine]
 Said = Callable[[str, int, float], None]
 
 
@@ -116,12 +116,12 @@ class Collector:
 
     plan: Plan
     kept: Kept
-    build: Build
+    build: Builder
     validator: Engine
-    pinned: tuple[str, str, str]
+    pinned: Build
     dtype: torch.dtype
     said: Said = lambda name, done, left: None
-    _held: tuple[tuple[str, str, str], Engine] | None = field(default=None)
+    _held: tuple[Build, Engine] | None = field(default=None)
 
     def collect(self, environments: Sequence[Environment], *, block: int = 4) -> None:
         """Make what is missing. Blocking, for as long as it takes; can be killed at any moment."""

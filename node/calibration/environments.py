@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 
+from node.engines import EngineKind
 from node.errors import UsageError
 from roles.spec import ModelSpec
+
+Build = tuple[EngineKind, str, str]
+"""Engine, dtype and kernel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +21,7 @@ class Environment:
     not `fitted` is only shown."""
 
     name: str
-    engine: str
+    engine: EngineKind
     dtype: str
     attention: str
     rows: int = 0
@@ -24,22 +29,25 @@ class Environment:
     fitted: bool = True
 
     @property
-    def build(self) -> tuple[str, str, str]:
+    def build(self) -> Build:
         """Environments of one build can share an engine."""
         return self.engine, self.dtype, self.attention
 
 
 def environments_for(model: ModelSpec, *, rows: int) -> list[Environment]:
-    """What is tried for a run whose submissions have so many rows; the first is as the spec pins it."""
+    """What is tried for a run whose submissions have so many rows; the first is as the spec pins it. vLLM, where it is
+    installed: which engine it runs is each node's own choice."""
     pinned = Environment("pinned", model.engine, model.dtype, model.attention)
     other_kernel = "eager" if model.attention == "sdpa" else "sdpa"
     other_dtype = "bfloat16" if model.dtype == "float32" else "float32"
+    vllm = [replace(pinned, name="vllm", engine="vllm", rows=4 * rows)] if find_spec("vllm") else []
     return [
         pinned,
         replace(pinned, name="alone", rows=1),
         replace(pinned, name="crowded", rows=4 * rows),
         replace(pinned, name="one-thread", threads=1),
         replace(pinned, name=other_kernel, attention=other_kernel),
+        *vllm,
         replace(pinned, name=other_dtype, dtype=other_dtype, fitted=False),
     ]
 

@@ -18,7 +18,7 @@ from node.evaluation.setting import weights_digest
 from node.run_creation import read_draft
 from node.terminal import Terminal
 from roles.inference.engine import Engine
-from roles.inference.errors import BadCheckpoint
+from roles.inference.errors import BadCheckpoint, InferenceError
 from roles.spec import RunSpec
 from roles.tasks import Task, TaskError, load_tasks
 from roles.tasks.asking import Asking
@@ -71,11 +71,15 @@ def _task(options: argparse.Namespace, spec: RunSpec) -> Task:
 
 
 def _engine(options: argparse.Namespace, spec: RunSpec, environment: Environment) -> Engine:
-    engine = build_engine(
-        options.device, dtype=environment.dtype, attention=environment.attention, chat=spec.model.chat
-    )
     try:
+        engine = build_engine(
+            options.device,
+            dtype=environment.dtype,
+            attention=environment.attention,
+            chat=spec.model.chat,
+            engine=environment.engine,
+        )
         engine.load(options.checkpoint.expanduser())
-    except BadCheckpoint as error:
+    except (BadCheckpoint, InferenceError) as error:
         raise ConfigError(str(error)) from error
     return engine
