@@ -65,10 +65,10 @@ def run(command: list[str]) -> Said:
 
 def summarise(rounds: Sequence[Said], tokens: int) -> dict[str, float]:
     """Seconds are the median of every update but each process's first; memory is what the updates added to the loaded model."""
-    seconds = statistics.median(
-        update["seconds"] for said in rounds for update in (said["updates"][1:] or said["updates"])
-    )
+    updates = [update for said in rounds for update in (said["updates"][1:] or said["updates"])]
+    seconds = statistics.median(update["seconds"] for update in updates)
     return {
+        "worked": statistics.median(update["worked"] for update in updates),
         "tokens_per_second": tokens / seconds,
         "seconds": seconds,
         "peak_mib": max(said["peak_mib"] for said in rounds),
@@ -113,6 +113,7 @@ def report(ours: list[Said], theirs: list[Said], *, tokens: int, options: argpar
     for text, key in (
         ("tokens/s", "tokens_per_second"),
         ("seconds an update", "seconds"),
+        ("of processor time", "worked"),
         ("peak memory, MiB", "peak_mib"),
         ("of it the updates'", "added_mib"),
     ):

@@ -35,6 +35,8 @@ def main(path: Path) -> None:
     torch.set_num_threads(case.threads)
     trainer = build_trainer(case)
     passes = build_passes(case)
+    # as after it has generated a batch, and with many updates to come before the next
+    trainer._buffered_inputs, trainer._step, trainer.num_iterations = passes, len(passes), 10**9
     loaded = peak_mib()
     said = [update(trainer, passes) for _ in range(case.steps)]
     print(json.dumps({"updates": said, "loaded_mib": loaded, "peak_mib": peak_mib()}))
@@ -107,14 +109,15 @@ def build_passes(case: Case) -> list[dict[str, Any]]:
 
 def update(trainer: Any, passes: list[dict[str, Any]]) -> dict[str, float]:
     """One optimizer step."""
-    began = time.perf_counter()
+    began, worked = time.perf_counter(), time.process_time()
     loss = 0.0
     for inputs in passes:
         loss += float(trainer.training_step(trainer.model_wrapped, inputs, inputs["num_items_in_batch"]))
     norm = float(trainer.accelerator.clip_grad_norm_(trainer.model_wrapped.parameters(), MAX_GRAD_NORM))
     trainer.optimizer.step()
     trainer.optimizer.zero_grad()
-    return {"loss": loss, "grad_norm": norm, "seconds": time.perf_counter() - began}
+    seconds, worked = time.perf_counter() - began, time.process_time() - worked
+    return {"loss": loss, "grad_norm": norm, "seconds": seconds, "worked": worked}
 
 
 def peak_mib() -> int:
