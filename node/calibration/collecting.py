@@ -19,7 +19,7 @@ from roles.inference.engine import Engine, Request, SamplingSettings
 from roles.spec import CheckSpec, SamplingSpec
 from roles.tasks.asking import Asking
 from roles.toploc.observation import Observation
-from roles.toploc.observing import observe, prove
+from roles.toploc.observing import Proven, observe, prove
 
 MAX_LINE = 1 << 24
 Builder = Callable[[Environment], Engine]
@@ -143,19 +143,34 @@ class Collector:
                     yield environment, numbers
 
     def _make(self, environment: Environment, numbers: Sequence[int]) -> None:
+        """As many submissions at a time as the environment generates together, kept before the next ones."""
+        size = self.plan.sampling.groups_per_submission * self.plan.sampling.group_size
+        together = max(1, environment.rows // size)
+        for start in range(0, len(numbers), together):
+            some = numbers[start : start + together]
+            for number, observed in zip(some, self._observed(environment, some, size), strict=True):
+                self.kept.add(environment.name, number, observed)
+
+    def _observed(self, environment: Environment, numbers: Sequence[int], size: int) -> list[Observation]:
         plan, checks = self.plan, self.plan.checks
-        size = plan.sampling.groups_per_submission * plan.sampling.group_size
         engine = self._engine(environment)
         requests = [each for number in numbers for each in plan.requests(environment.name, number, engine)]
-        rows, proven = environment.rows or size, []
+        rows = environment.rows or size
+        proven: list[Proven] = []
         with threads(environment.threads):
             for start in range(0, len(requests), rows):
                 some = requests[start : start + rows]
                 proven += prove(engine, some, plan.settings, topk=checks.topk, chunk=checks.chunk, dtype=self.dtype)
-        for i, number in enumerate(numbers):
-            own = proven[i * size : (i + 1) * size]
-            observed = observe(self.validator, own, plan.settings, topk=checks.topk, chunk=checks.chunk)
-            self.kept.add(environment.name, number, observed)
+        return [
+            observe(
+                self.validator,
+                proven[i * size : (i + 1) * size],
+                plan.settings,
+                topk=checks.topk,
+                chunk=checks.chunk,
+            )
+            for i in range(len(numbers))
+        ]
 
     def _engine(self, environment: Environment) -> Engine:
         """The validator's own engine where it is built alike; else one, kept until another is wanted."""
