@@ -59,6 +59,9 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
         "--relay", action="append", default=[], metavar="URL", help="a relay; several times for several"
     )
     parser.add_argument("--step", type=int, help="serve: the checkpoint's number; default one more than the newest")
+    parser.add_argument(
+        "--base", type=Path, help="serve: folder of the one before, held by the relays: send what changed"
+    )
     parser.add_argument("--manifest", metavar="DIGEST", help="get: this checkpoint, not the newest")
     parser.add_argument("--follow", action="store_true", help="get: and each one published from now on")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
@@ -74,6 +77,8 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
         parser.error(f"shardcast {options.action} needs a folder: intellect-node shardcast {options.action} FOLDER")
     if options.action in ("relay", "get") and not options.publisher:
         parser.error(f"shardcast {options.action} needs --publisher ID: serve prints it")
+    if options.base is not None and not options.base.is_dir():
+        parser.error(f"there is no folder {options.base} to send the changes from")
     if options.action == "get" and not options.relay:
         parser.error("shardcast get needs --relay URL")
     return options
@@ -102,7 +107,7 @@ async def _publish(options: argparse.Namespace, channel: Any) -> None:
 
     began = time.monotonic()
     try:
-        published: Published = await channel.publish(options.folder, step=options.step)
+        published: Published = await channel.publish(options.folder, step=options.step, base=options.base)
     except ValueError as error:
         raise _usage(str(error)) from error
     _say(

@@ -11,19 +11,23 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx
 import structlog
 
-from dht.encoding import ZERO_DIGEST, digest
+from dht.encoding import ZERO_DIGEST, decode, digest
+from dht.envelope import Envelope
 from dht.errors import Malformed, PeerError, TransportError
 from dht.identity import NodeId, NodeKey, public_key_of
 from roles.messages import CheckpointManifest
 from roles.shardcast.assembly import find_newest
 from roles.shardcast.client import RelayClient
+from roles.shardcast.delta import encode_worthwhile
 from roles.shardcast.link import Offer, RelayHttp, RelayInfo, make_http
-from roles.shardcast.manifest import build_manifest, check_manifest, manifest_digest, seal_manifest
+from roles.shardcast.manifest import build_delta, build_manifest, check_manifest, manifest_digest, seal_manifest
+from roles.shardcast.shards import Layout, is_checkpoint_intact
 
 log = structlog.get_logger("shardcast")
 
@@ -33,6 +37,7 @@ ASK_SECONDS = 10.0
 TRY_AGAIN = 60.0
 """Seconds after which a follower looks again though nobody called it: what failed may go now."""
 TERM = 1
+DELTA = "delta"
 NOTHING = -1
 
 Progress = Callable[[int, int], None]
@@ -77,19 +82,59 @@ class Channel:
     def __init__(self, publisher: NodeId, client: RelayClient) -> None:
         self.publisher, self.client = publisher, client
 
-    async def publish(self, folder: Path, *, step: int | None = None) -> Published:
+    async def publish(self, folder: Path, *, step: int | None = None, base: Path | None = None) -> Published:
         """Sign and upload the files of a folder; readers may fetch from the first shard on.
 
-        `step`: its number, by default one more than the newest on the relays. Raises TransportError when no relay takes
-        it, ValueError for a folder without a byte.
+        `step`: its number, by default one more than the newest on the relays. `base`: the folder of a checkpoint that they
+        hold, published before; where the new one is not far from it, what changed is sent, and relays and readers that
+        hold it make the rest themselves. Raises TransportError when no relay takes it, ValueError for a folder without
+        a byte.
         """
-        offered = [offer.step for offer in await self._offers()]
-        number = max(offered, default=NOTHING) + 1 if step is None else step
+        offers = await self._offers()
+        number = max((offer.step for offer in offers), default=NOTHING) + 1 if step is None else step
         manifest = await asyncio.to_thread(self._build, folder, number)
         envelope = seal_manifest(self.client.link.key, manifest)
-        holders = await self.client.put_checkpoint(envelope, folder)
+        with TemporaryDirectory(prefix="shardcast-") as scratch:
+            delta = await self._make_delta(folder, envelope, base, offers, Path(scratch)) if base else None
+            holders = await self.client.put_checkpoint(envelope, folder, delta=delta, whole=delta is None)
         size = sum(file.size for file in manifest.files)
         return Published(manifest_digest(envelope), number, size, holders)
+
+    async def _make_delta(
+        self, folder: Path, target: Envelope, base: Path, offers: Sequence[Offer], scratch: Path
+    ) -> tuple[Envelope, Path] | None:
+        """The signed row of a delta and the folder of its file; None when relays do not hold the base, or the folder itself
+        is the shorter way."""
+        known = await self._find(base, offers)
+        if known is None:
+            log.info("delta.skipped", reason="no relay holds that base")
+            return None
+        report = await asyncio.to_thread(encode_worthwhile, base, folder, scratch / DELTA)
+        if report is None:
+            log.info("delta.skipped", reason="too much has changed")
+            return None
+        manifest = decode(CheckpointManifest, target.payload)
+        row = await asyncio.to_thread(
+            build_delta,
+            scratch / DELTA,
+            run=manifest.run,
+            term=TERM,
+            step=manifest.step,
+            target=manifest_digest(target),
+            base=known,
+            shard_size=_shard_size(report.delta_bytes),
+        )
+        return seal_manifest(self.client.link.key, row), scratch
+
+    async def _find(self, folder: Path, offers: Sequence[Offer]) -> str | None:
+        """The manifest digest under which relays hold what is in a folder."""
+        for name in dict.fromkeys(offer.manifest for offer in sorted(offers, key=lambda offer: -offer.step)):
+            with suppress(PeerError, TransportError):
+                envelope = await self.client.fetch_manifest(name)
+                manifest = check_manifest(envelope, run=self.client.link.run, trainers=[self.publisher])
+                if await asyncio.to_thread(is_checkpoint_intact, folder, Layout(manifest)):
+                    return name
+        return None
 
     async def newest(self) -> tuple[str, int] | None:
         """Digest and step of the newest checkpoint that any relay can show the publisher's signature for."""
@@ -153,10 +198,13 @@ class Channel:
 
     def _build(self, folder: Path, step: int) -> CheckpointManifest:
         total = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
-        shard_size = min(LARGEST_SHARD, max(SMALLEST_SHARD, -(-total // SHARDS)))
         return build_manifest(
-            folder, run=self.client.link.run, term=TERM, step=step, parent=ZERO_DIGEST, shard_size=shard_size
+            folder, run=self.client.link.run, term=TERM, step=step, parent=ZERO_DIGEST, shard_size=_shard_size(total)
         )
+
+
+def _shard_size(total: int) -> int:
+    return min(LARGEST_SHARD, max(SMALLEST_SHARD, -(-total // SHARDS)))
 
 
 async def introduce(http: httpx.AsyncClient, url: str, run: str) -> RelayInfo:

@@ -9,6 +9,7 @@ import pytest
 
 from dht.errors import Malformed, TransportError
 from roles.shardcast import NodeKey, channel_of, open_channel
+from tests.unit.roles.shardcast.line import is_same, make_line, pulling
 from tests.unit.roles.shardcast.network import Network, make_checkpoint, running_network, wait_until
 
 PUBLISHER = NodeKey(b"p" * 32)
@@ -81,3 +82,23 @@ async def test_follow__told_of_each_as_it_comes(tmp_path: Path) -> None:
             second = await publish(make_checkpoint(tmp_path / "b", seed=2), url)
             await wait_until(lambda: [path.name for path in fetched] == [first, second])
             following.cancel()
+
+
+@pytest.mark.parametrize(("has_base", "near"), [(True, True), (True, False), (False, True)])
+async def test_publish__with_a_base_what_changed_is_sent(tmp_path: Path, has_base: bool, near: bool) -> None:
+    line = make_line(tmp_path / "line", steps=2)
+    newer = line.folders[1] if near else make_checkpoint(tmp_path / "far", size=400_000)
+    async with running_network(tmp_path, relays=0) as network:
+        url = await add_relay(network)
+        async with pulling(network), open_channel(PUBLISHER.node, [url], key=PUBLISHER) as channel:
+            if has_base:
+                await channel.publish(line.folders[0])
+                held = await channel.fetch(tmp_path / "into")
+            received = network.relays[0].counters.bytes_received
+            published = await channel.publish(newer, base=line.folders[0])
+            sent = network.relays[0].counters.bytes_received - received
+            fetched = await channel.fetch(tmp_path / "into")
+            assert fetched.name == published.manifest
+            assert is_same(fetched, newer)
+    assert (sent < 10_000) == (has_base and near)
+    assert not has_base or held.exists()
