@@ -4,7 +4,8 @@ NodeError
 ├── PeerError         what a peer sent is wrong
 │   └── Malformed     it does not parse, or is not in canonical form
 ├── TransportError    the network failed; another peer or another time may do
-└── IdentityError     the node's own key file is unusable; the text says how to mend it
+├── IdentityError     the node's own key file is unusable; the text says how to mend it
+└── DiskFull          nothing more can be written; it may be tried again once there is room
 """
 
 from __future__ import annotations
@@ -28,3 +29,7 @@ class TransportError(NodeError):
 
 class IdentityError(NodeError):
     """The node's key file is missing, unreadable or damaged."""
+
+
+class DiskFull(NodeError):
+    """The disk takes no more; what was to be written is not."""

@@ -6,6 +6,7 @@ Knows no message kinds: lifetimes and sizes come from the caller.
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import time
@@ -24,6 +25,7 @@ SEQUENCE_BLOCK = 10_000
 """Sequences reserved at a time: one fsync in ten seconds at most, since sequences follow the clock in milliseconds."""
 SET_BACK_MS = 15_000
 """Longer than this ahead of its time, an expiration was set by a clock that has been corrected since."""
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 RETRY_SECONDS = (1, 2, 4, 8, 15)
 MAX_ROWS = 20_000
 _AT_ONCE = 4
@@ -78,13 +80,17 @@ class SequenceCounter:
             return self._clock() + SEQUENCE_BLOCK
 
     def _reserve(self, ceiling: int) -> None:
-        self._reserved = ceiling
+        before, self._reserved = self._reserved, ceiling
         if self._path is None:
             return
         try:
             write_atomically(self._path, json.dumps({"reserved": ceiling}).encode())
         except OSError as error:
-            raise IdentityError(f"cannot write {self._path}: {error.strerror}; check space and rights") from error
+            if error.errno not in NO_ROOM:
+                raise IdentityError(f"cannot write {self._path}: {error.strerror}; check space and rights") from error
+            # They follow the clock, which no restart sets back: what cannot be noted now is noted with the next.
+            self._reserved = before
+            log.warning("sequence.unreserved", why=error.strerror)
 
 
 def write_atomically(path: Path, data: bytes) -> None:

@@ -39,7 +39,7 @@ from node.archive import Archive
 from node.config import NodeConfig
 from node.data_sets import find_data_sets
 from node.defaults import HEARTBEAT_SECONDS, OBSERVER_SECONDS, OFFLINE_SECONDS, TALLY_LOOK_SECONDS
-from node.disk import DiskWatch
+from node.disk import DiskWatch, is_disk_full, wait_for_room
 from node.errors import ConfigError
 from node.fitness import check_fitness, measure_machine
 from node.hardware import free_disk
@@ -250,12 +250,25 @@ class Node:
             await self._serve_relay(parts, group, beside)
             return
         beside.append(group.create_task(self._heartbeat(parts, http="")))
-        actor = await self._build(parts)
-        quiet_libraries()  # torch and transformers came only now
-        self._phase = "running"
-        log.info("node.ready", seconds=round(self._uptime.seconds, 2))
-        await actor.run()
+        while not await self._play(parts):
+            await wait_for_room(parts.config.home)
         log.info("role.ended")
+
+    async def _play(self, parts: Parts) -> bool:
+        """The role, until it has ended; whether it has. False: the disk was full, and it goes on from there when made anew."""
+        try:
+            actor = await self._build(parts)
+            quiet_libraries()  # torch and transformers came only now
+            self._phase = "running"
+            log.info("node.ready", seconds=round(self._uptime.seconds, 2))
+            await actor.run()
+        except Exception as error:
+            if not is_disk_full(error):
+                raise
+            self._phase = "waiting for room on the disk"
+            log.error("disk.full", free=free_disk(parts.config.home), role=parts.config.role)
+            return False
+        return True
 
     async def _serve_relay(self, parts: Parts, group: asyncio.TaskGroup, beside: list[asyncio.Task[None]]) -> None:
         from roles.relay import serve

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 from collections import Counter
 from dataclasses import dataclass
@@ -16,12 +17,18 @@ from pathlib import Path
 
 import structlog
 
+from dht.errors import DiskFull
 from node.defaults import DISK_LOOK_SECONDS, EVENT_FILE_BYTES, LOG_FILE_BYTES
+from node.hardware import free_disk
 
 log = structlog.get_logger()
 
 APART = 2 * EVENT_FILE_BYTES + 2 * LOG_FILE_BYTES + 64 * 2**20
 """Bytes left to logs, journals and the ledger's events, beside a relay's blobs."""
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+ROOM = 32 * 2**20
+"""Bytes that must be free before a role that found its disk full is started again."""
+ROOM_SECONDS, LONGEST_ROOM_SECONDS = 2.0, 60.0
 OLD_LOGS = ("events.1.jsonl", "node.log.1")
 
 
@@ -57,6 +64,22 @@ def measure(folder: Path) -> DiskUse:
             with contextlib.suppress(OSError):
                 parts[place[0] if place else name] += os.lstat(Path(root) / name).st_blocks * 512
     return DiskUse(sum(parts.values()), parts)
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Whether this happened for want of room, and for nothing else: the error, each of its group, or what caused it."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(map(is_disk_full, error.exceptions))
+    if isinstance(error, DiskFull) or (isinstance(error, OSError) and error.errno in NO_ROOM):
+        return True
+    return error.__cause__ is not None and is_disk_full(error.__cause__)
+
+
+async def wait_for_room(folder: Path) -> None:
+    """Until there is some, or long enough to try again anyway: a quota does not show."""
+    until = asyncio.get_running_loop().time() + LONGEST_ROOM_SECONDS
+    while free_disk(folder) < ROOM and asyncio.get_running_loop().time() < until:  # noqa: ASYNC110 - no disk tells us
+        await asyncio.sleep(ROOM_SECONDS)
 
 
 class DiskWatch:

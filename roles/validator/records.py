@@ -17,13 +17,16 @@ import structlog
 
 from dht.encoding import decode, encode, pack, unpack
 from dht.envelope import Envelope, from_bytes, to_bytes
-from dht.errors import Malformed, NodeError
+from dht.errors import DiskFull, Malformed, NodeError
 from roles.messages import ROW_RULES, OpenStep, Submission, TallyRow, Verdict
 from roles.shardcast.disk import sync_directory
 from roles.verification.duplicates import Place
 
 log = structlog.get_logger()
 T = TypeVar("T")
+
+NO_ROOM = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
+"""SQLite's codes for a disk that takes no more; a log that cannot be lengthened is an I/O error to it."""
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS opened (step INTEGER PRIMARY KEY, message BLOB NOT NULL);
@@ -49,6 +52,10 @@ CREATE TABLE IF NOT EXISTS weighed (digest TEXT PRIMARY KEY, step INTEGER NOT NU
 
 class StateError(NodeError):
     """The validator's own records cannot be read or written."""
+
+
+class StateFull(StateError, DiskFull):
+    """The records cannot be written for want of room."""
 
 
 class JudgedRows:
@@ -221,7 +228,8 @@ class JudgedRows:
             try:
                 yield self._db
             except BaseException:
-                self._db.execute("ROLLBACK")
+                if self._db.in_transaction:  # a full disk has ended it already
+                    self._db.execute("ROLLBACK")
                 raise
             self._db.execute("COMMIT")
         except sqlite3.Error as error:
@@ -259,7 +267,8 @@ def _columns(db: sqlite3.Connection) -> set[tuple[str, str]]:
 def _failure(path: Path, error: Exception) -> StateError:
     """What to do about it. SQLite's operational errors are the disk's; others say that the file is not what it was."""
     if isinstance(error, OSError | sqlite3.OperationalError):
-        return StateError(f"cannot use the validator's records {path}: {error}; check space and rights")
+        kind = StateFull if getattr(error, "sqlite_errorcode", 0) & 0xFF in NO_ROOM else StateError
+        return kind(f"cannot use the validator's records {path}: {error}; check space and rights")
     return StateError(
         f"the validator's records {path} are damaged ({error}): put back a copy of the file. Without one nothing keeps this "
         "validator from attesting two tallies of one round: move the file away, and start only when the epoch that is open "

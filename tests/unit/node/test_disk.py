@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+import asyncio
+import errno
 import os
 from pathlib import Path
 
-from node.disk import DiskWatch, measure, share_of_blobs, share_of_events
+import pytest
+
+from dht.errors import DiskFull, TransportError
+from node.disk import DiskWatch, is_disk_full, measure, share_of_blobs, share_of_events, wait_for_room
 from node.log import EventStream
 
 KIB, MIB = 2**10, 2**20
@@ -56,3 +61,32 @@ def test_write__a_flood_of_events_is_bounded__ckpt_12(tmp_path: Path) -> None:
         events.write({"ts": 0.0, "event": "row.refused", "why": "x" * 64, "number": number})
     events.close()
     assert measure(tmp_path).total <= 2 * (share_of_events(MIB) + 8 * KIB)
+
+
+def caused(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
+FULL, DENIED = OSError(errno.ENOSPC, "no space"), OSError(errno.EACCES, "no right")
+
+
+@pytest.mark.parametrize(
+    ("error", "is_full"),
+    [
+        (FULL, True),
+        (DiskFull("no room"), True),
+        (caused(ValueError("the journal"), FULL), True),
+        (ExceptionGroup("tasks", [FULL, ExceptionGroup("more", [DiskFull("no room")])]), True),
+        (ExceptionGroup("tasks", [FULL, TransportError("gone")]), False),
+        (caused(ValueError("the journal"), DENIED), False),
+        (DENIED, False),
+    ],
+)
+def test_is_disk_full__the_cause_and_nothing_else__ckpt_12(error: Exception, is_full: bool) -> None:
+    assert is_disk_full(error) == is_full
+
+
+async def test_wait_for_room__not_where_there_is_some(tmp_path: Path) -> None:
+    async with asyncio.timeout(1):
+        await wait_for_room(tmp_path)

@@ -11,7 +11,7 @@ import pytest
 import structlog.testing
 
 from roles.messages import TallyRow
-from roles.validator.records import JudgedRows, StateError
+from roles.validator.records import JudgedRows, StateError, StateFull
 from tests.builders import VALIDATORS, WORKERS, make_head, make_submission, make_verdict, make_world
 
 ROW = TallyRow(
@@ -168,4 +168,13 @@ def test_init__records_of_an_earlier_version_gain_what_they_lack(tmp_path: Path)
         db.executescript("DROP TABLE faults; DROP TABLE published;")
     records = JudgedRows(path)
     assert (records.faults(), records.published()) == ([], [])
+    records.close()
+
+
+def test_keep__a_full_disk_is_told_from_a_damaged_file__ckpt_12(tmp_path: Path) -> None:
+    records = JudgedRows(tmp_path / "judged.sqlite")
+    records._db.execute("PRAGMA max_page_count = 1")
+    with pytest.raises(StateFull, match="check space"):
+        records.keep_passed("x" * 1_000_000, 1)
+    records.keep_passed("y", 1)  # there is room for this
     records.close()
