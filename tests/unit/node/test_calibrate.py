@@ -54,7 +54,7 @@ def run(*words: str) -> int:
         return report(error)
 
 
-def test_calibrate__thresholds_are_put_into_the_draft(draft: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_calibrate__thresholds_are_put_into_the_draft__top_16(draft: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--spec", str(draft), "--submissions", "3", "--environments", "pinned,eager,bfloat16", "--one-in", "500"]
     assert run(*words) == 0
     assert "shown only" in capsys.readouterr().out
