@@ -1,6 +1,7 @@
 """A checkpoint being put together on disk: shards in any order, each verified on arrival, resumable after a kill.
 
-`into/.partial-{digest}/files` grows until every shard is right; then it is synced and renamed to `into/{digest}`. The
+`into/.partial-{digest}/files` grows until every shard is right; then it is synced, where that is asked for, and renamed to
+`into/{digest}`. Without, a power cut may damage what was renamed: nodes hash it again before they use it after a start. The
 journal beside it names the shards verified so far; a restart hashes those again and fetches only the others.
 """
 
@@ -47,6 +48,7 @@ class Assembly:
         manifest: Sharded,
         *,
         progress: Callable[[int, int], None] | None = None,
+        is_durable: bool = True,
     ) -> None:
         self.digest = manifest_digest(envelope)
         self.layout = Layout(manifest)
@@ -54,7 +56,7 @@ class Assembly:
         self.scratch = into / SCRATCH / self.digest
         self._partial = into / f".partial-{self.digest}"
         self.files = self._partial / "files"
-        self._envelope, self._progress = envelope, progress
+        self._envelope, self._progress, self._is_durable = envelope, progress, is_durable
         self._lock = -1
         self._syncing, self._unsynced = threading.Lock(), 0
         self.missing: set[int] = set(range(len(manifest.shards)))
@@ -92,18 +94,22 @@ class Assembly:
             journal.write(f"{index}\n")
         self.missing.discard(index)
         self._say()
-        self._sync_now_and_then(self.layout.size(index))
+        if self._is_durable:
+            self._sync_now_and_then(self.layout.size(index))
 
     def finish(self) -> Path:
-        """Sync and move the whole into place. Raises ValueError while a shard is missing."""
+        """Move the whole into place, synced if it is to be durable. Raises ValueError while a shard is missing."""
         if self.missing:
             raise ValueError(f"{len(self.missing)} shards are missing still")
         try:
-            self._sync_files()
-            write_durably(self.files / MANIFEST_FILE, to_bytes(self._envelope))
-            sync_directory(self.files)
+            if self._is_durable:
+                self._sync_files()
+                write_durably(self.files / MANIFEST_FILE, to_bytes(self._envelope))
+            else:
+                (self.files / MANIFEST_FILE).write_bytes(to_bytes(self._envelope))
             os.rename(self.files, self.final)  # CKPT-10
-            sync_directory(self.final.parent)
+            if self._is_durable:
+                sync_directory(self.final.parent)
         except OSError as error:
             raise StoreFull(f"cannot move a checkpoint into {self.final}: {error.strerror}") from error
         self.discard()

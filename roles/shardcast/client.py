@@ -141,8 +141,10 @@ class RelayClient:
         *,
         relays: Sequence[NodeId] = (),
         progress: Callable[[int, int], None] | None = None,
+        is_durable: bool = False,
     ) -> Path:
-        """Fetch a checkpoint to `into/{digest}`, every byte verified; what an earlier try got is not fetched again.
+        """Fetch a checkpoint to `into/{digest}`, every byte verified; what an earlier try got is not fetched again, and what
+        is there is verified again. `is_durable`: synced too, for a reader who looks into the folder without asking here.
 
         From a checkpoint that is in `into` already, by deltas where relays have them: they are far smaller.
         Starts as soon as a relay has the manifest. `progress` is told, in the thread of each shard that was verified, of
@@ -155,7 +157,8 @@ class RelayClient:
             if await self._is_there(final, digest):
                 return final
             envelope, manifest = await self._await_manifest(digest, relays)
-            return await self._assemble(Assembly(into, envelope, manifest, progress=progress), relays)
+            assembly = Assembly(into, envelope, manifest, progress=progress, is_durable=is_durable)
+            return await self._assemble(assembly, relays)
 
     async def put_checkpoint(
         self, manifest: Envelope, directory: Path, *, delta: tuple[Envelope, Path] | None = None, whole: bool = True

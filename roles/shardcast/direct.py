@@ -154,7 +154,7 @@ class Channel:
         TransportError when relays do not have it, StoreFull.
         """
         wanted = manifest or await self._newest_for(into)
-        return await self.client.fetch_checkpoint(wanted, into, progress=progress)
+        return await self.client.fetch_checkpoint(wanted, into, progress=progress, is_durable=True)
 
     async def follow(self, into: Path, fetched: Callable[[Path], None], *, progress: Progress | None = None) -> None:
         """Fetch each newest checkpoint as it is published, until cancelled. Relays say when; nobody polls."""

@@ -177,7 +177,7 @@ class Shortcuts:
     async def _fetch(self, hint: DeltaHint, scratch: Path, *, relays: Sequence[NodeId], fetched: Fetched) -> _Link:
         """A delta in a folder of its own, every shard verified; one that an earlier life of ours fetched is there still."""
         envelope, row = await self._fetch_row(hint, relays)
-        parcel = Assembly(scratch, envelope, row)
+        parcel = Assembly(scratch, envelope, row, is_durable=False)
         link = _Link(hint, envelope, [parcel.final / file.name for file in row.files])
         if await asyncio.to_thread(is_checkpoint_intact, parcel.final, parcel.layout):
             return link
