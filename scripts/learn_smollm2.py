@@ -55,7 +55,7 @@ def main() -> int:
     parser.add_argument("--model", type=Path, help="folder of the base model")
     parser.add_argument("--out", type=Path, required=True, help="folder for everything")
     parser.add_argument("--seeds", default="1,2,3")
-    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--every", type=int, default=10)
     parser.add_argument("--problems", type=int, default=100, help="held out")
     parser.add_argument("--samples", type=int, default=4, help="of each")
