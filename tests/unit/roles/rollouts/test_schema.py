@@ -264,3 +264,37 @@ def test_read_rollouts__refuse_columns_nested_200_deep() -> None:
 def test_measure_chunk__refuse_garbage(data: bytes, start: int, length: int) -> None:
     with pytest.raises(MalformedRollouts):
         measure_chunk(data, start, length)
+
+
+# -- turns ------------------------------------------------------------------------------------------------------------
+
+IN_TURNS = replace(LIMITS, max_calls=1)
+
+
+def turning(*turns: int) -> bytes:
+    """A file of one row of three tokens with these turns."""
+    return write_rollouts(make_file(make_row(turns=turns)))
+
+
+def test_read_rollouts__with_turns() -> None:
+    file = make_file(make_row(turns=(1, 1, 1)), make_row(group=1, output=(6,), output_logprobs=None, turns=(1,)))
+    assert read_rollouts(write_rollouts(file), IN_TURNS) == file
+    assert b"rollouts/2" in write_rollouts(file)
+
+
+def test_write_rollouts__without_turns_the_bytes_are_of_version_1() -> None:
+    assert b"rollouts/1" in write_rollouts(make_file())
+    assert b"turns" not in write_rollouts(make_file())
+
+
+@pytest.mark.parametrize("turns", [(1, 2), (1, 1, 1, 0, 0), (0, 1, 2), (1, 1, 0), (1, 1, 2), (4, -1), (2,), (1, -1, 3)])
+def test_read_rollouts__refuse_turns(turns: tuple[int, ...]) -> None:
+    with pytest.raises(MalformedRollouts, match="turns"):
+        read_rollouts(turning(*turns), IN_TURNS)
+
+
+def test_read_rollouts__the_run_decides_the_version() -> None:
+    with pytest.raises(MalformedRollouts, match="columns other than the schema's"):
+        read_rollouts(turning(1, 1, 1), LIMITS)
+    with pytest.raises(MalformedRollouts, match="columns other than the schema's"):
+        read_rollouts(write_rollouts(make_file()), IN_TURNS)

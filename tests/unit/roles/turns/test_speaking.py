@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
 
+from dht.encoding import pack
 from roles.inference.engine import Completion, Request
 from roles.inference.sampling import SamplingSettings
 from roles.turns import Spoken, ToolUse, find_call, own_spans, own_tokens, speak, tool_spans, turn_seed
@@ -106,6 +108,13 @@ def test_spans__alternate() -> None:
     assert list(tool_spans((9, 2, 4), 15)) == [(9, 11)]
     assert list(own_spans((), 3)) == [(0, 3)]
     assert own_tokens("abcdef", (2, 3, 1)) == ("a", "b", "f")
+
+
+def test_turn_seed__by_the_documents() -> None:
+    """docs/protocol.md: `draw(seed in decimal, "turn", n, 2^63)`."""
+    packed = pack("draw/1", "99", "turn", 1)
+    assert turn_seed(99, 0) == 99
+    assert turn_seed(99, 1) == int.from_bytes(hashlib.sha256(packed).digest()[:8], "big") % 2**63
 
 
 @pytest.mark.parametrize(
