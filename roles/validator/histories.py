@@ -13,6 +13,7 @@ import structlog
 from roles.rules import Reason
 from roles.spec import JoinedSpec
 from roles.toploc.joined import History, history_limit
+from roles.trusted import LedgerView
 from roles.validator.records import JudgedRows
 from roles.verification import Finding
 
@@ -54,3 +55,9 @@ class Histories:
         if self.deviates(node) is not before:
             event = "history.recovered" if before else "history.deviates"
             log.warning(event, node=node, nats=round(self._totals[node], 1), limit=round(self._limit or 0.0, 1))
+
+
+def first_key(view: LedgerView | None, node: str) -> str:
+    """What a node's history is kept by: one whose key was replaced keeps its own."""
+    registration = view.registrations.get(node) if view is not None else None
+    return registration.previous[0] if registration is not None and registration.previous else node

@@ -26,7 +26,7 @@ from roles.tasks import Task
 from roles.trusted import AdmittedSubmission, TrustedState
 from roles.validator.fetching import Fetches
 from roles.validator.gate_faults import GateFaults
-from roles.validator.histories import Histories
+from roles.validator.histories import Histories, first_key
 from roles.validator.probation import Probation
 from roles.validator.records import JudgedRows, place_of_verdict
 from roles.validator.signing import Signing
@@ -295,12 +295,13 @@ class Judging:
             self._note_failure(item, None)
         if item.verdict is None:
             self._probation.note(finding, node=submission.node)
-        return self._histories.weigh(finding, node=submission.node, submission=digest, step=submission.step)
+        name = first_key(self._trusted.view, submission.node)
+        return self._histories.weigh(finding, node=name, submission=digest, step=submission.step)
 
     def _must_audit(self, item: Item) -> bool:
         """By the coin; and what another validator calls a fault, what a node on probation hands in or one that deviates."""
         digest, node = item.admitted.digest, item.admitted.submission.node
-        is_watched = self._probation.holds(node) or self._histories.deviates(node)
+        is_watched = self._probation.holds(node) or self._histories.deviates(first_key(self._trusted.view, node))
         return self._audits(digest) or is_watched or digest in self._trusted.disputed()
 
     def _verify(self, admitted: AdmittedSubmission, data: bytes, audit: bool) -> Finding:
