@@ -78,7 +78,10 @@ export class Curves {
       .slice(0, 100);
     fillTable(
       table,
-      ["step", "mean reward", "entropy", "clipped %", "KL", "gradient norm", "tokens", "groups used", "groups dropped"],
+      [
+        ...["step", "mean reward", "entropy", "clipped %", "KL", "gradient norm", "stale by", "effective sample"],
+        ...["idle %", "tokens", "groups used", "groups dropped"],
+      ],
       rows.map((row) => [
         String(row.step),
         row.reward ?? row.sampled_reward,
@@ -86,6 +89,9 @@ export class Curves {
         clipped(row),
         row.kl,
         row.grad_norm,
+        row.staleness,
+        row.effective_sample,
+        row.idle_share === undefined ? undefined : 100 * row.idle_share,
         row.tokens,
         row.groups_used,
         row.dropped,
