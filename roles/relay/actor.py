@@ -211,8 +211,17 @@ class Relay:
         hints = relays_in(row.hint)
         if message.manifest in self.shelf.catalogue:
             self._hints[message.manifest] = hints
-        elif self._link is not None and self._has_rested(message.manifest):
+        elif self._link is not None and self._has_rested(message.manifest) and not self._is_past(message):
             await self._fetch_manifest(self._link, message.manifest, hints)
+
+    def _is_past(self, message: CheckpointRow) -> bool:
+        """Whether it is older than all that a full shelf keeps: rows live on for minutes, checkpoints do not, and each
+        question for one that nobody has delays the next."""
+        kept = list(self.shelf.catalogue)
+        if self.settings.archive or len(kept) < self.settings.kept:
+            return False
+        oldest = kept[-1].manifest
+        return (message.term, message.step) < (oldest.term, oldest.step)
 
     async def _fetch_manifest(self, link: RelayLink, digest: str, hints: tuple[NodeId, ...]) -> None:
         for relay in link.order(hints):

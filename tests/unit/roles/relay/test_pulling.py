@@ -8,11 +8,14 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
+from starlette.types import ASGIApp, Receive, Scope, Send
+
 from dht.encoding import encode
 from dht.envelope import Envelope, seal
 from dht.errors import TransportError
 from dht.identity import NodeKey
 from roles.messages import CheckpointRow, checkpoints_key, place_of, subkey_for
+from roles.relay import RelaySettings
 from roles.shardcast.grants import hint_of
 from roles.shardcast.link import RelayInfo
 from roles.shardcast.manifest import manifest_digest
@@ -225,6 +228,29 @@ async def test_run__row_of_a_stranger_is_not_followed(tmp_path: Path) -> None:
         async with pulling(network):
             await wait_until(lambda: rows.reads > 3)
         assert network.relays[0].counters.requests[404] == 0  # nobody asked for it
+
+
+async def test_run__row_older_than_all_that_is_kept_is_not_asked_for(tmp_path: Path) -> None:
+    asked = list[str]()
+
+    def noting(app: ASGIApp) -> ASGIApp:
+        async def noted(scope: Scope, receive: Receive, send: Send) -> None:
+            asked.append(scope["path"])
+            await app(scope, receive, send)
+
+        return noted
+
+    folder, rows = (
+        make_checkpoint(tmp_path / "c"),
+        Rows(*(make_row(f"{step:064x}", step=step) for step in range(1, 30))),
+    )
+    async with running_network(tmp_path, relays=0) as network:
+        await network.add_relay(noting)
+        relay = await network.add_relay(read=rows, settings=RelaySettings(poll=0.05, kept=1))
+        await relay.shelf.add(relay.shelf.catalogue.check(make_envelope(folder, step=30)))
+        async with pulling(network):
+            await wait_until(lambda: rows.reads > 3)
+        assert not [path for path in asked if path.startswith("/manifests/00000")]
 
 
 async def test_run__hears_of_a_checkpoint_from_another_relay_without_any_row(tmp_path: Path) -> None:
