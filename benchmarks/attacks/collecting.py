@@ -12,6 +12,7 @@ import torch
 from benchmarks.attacks.bench import Assigned, Bench
 from benchmarks.attacks.classes import PREFILLED, Attack, other_seeds
 from benchmarks.attacks.store import Record, Store
+from dht.errors import NodeError
 from roles.inference.engine import Completion, Engine, Request
 from roles.toploc.observing import Proven, observe
 from roles.toploc.proof import build_proofs
@@ -36,15 +37,27 @@ class Collector:
         self._engine: tuple[str, Engine] | None = None
 
     def collect(self, attacks: Sequence[Attack], *, share: float = 1.0) -> bool:
-        """Make what is missing of so large a share of every class's groups; whether nothing is missing any more."""
-        for batch in self._missing(attacks, share):
+        """Make what is missing of so large a share of every class's groups; whether nothing is missing any more. A class that
+        fails is said and left out: the hours of the others are not lost for it."""
+        began, made = time.monotonic(), 0
+        missing = list(self._missing(attacks, share))
+        groups = sum(len(batch.numbers) for batch in missing)
+        failed: set[str] = set()
+        for batch in missing:
             if self._deadline is not None and time.monotonic() > self._deadline:
                 return False
-            began = time.monotonic()
-            self._store.add(self._make(batch))
-            spent = time.monotonic() - began
-            sys.stderr.write(f"{batch.attack.name}: groups {batch.numbers[0]} to {batch.numbers[-1]}, {spent:.1f} s\n")
-        return True
+            if batch.attack.name in failed:
+                continue
+            try:
+                self._store.add(self._make(batch))
+            except (NodeError, RuntimeError, ValueError, OSError) as error:
+                failed.add(batch.attack.name)
+                sys.stderr.write(f"{batch.attack.name}: left out: {type(error).__name__}: {error}\n")
+                continue
+            made += len(batch.numbers)
+            left = (time.monotonic() - began) / made * (groups - made)
+            sys.stderr.write(f"{batch.attack.name}: {made} of {groups} groups made, {left / 60:.0f} minutes to go\n")
+        return not failed
 
     def _missing(self, attacks: Sequence[Attack], share: float) -> Iterator[Batch]:
         wanted = {attack.name: max(1, round(attack.groups * share)) for attack in attacks}
