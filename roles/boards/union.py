@@ -31,6 +31,8 @@ MAX_RELAYS = 16
 """Relays whose boards one node writes to or reads from."""
 DHT_PATIENCE = 1.5
 """Seconds that a read waits for the DHT when boards have answered, and a write when a board holds the row."""
+POOR_PATIENCE = 0.3
+"""The same for a read once it is known that the DHT does not carry."""
 OPEN_AT_ONCE = 2
 """Reads of the DHT left open behind the boards' back; a write is left open so often, times 32."""
 SILENT_SECONDS = 6.0
@@ -163,7 +165,8 @@ class UnionDirectory:
         self._reads.add(reading)
         reading.add_done_callback(self._reads.discard)
         try:
-            done, _ = await asyncio.wait({reading}, timeout=DHT_PATIENCE)
+            patience = POOR_PATIENCE if self._is_dht_poor else DHT_PATIENCE
+            done, _ = await asyncio.wait({reading}, timeout=patience)
         except asyncio.CancelledError:
             reading.cancel()
             raise
