@@ -213,7 +213,7 @@ class Learner:
             raise CheckpointError(f"the saved state is not of the model in {self.base}")
 
     def _load(self, checkpoint: Path) -> Scorer:
-        scorer = Scorer(load_policy(checkpoint, device=self.ranks.device))
+        scorer = Scorer(load_policy(checkpoint))
         if self.ranks.mesh is not None:
             shard_policy(scorer, self.ranks.mesh)
         return scorer

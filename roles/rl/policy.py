@@ -26,8 +26,8 @@ class PolicyError(RuntimeError):
     """The checkpoint folder is missing, incomplete, damaged, or not a causal language model."""
 
 
-def load_policy(checkpoint: Path, *, device: torch.device | str = "cpu") -> nn.Module:
-    """Read the model in fp32 (the optimizer's precision), ready to be trained. Raises PolicyError.
+def load_policy(checkpoint: Path) -> nn.Module:
+    """Read the model in fp32 (the optimizer's precision) into main memory, ready to be trained. Raises PolicyError.
 
     Only local safetensors files are read: nothing is downloaded, unpickled or executed from the checkpoint.
     """
@@ -35,7 +35,7 @@ def load_policy(checkpoint: Path, *, device: torch.device | str = "cpu") -> nn.M
         raise PolicyError(f"{checkpoint} is not a model checkpoint: it has no config.json")
     transformers_logging.disable_progress_bar()  # the terminal and the log are the node's
     try:
-        loaded: nn.Module = _read(checkpoint).to(device).train()
+        loaded: nn.Module = _read(checkpoint).train()
     except Exception as error:  # the loader raises many unrelated kinds; each means the same to the operator
         raise PolicyError(f"cannot load the model in {checkpoint}: {error}") from error
     for name, parameter in loaded.named_parameters():
@@ -64,7 +64,8 @@ def _read(checkpoint: Path) -> Any:
 
 
 def shard_policy(scorer: Scorer, mesh: DeviceMesh) -> None:
-    """Split the parameters over the mesh with FSDP2, in place: each decoder layer, then the rest.
+    """Split the parameters over the mesh with FSDP2, in place: each decoder layer, then the rest. A GPU takes them layer by
+    layer, so that it never holds more than its share and one layer.
 
     On a GPU the layers compute in bf16 and reduce in fp32; on a CPU everything stays fp32.
     """

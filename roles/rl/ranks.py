@@ -73,7 +73,10 @@ def join_ranks(device: str | None = None) -> Ranks:
         if world <= 1:
             alone = {"store": dist.HashStore(), "rank": 0, "world_size": 1}  # type: ignore[attr-defined]
         dist.init_process_group("nccl" if on_gpu else "gloo", timeout=IDLE_LIMIT, **alone)
-    return Ranks(dist.get_rank(), max(1, world), place, init_device_mesh(place.type, (max(1, world),)))
+    mesh = init_device_mesh(place.type, (max(1, world),))
+    if on_gpu:
+        torch.cuda.set_device(place)  # the mesh may have chosen another for a group of one
+    return Ranks(dist.get_rank(), max(1, world), place, mesh)
 
 
 def full_tensor(tensor: Tensor) -> Tensor:
