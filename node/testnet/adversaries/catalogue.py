@@ -13,8 +13,10 @@ from roles.inference.engine import Engine
 from roles.rules import Reason
 
 NewEngine = Callable[[], Engine]
-COMPUTED = (Reason.PROOF_MISMATCH, Reason.PROOF_UNCERTAIN)
-SAMPLED = (Reason.SAMPLING_MISMATCH, Reason.SAMPLING_UNCERTAIN, Reason.BAD_TERMINATION, Reason.TWO_HUMPED)
+JOINED = (Reason.JOINED_MISMATCH, Reason.JOINED_UNCERTAIN, Reason.HISTORY_DEVIATES)
+"""Where the run's spec has a calibration."""
+COMPUTED = (Reason.PROOF_MISMATCH, Reason.PROOF_UNCERTAIN, *JOINED)
+SAMPLED = (Reason.SAMPLING_MISMATCH, Reason.SAMPLING_UNCERTAIN, Reason.BAD_TERMINATION, Reason.TWO_HUMPED, *JOINED)
 EITHER = (*COMPUTED, *SAMPLED)
 COPIED = (Reason.WRONG_IDENTITY, Reason.WRONG_PROBLEM, Reason.WRONG_PROMPT, Reason.WRONG_SEED)
 
