@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import argparse
 
     from node.evaluation.figures import Table
+    from roles.inference.engine import Engine
 
 EXAMPLES = """\
   intellect-node eval CHECKPOINT --task arithmetic --problems 200
@@ -38,16 +39,19 @@ def main(words: Sequence[str]) -> int:
     add_sampling_flags(parser, samples=4)
     options = parser.parse_args(words)
     ks = _ks(options.k, options.samples)
-    first = _sample(options, options.checkpoint, name="")
+    first, engine = _sample(options, options.checkpoint, name="")
     tables = {"checkpoint": first}
     if options.against is not None:
-        tables["against"] = _sample(options, options.against, name=".against")
+        tables["against"], _ = _sample(options, options.against, name=".against", engine=engine)
     report = _report(tables, ks)
     print_line(json.dumps(report, indent=2) if options.json else _say(report, options))
     return 0
 
 
-def _sample(options: argparse.Namespace, checkpoint: Path, *, name: str) -> Table:
+def _sample(
+    options: argparse.Namespace, checkpoint: Path, *, name: str, engine: Engine | None = None
+) -> tuple[Table, Engine]:
+    """Scores of a checkpoint, and the engine that holds it: the next one goes into it, for no machine has room for two."""
     import tempfile
 
     from node.evaluation.sampling import Scores, run_plan
@@ -57,7 +61,7 @@ def _sample(options: argparse.Namespace, checkpoint: Path, *, name: str) -> Tabl
     task = load_asked_task(options)
     use = load_asked_tool(options)
     plan = plan_of(options, checkpoint, task, use)
-    engine, screen = load_asked_engine(options, checkpoint), Terminal(sys.stderr)
+    engine, screen = load_asked_engine(options, checkpoint, engine=engine), Terminal(sys.stderr)
     with tempfile.TemporaryDirectory() as folder:
         path = options.keep.with_name(options.keep.name + name) if options.keep else Path(folder, "scores.jsonl")
         scores = Scores(path, plan)
@@ -71,7 +75,7 @@ def _sample(options: argparse.Namespace, checkpoint: Path, *, name: str) -> Tabl
             said=lambda done: screen.progress(f"{checkpoint.name}: {done} of {plan.problems} problems"),
         )
         screen.line(f"{checkpoint.name}: {plan.problems} problems sampled")
-    return {problem: scores.table[problem] for problem in range(plan.problems)}
+    return {problem: scores.table[problem] for problem in range(plan.problems)}, engine
 
 
 def _ks(text: str, samples: int) -> list[int]:

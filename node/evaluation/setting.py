@@ -32,7 +32,10 @@ def add_sampling_flags(parser: Parser, *, samples: int, problems: int | None = N
     parser.add_argument("--max-tokens", type=int, default=256, help="longest completion")
     parser.add_argument("--seed", type=int, default=0, help="other seeds draw other samples")
     parser.add_argument("--batch", type=int, default=64, help="completions made together")
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the weights")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32", help="of the numbers")
+    parser.add_argument(
+        "--engine", choices=("transformers", "vllm"), default="transformers", help="what runs the model"
+    )
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:0 and so on")
     parser.add_argument("--chat", action="store_true", help="put prompts into the tokenizer's chat template")
     parser.add_argument("--tool", help="a tool that the policy may call, such as calculator")
@@ -72,17 +75,18 @@ def load_asked_tool(options: argparse.Namespace) -> ToolUse | None:
     return ToolUse(tool, options.max_calls, TOOL_TOKENS)
 
 
-def load_asked_engine(options: argparse.Namespace, checkpoint: Path) -> Engine:
-    """An engine that holds the checkpoint. Raises ConfigError."""
+def load_asked_engine(options: argparse.Namespace, checkpoint: Path, *, engine: Engine | None = None) -> Engine:
+    """An engine that holds the checkpoint: the one given, which held another, or a new one. Raises ConfigError."""
     from node.engines import build_engine
-    from roles.inference.errors import BadCheckpoint
+    from roles.inference.errors import BadCheckpoint, InferenceError
 
     if not checkpoint.is_dir():
         raise ConfigError(f"{checkpoint} is no folder; a checkpoint is one with config.json and *.safetensors")
-    engine = build_engine(options.device, dtype=options.dtype, chat=options.chat)
     try:
+        if engine is None:
+            engine = build_engine(options.device, dtype=options.dtype, chat=options.chat, engine=options.engine)
         engine.load(checkpoint)
-    except BadCheckpoint as error:
+    except (BadCheckpoint, InferenceError) as error:
         raise ConfigError(str(error)) from error
     return engine
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,21 @@ def test_eval__says_how_often_it_passes(capsys: pytest.CaptureFixture[str]) -> N
     report = json.loads(capsys.readouterr().out)
     assert report["checkpoint"]["problems"] == 6
     assert 0.0 <= report["checkpoint"]["pass@1"]["low"] <= report["checkpoint"]["pass@2"]["high"] <= 1.0
+
+
+def test_eval__two_checkpoints_each_with_its_own_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One engine holds one after the other."""
+    other = tmp_path / "other"
+    assert run("model", "make", str(other), "--layers", "1", "--hidden", "32") == 0
+    capsys.readouterr()
+    both = ["eval", str(default_model()), "--against", str(other), "--task", "arithmetic", *QUICK, "--json"]
+    assert run(*both) == 0
+    compared = json.loads(capsys.readouterr().out)
+    assert run("eval", str(other), "--task", "arithmetic", *QUICK, "--json") == 0
+    alone = json.loads(capsys.readouterr().out)
+    assert compared["against"] == alone["checkpoint"]
+    ours, theirs = (compared[name]["pass@1"]["value"] for name in ("checkpoint", "against"))
+    assert compared["difference"]["pass@1"]["value"] == pytest.approx(theirs - ours)
 
 
 def test_eval__checkpoint_is_no_better_than_itself(capsys: pytest.CaptureFixture[str]) -> None:
@@ -69,6 +85,12 @@ def test_eval__other_figures_file_is_not_overwritten(tmp_path: Path, capsys: pyt
     [
         (["--task", "arithmatic"], 1, "did you mean 'arithmetic'"),
         (["--task", "arithmetic", "--set", "size"], 1, "KEY=VALUE is meant"),
+        pytest.param(
+            ["--task", "arithmetic", "--problems", "1", "--engine", "vllm"],
+            1,
+            "vLLM is not installed: pip install",
+            marks=pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed"),
+        ),
         (["--task", "arithmetic", "--tool", "calculatr"], 1, "did you mean 'calculator'"),
         (["--task", "arithmetic", "--tool", "calculator", "--max-calls", "0"], 1, "--max-calls must be at least 1"),
         (["--task", "arithmetic", "--k", "9"], 2, "from 1 to the number of samples"),
