@@ -138,6 +138,7 @@ class Leading:
             fault = _first(errors)
         except* OSError as failures:
             fault = DiskFailed(f"the trainer's folder cannot be used: {first_of(failures)}")
+            fault.__cause__ = first_of(failures)  # who started us asks whether it was for want of room
         if fault is not None:
             raise await self._explained(fault)
 

@@ -79,6 +79,7 @@ class Trainer:
             fault = first if isinstance(first, NodeError) else NodeError(str(first))
         except* OSError as failures:
             fault = DiskFailed(f"the trainer's folder cannot be used: {first_of(failures)}")
+            fault.__cause__ = first_of(failures)  # who started us asks whether it was for want of room
         if fault is not None:
             raise fault
 
