@@ -4,10 +4,15 @@ import asyncio
 import errno
 import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from dht.errors import DiskFull, TransportError
+from node.actors import Parts
+from node.app import Node
+from node.config import NodeConfig
 from node.disk import DiskWatch, is_disk_full, measure, share_of_blobs, share_of_events, wait_for_room
 from node.log import EventStream
 
@@ -90,3 +95,29 @@ def test_is_disk_full__the_cause_and_nothing_else__ckpt_12(error: Exception, is_
 async def test_wait_for_room__not_where_there_is_some(tmp_path: Path) -> None:
     async with asyncio.timeout(1):
         await wait_for_room(tmp_path)
+
+
+class FillsTheDisk:
+    """A role that finds the disk full when it is first played, and then ends well."""
+
+    def __init__(self) -> None:
+        self.plays = 0
+
+    async def run(self) -> None:
+        self.plays += 1
+        if self.plays == 1:
+            raise ExceptionGroup("tasks", [FULL])
+
+
+async def test_play__a_role_that_found_the_disk_full_is_played_again__ckpt_12(tmp_path: Path) -> None:
+    actor, config = FillsTheDisk(), NodeConfig(role="worker", data=tmp_path)
+    events = EventStream(tmp_path / "events.jsonl")
+
+    async def build(parts: Parts) -> FillsTheDisk:
+        return actor
+
+    node, parts = Node(config, events, build=build), cast(Parts, SimpleNamespace(config=config))
+    assert not await node._play(parts)
+    assert node.status()["phase"] == "waiting for room on the disk"
+    assert await node._play(parts)
+    events.close()
