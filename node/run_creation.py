@@ -24,7 +24,7 @@ from node.data_sets import place_data_set
 from node.defaults import MAX_CONFIG_BYTES
 from node.errors import ConfigError
 from node.fitting import check_fit
-from roles.spec import RunSpec
+from roles.spec import FLOAT32_CHECKS, RunSpec
 
 if TYPE_CHECKING:
     from roles.tasks import Task
@@ -131,6 +131,8 @@ def build_spec(
     Raises ConfigError naming what is wrong."""
     full = dict(draft)
     full["model"] = {"files": model_files(model), "name": model.name, **draft_table(draft, "model")}
+    if full["model"].get("dtype", "float32") == "float32":
+        full["checks"] = {**FLOAT32_CHECKS, **draft_table(draft, "checks")}
     tasks = draft.get("tasks", [])
     if not isinstance(tasks, list) or not all(isinstance(task, dict) for task in tasks):
         raise ConfigError("the run's draft: tasks is a list of tables: [[tasks]] and below it name = ..")

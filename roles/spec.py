@@ -6,6 +6,7 @@ No floats: decimals are strings, read with `Decimal` or `float()` where they are
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, ValidationError, model_serializer, model_validator
@@ -197,6 +198,13 @@ class CheckSpec(Message):
         """A run without the joined test has the bytes, and the id, that it had before there was one."""
         plain: dict[str, Any] = write(self)
         return {name: value for name, value in plain.items() if name != "joined" or value is not None}
+
+
+FLOAT32_CHECKS: Mapping[str, Mapping[str, int]] = {
+    "honest": {"exponent_mismatches": 2, "mantissa_mean": 300, "mantissa_median": 500, "margin_mean": 10},
+    "fraud": {"exponent_mismatches": 20, "mantissa_mean": 40_000, "mantissa_median": 40_000, "margin_mean": 400},
+}
+"""What a draft in float32 gets that names no thresholds: there honest engines differ by far less, in units 32 times as fine."""
 
 
 class RewardSpec(Message):

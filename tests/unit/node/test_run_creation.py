@@ -13,6 +13,7 @@ from dht.identity import NodeKey
 from ledger.records import Operator
 from node.errors import ConfigError
 from node.run_creation import NOWHERE, build_spec, default_model, model_files, read_draft
+from roles.spec import FLOAT32_CHECKS
 
 OPERATOR = Operator(NodeKey(bytes(32)).node, "0x" + "11" * 20, "0x" + "11" * 20)
 
@@ -30,6 +31,22 @@ def draft(**changes: Any) -> dict[str, Any]:
 def test_build_spec__the_built_in_draft() -> None:
     spec = build_spec(draft(), model=default_model(), place=NOWHERE, validators=[OPERATOR], trainers=[OPERATOR])
     assert spec.name == "worked sums"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "checks", "mantissa_mean"),
+    [
+        ("float32", {}, 300),  # units of 2^-12 of a binade
+        ("float32", {"honest": {**FLOAT32_CHECKS["honest"], "mantissa_mean": 7}}, 7),
+        ("bfloat16", {}, 2000),  # units of 2^-7
+        ("float16", {}, 2000),
+    ],
+)
+def test_build_spec__thresholds_of_the_dtype(dtype: str, checks: dict[str, Any], mantissa_mean: int) -> None:
+    made = draft(model={"dtype": dtype}, checks=checks)
+    spec = build_spec(made, model=default_model(), place=NOWHERE, validators=[OPERATOR], trainers=[OPERATOR])
+    assert spec.checks.honest.mantissa_mean == mantissa_mean
+    assert spec.checks.fraud.mantissa_mean > 3 * mantissa_mean
 
 
 @pytest.mark.parametrize(
