@@ -27,7 +27,7 @@ from node.testnet.plan import NodePlan, TestnetOptions, TestnetPlan, free_ports,
 from node.testnet.processes import Child, stop_all
 from node.testnet.setup import Prepared, node_child, prepare_run, start_chain
 
-DISK_BYTES = 512 * 2**20
+DISK_BYTES = 2**30
 """Of each node's own small disk, where we may make one."""
 FULL = 16 * 1024
 """Where we may not: files of the node grow no further than this."""
