@@ -26,7 +26,16 @@ FRESH_SECONDS = 2 * (HELD_OPEN + ANSWER_SECONDS)
 """For so long after its last answer a board counts as heard."""
 MAX_QUEUED = 4096
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
-FAULTS = (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, Malformed, TimeoutError, OSError, ValueError)
+FAULTS = (
+    httpx.HTTPError,
+    httpx.InvalidURL,
+    httpx.StreamError,
+    Malformed,
+    TimeoutError,
+    OSError,
+    ValueError,
+    ExceptionGroup,  # what the HTTP library's own task groups leave
+)
 
 
 async def call(http: httpx.AsyncClient, url: str, body: bytes, *, seconds: float, headers: dict[str, str]) -> bytes:
