@@ -24,7 +24,7 @@ import torch
 from benchmarks.attacks.bench import Bench
 from benchmarks.attacks.certain import Trial, try_all
 from benchmarks.attacks.classes import ATTACKS, Attack
-from benchmarks.attacks.collecting import Collector
+from benchmarks.attacks.collecting import BATCH_GROUPS, Collector
 from benchmarks.attacks.detecting import detect, fit_honest, judge_honest
 from benchmarks.attacks.grinding import grind
 from benchmarks.attacks.store import Record, Store
@@ -66,7 +66,7 @@ def _collect(options: argparse.Namespace, bench: Bench, store: Store) -> None:
         item for item in ATTACKS if not options.only or any(word in item.name for word in options.only.split(","))
     ]
     chosen = [item for item in chosen if not item.needs or importlib.util.find_spec(item.needs)]
-    collector = Collector(bench, store, deadline=deadline)
+    collector = Collector(bench, store, deadline=deadline, at_once=options.at_once)
     is_done = collector.collect(chosen, share=QUICK_SHARE if options.quick else options.share)
     if not is_done and not options.quick:
         sys.stderr.write(f"not done: the same command goes on from {store.path}\n")
@@ -111,6 +111,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--report", action="store_true", help="make nothing: the table of what there is")
     parser.add_argument("--collect", action="store_true", help="make observations only; print nothing")
     parser.add_argument("--minutes", type=float, help="stop making observations after so long")
+    parser.add_argument("--at-once", type=int, default=BATCH_GROUPS, help="groups of an attack generated together")
     parser.add_argument("--share", type=float, default=1.0, help="of every class's groups, so large a part")
     parser.add_argument("--only", help="classes whose names contain one of these words, with commas between")
     parser.add_argument("--no-certain", action="store_true", help="leave out the cheats that need no statistics")

@@ -32,8 +32,11 @@ class Batch:
 class Collector:
     """Works through classes in turns, a batch of each, so that whatever there is time for is spread over all."""
 
-    def __init__(self, bench: Bench, store: Store, *, deadline: float | None = None) -> None:
-        self._bench, self._store, self._deadline = bench, store, deadline
+    def __init__(
+        self, bench: Bench, store: Store, *, deadline: float | None = None, at_once: int = BATCH_GROUPS
+    ) -> None:
+        """`at_once`: groups of an attack that are generated together; honest classes have numbers of their own."""
+        self._bench, self._store, self._deadline, self._at_once = bench, store, deadline, at_once
         self._engine: tuple[str, Engine] | None = None
 
     def collect(self, attacks: Sequence[Attack], *, share: float = 1.0) -> bool:
@@ -65,8 +68,9 @@ class Collector:
             for attack in attacks:
                 numbers = range(start, min(start + BATCH_GROUPS, wanted[attack.name]))
                 lacking = [n for n in numbers if any((c, n) not in self._store.records for c in attack.claims())]
-                if lacking:
-                    yield Batch(attack, tuple(lacking))
+                size = max(1, attack.rows // self._bench.group_size) if attack.is_honest else self._at_once
+                for first in range(0, len(lacking), size):
+                    yield Batch(attack, tuple(lacking[first : first + size]))
 
     def _make(self, batch: Batch) -> list[Record]:
         attack, bench = batch.attack, self._bench
