@@ -40,5 +40,11 @@ def check_coin(proof: bytes, *, validator: str, run: str, digest: str, rate: int
     return is_called(proof, rate) if verify(validator, _message(run, digest), proof) else None
 
 
+def sketch_secret(key: NodeKey, run: str) -> bytes:
+    """What a validator keys its sketches of completions with (`roles.verification.duplicates`): nobody else's, and the same
+    after a restart."""
+    return key.sign(pack("sketches/1", run))
+
+
 def _message(run: str, digest: str) -> bytes:
     return pack(DOMAIN, run, digest)

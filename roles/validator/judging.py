@@ -86,13 +86,14 @@ class Judging:
         compute: ComputeThread,
         audits: Callable[[str], bool],
         checks: Sequence[Check],
+        secret: bytes,
         receipts: Receipts,
     ) -> None:
         self.items: dict[str, Item] = {}
         self._spec, self._trusted, self._observer = spec, trusted, observer
         self._node, self._records, self._signing, self._clock = node, records, signing, clock
         self._compute, self._audits = compute, audits
-        self._verifier = Verifier(spec=spec, run=trusted.run, engine=engine, task=task, checks=checks)
+        self._verifier = Verifier(spec=spec, run=trusted.run, engine=engine, task=task, checks=checks, secret=secret)
         self._ahead = Ahead(trusted=trusted, observer=observer, relays=relays, folder=folder)
         self._shelf = PolicyShelf(relays=relays, folder=folder, engine=engine, compute=compute, receipts=receipts)
         self._blobs = Fetches(relays)

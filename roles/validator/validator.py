@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dht.identity import NodeKey
 from roles.announce import Voice
-from roles.audits import AuditCoin
+from roles.audits import AuditCoin, sketch_secret
 from roles.compute import ComputeThread
 from roles.evidence import MAX_EVIDENCE
 from roles.inference.engine import Engine
@@ -79,6 +79,7 @@ class Validator:
             compute=compute,
             audits=audits or AuditCoin(key, run=spec.run_id, rate=spec.checks.audit_rate),
             checks=checks,
+            secret=sketch_secret(key, spec.run_id),
             receipts=self._receipts,
         )
         self._faults = FaultBook(trusted=trusted, records=self._records, gate_rows=self.judging.gate_rows)

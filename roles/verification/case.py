@@ -57,6 +57,7 @@ class Means:
     read: Reader
     use: ToolUse | None = None
     calibration: Calibration | None = None
+    secret: bytes = b""  # of the sketches of completions
     monotonic: Callable[[], float] = time.monotonic
 
     @property
@@ -162,7 +163,7 @@ class Case:
     @cached_property
     def sketches(self) -> list[Sketch]:
         """By which every completion is known again, in whole or in part."""
-        return [sketch_of(tokens) for tokens in self.own]
+        return [sketch_of(tokens, self.means.secret) for tokens in self.own]
 
     def statistics(self) -> Statistics | None:
         """What was measured so far; None when no proof was looked at."""

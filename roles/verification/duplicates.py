@@ -35,13 +35,15 @@ class Sketch:
         return "".join(sorted(self.runs))
 
 
-def sketch_of(tokens: Sequence[int]) -> Sketch:
-    """The sketch of one completion, whatever its prompt; of two equal runs the first counts."""
+def sketch_of(tokens: Sequence[int], secret: bytes = b"") -> Sketch:
+    """The sketch of one completion, whatever its prompt; of two equal runs the first counts. Who does not know the secret
+    (at most 64 bytes) cannot tell which runs are kept, and has to break them all."""
     data = np.asarray(tokens, dtype="<i4").tobytes()
     starts = range(max(1, len(tokens) - RUN + 1))
     runs: dict[str, int] = {}
     for start in starts:
-        runs.setdefault(blake2b(data[4 * start : 4 * (start + RUN)], digest_size=8).hexdigest(), start)
+        run = data[4 * start : 4 * (start + RUN)]
+        runs.setdefault(blake2b(run, digest_size=8, key=secret).hexdigest(), start)
     return Sketch(dict(sorted(runs.items())[:KEPT]))
 
 

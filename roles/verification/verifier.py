@@ -49,6 +49,7 @@ class Verifier:
         duplicates: DuplicateIndex | None = None,
         checks: Sequence[Check] = CHECKS,
         read: Reader = read_rollouts,
+        secret: bytes = b"",
     ) -> None:
         self.duplicates = DuplicateIndex() if duplicates is None else duplicates
         self._checks = tuple(checks)
@@ -59,6 +60,7 @@ class Verifier:
             task=task,
             duplicates=self.duplicates,
             read=read,
+            secret=secret,
             use=load_tool_use(spec.tool),
             calibration=None if spec.checks.joined is None else calibration_of(spec.checks.joined),
         )

@@ -42,6 +42,17 @@ def test_sketch_of__others_share_none() -> None:
     assert shared(completion(0), completion(1)) == 0
 
 
+def test_sketch_of__which_runs_count_is_a_secret() -> None:
+    """Broken where one validator looks, a copy is still known to the others."""
+    tokens = completion()
+    broken = list(tokens)
+    for start in sketch_of(tokens, b"mine").runs.values():
+        broken[start] += 1
+    assert not sketch_of(tokens, b"mine").runs.keys() & sketch_of(broken, b"mine").runs.keys()
+    others = [bytes([number]) for number in range(8)]
+    assert sum(bool(sketch_of(tokens, k).runs.keys() & sketch_of(broken, k).runs.keys()) for k in others) >= 6
+
+
 def test_sketch_of__is_bounded_and_says_where() -> None:
     tokens = completion(tokens=5000)
     sketch = sketch_of(tokens)
