@@ -141,7 +141,11 @@ class Learner:
 
     def save_weights(self, folder: Path) -> None:
         """Write a checkpoint folder laid out as the base's, atomically. Raises CheckpointError or OSError."""
-        weights = {name: full_tensor(tensor) for name, tensor in self._model.state_dict().items()}
+        weights = {}
+        for name, tensor in self._model.state_dict().items():  # one at a time: a device holds its share and one tensor
+            whole = full_tensor(tensor)
+            if self.ranks.writes:
+                weights[name] = whole.cpu()
         try:
             if self.ranks.writes:
                 save_checkpoint(folder, base=self.base, weights=published_weights(self._model, weights))
@@ -163,10 +167,7 @@ class Learner:
         if self.ranks.world == 1:
             save_state(folder, {name: full_tensor(tensor) for name, tensor in tensors.items()}, numbers)
             return
-        try:
-            save_shards(folder, tensors, numbers, ranks=self.ranks)
-        finally:
-            self.ranks.meet()  # also after a full disk: the others must not wait for ever
+        save_shards(folder, tensors, numbers, ranks=self.ranks)
 
     def whole_state(self, folder: Path) -> Path:
         """A file with all of the state that lies in a folder. Raises CheckpointError."""

@@ -15,7 +15,10 @@ from roles.rl.objectives import Tokens
 from roles.rl.ranks import Ranks
 
 _SUMMED = ("loss", "kl", "entropy", "clipped_low", "clipped_high", "clipped_delta")
-_BINS, _WIDEST = 1001, 5.0  # of log ratios: quantiles to 1%, over every rank, without gathering a token; 1 is a bin's middle
+_BINS, _WIDEST = (
+    1001,
+    5.0,
+)  # of log ratios: quantiles to 1%, over every rank, without gathering a token; 1 is a bin's middle
 _QUANTILES = (0.01, 0.5, 0.99)
 
 

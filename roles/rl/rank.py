@@ -69,7 +69,8 @@ def _serve(connection: socket.socket, learner: Learner) -> None:
         except Exception as error:
             if (kind := refusal_of(error)) is None:
                 raise
-            answer = {"error": kind, "why": str(error), "last_step": learner.last_step}
+            number = error.errno if isinstance(error, OSError) else None
+            answer = {"error": kind, "why": str(error), "errno": number, "last_step": learner.last_step}
         try:
             send(connection, answer)
         except PipeClosed:

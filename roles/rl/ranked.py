@@ -170,7 +170,8 @@ class RankedLearner:
             raise self._failed() from None
         self._last_step = answer.get("last_step", self._last_step)
         if (kind := answer.get("error")) is not None:
-            raise REFUSALS[kind](answer["why"])
+            number = answer.get("errno")  # a full disk is waited out by whoever started the node
+            raise REFUSALS[kind](*((number, answer["why"]) if number else (answer["why"],)))
         return answer["ok"]
 
     # -- the end ------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,18 +29,42 @@ WHOLE = "whole"
 
 
 def save_shards(folder: Path, tensors: Mapping[str, Tensor], numbers: Mapping[str, int | str], *, ranks: Ranks) -> None:
-    """Write this rank's part of the state; every rank calls it. The state before stays until all of them have."""
+    """Write this rank's part of the state; every rank calls it. The state before stays until all of them have. Raises OSError
+    on every rank where one of them cannot write, so that all go on."""
     name = f"shards-{numbers['step']}-{numbers['updates']}"
     temporary = folder / f".{name}.tmp"
+    _agree(ranks, lambda: _begin(temporary))
+    try:
+        save(dict(tensors), storage_writer=HuggingFaceStorageWriter(path=str(temporary), save_distributed=True))
+    except CheckpointException as error:  # no `Exception`, and raised on all ranks
+        raise _disk_error(error) from error
+    _agree(ranks, lambda: _finish(folder, temporary, name, numbers))
+
+
+def _agree(ranks: Ranks, work: Callable[[], None]) -> None:
+    """Rank 0 works; all raise OSError if it could not."""
+    failure: OSError | None = None
     if ranks.writes:
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
-    ranks.meet()
-    writer = HuggingFaceStorageWriter(path=str(temporary), save_distributed=True)
-    save(dict(tensors), storage_writer=writer)
-    ranks.meet()
-    if ranks.writes:
-        _finish(folder, temporary, name, numbers)
+        try:
+            work()
+        except OSError as error:
+            failure = error
+    failed = ranks.most(torch.tensor(float(failure is not None), device=ranks.device))
+    if failed:
+        raise failure or OSError("the leading rank cannot write the state")
+
+
+def _disk_error(error: CheckpointException) -> OSError:
+    """What a rank's disk said."""
+    for wrapped in error.failures.values():
+        if isinstance(wrapped[0], OSError):
+            return wrapped[0]
+    return OSError(f"a rank cannot write its part of the state: {error}"[:300])
+
+
+def _begin(temporary: Path) -> None:
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
 
 
 def _finish(folder: Path, temporary: Path, name: str, numbers: Mapping[str, int | str]) -> None:

@@ -60,6 +60,10 @@ def test_ranks__agree_with_one_and_a_dead_one_is_told_of_and_resumed(tmp_path: P
                 torch.testing.assert_close(theirs[name], tensor, rtol=1e-3, atol=1e-6, msg=name)
         with pytest.raises(UnfitGroups):  # refused alike by all, who go on
             two.step([make_group(prompt=(5, 99))], 2)
+        (tmp_path / "file").touch()
+        with pytest.raises(OSError, match="file") as refused:  # the leading rank cannot write, and none waits for it
+            two.save_state(tmp_path / "file")
+        assert refused.value.errno is not None
         two.step(GROUPS, 2)
         two.save_weights(tmp_path / "a")
         two.last_step = 3  # a saturated round
