@@ -199,6 +199,11 @@ class VllmEngine:
         if shapes != self._shapes:
             names = sorted(name for name, _ in set(shapes.items()) ^ set(self._shapes.items()))
             raise BadCheckpoint(f"{checkpoint.name}: other weights than the model has ({names[0][:100]})")
+        if any(".experts." in name for name in shapes):
+            self._start(
+                checkpoint
+            )  # vLLM 0.32 packs experts for its kernels and does not find them again: wrong, and silent
+            return
         self._call("node_swap", str(checkpoint))
         self._loaded_model().reset_prefix_cache()  # keys and values of the old weights
 
@@ -243,7 +248,7 @@ class VllmEngine:
         return arguments | ({} if kv_cache is None else {"kv_cache_memory_bytes": kv_cache})
 
     def _stop(self) -> None:
-        self._llm = self._architecture = None
+        self._llm = None
         gc.collect()
         if self._device.type == "cuda":
             torch.cuda.empty_cache()

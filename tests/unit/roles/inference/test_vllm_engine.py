@@ -18,7 +18,9 @@ from roles.toploc.encoding import BF16, FP32
 from roles.toploc.proof import build_proofs
 from roles.toploc.readings import Sampled, read_tokens
 from roles.toploc.verify import ProofThresholds, verify_proofs, worst
+from tests.unit.roles.inference.test_alignment import write_tokenizer
 from tests.unit.roles.inference.tiny_policy import write_tiny_policy
+from tests.unit.roles.rl.architectures import write_model
 
 INSTALLED = importlib.util.find_spec("vllm") is not None
 needs_vllm = pytest.mark.skipif(not INSTALLED, reason="vLLM is not installed")
@@ -90,6 +92,29 @@ def test_engines__each_holds_against_the_other(folder: Path, dtype: torch.dtype)
             [torch.from_numpy(each.margins) for each in read_tokens(prefills, sampled, SETTINGS, vocabulary=20)]
         )
         assert float(margins.clamp(max=5).mean()) < (1e-5 if encoding is FP32 else 0.05)
+
+
+@needs_vllm
+@pytest.mark.parametrize(
+    ("family", "changes"), [("gemma2", {}), ("qwen3", {}), ("qwen3_moe", {"moe_intermediate_size": 32})]
+)
+def test_load__families_swap_and_agree_with_transformers(family: str, changes: dict[str, int], tmp_path: Path) -> None:
+    sizes = {"hidden_size": 64, "head_dim": 32, **changes}  # what vLLM's kernels for CPUs take
+    first, second = (
+        write_model(tmp_path / n, family, initializer_range=r, **sizes) for n, r in (("a", 0.2), ("b", 0.3))
+    )
+    vllm, plain = VllmEngine(settings=VllmSettings(kv_cache_bytes=1 << 26)), TransformersEngine(attention="eager")
+    for folder in (first, second):
+        write_tokenizer(folder)
+        vllm.load(folder)
+    plain.load(second)
+    settings = SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, max_tokens=12)
+    requests = [Request((2, 3, 4, 5, 6)[: 1 + i % 5], i) for i in range(8)]
+    said = vllm.generate(requests, settings)
+    assert [c.tokens for c in said] == [c.tokens for c in plain.generate(requests, settings)]
+    asked = [(r.prompt, c.tokens) for r, c in zip(requests, said, strict=True)]
+    for mine, other in zip(vllm.prefill(asked), plain.prefill(asked), strict=True):
+        assert torch.allclose(mine.logits, other.logits, atol=1e-3)
 
 
 def pairs(completions: Sequence[Completion]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
