@@ -156,6 +156,7 @@ def _summary(spec: RunSpec) -> dict[str, object]:
         "name": spec.name,
         "model": f"{spec.model.name} ({spec.model.dtype}, {len(spec.model.files)} files)",
         "task": "; ".join(f"{task.name}, {task.size} problems" for task in spec.tasks),
+        **({"tool": f"{spec.tool.name}, at most {spec.tool.max_calls} calls"} if spec.tool else {}),
         "sampling": f"{sampling.groups_per_submission} groups of {sampling.group_size}, at most {sampling.max_tokens} tokens",
         "training": f"{training.steps} steps, async level {training.async_level}",
         "contract": f"{spec.ledger.contract} on chain {spec.ledger.chain_id}",
