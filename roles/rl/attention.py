@@ -47,7 +47,8 @@ def attend(
     **_others: Any,
 ) -> tuple[Tensor, None]:
     """Attend within each row: query (1, H, T, D), key and value (1, K, T, D) -> (1, T, H, D). One row where none are told."""
-    if query.is_cuda and query.dtype in _HALF and softcap is None and _varlen is not None:
+    fits = query.dtype in _HALF and query.shape[-1] <= 256 and query.shape[-1] % 8 == 0 and softcap is None
+    if query.is_cuda and fits and _varlen is not None:
         starts, longest = cu_seq_lens_q, max_length_q
         if starts is None or longest is None:
             longest = query.shape[2]

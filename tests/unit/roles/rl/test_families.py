@@ -79,6 +79,16 @@ def test_scorer__a_model_whose_rows_cannot_share_a_pass_takes_them_one_by_one(tm
     assert metrics.grad_norm > 0
 
 
+def test_scorer__a_model_that_attends_in_its_own_way_keeps_it(tmp_path: Path) -> None:
+    """Its attention has a sink for each head, which ours does not know."""
+    folder = write_model(tmp_path / "sinks", "gpt_oss", num_local_experts=4, num_experts_per_tok=2, sliding_window=4)
+    scorer = Scorer(load_policy(folder))
+    assert not scorer.packs
+    assert scorer.model.config._attn_implementation == "eager"
+    scores = scorer(build_batch(ROWS[:1]), temperature=1.0, entropy_gradient=False).logprobs
+    assert bool(scores.isfinite().all())
+
+
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gemma3_text", "qwen3_moe"])
 def test_learner__trains_and_publishes_every_family(family: str, tmp_path: Path) -> None:
     base = write_model(tmp_path / "base", family)
