@@ -28,6 +28,7 @@ from roles.inference.packing import check_sequences, shared_batches, similar_bat
 from roles.inference.sampling import SamplingSettings, draw
 
 _PREFILL_TOKENS = 1 << 14  # padded tokens in one prefill batch
+_SHARED_TOKENS = 1 << 12  # in one that goes on from a prompt: their keys and values are held, a gigabyte for 32B parameters
 
 
 class TransformersEngine:
@@ -110,7 +111,7 @@ class TransformersEngine:
         self._check_tokens([output for _, output in pairs if output])
         self._check_tokens([prompt + output[:-1] for prompt, output in pairs])
         results: dict[int, Prefill] = {}
-        for prompt, batch in shared_batches(pairs, most_tokens=_PREFILL_TOKENS):
+        for prompt, batch in shared_batches(pairs, most_tokens=_SHARED_TOKENS):
             results.update(zip(batch, self._prefill_shared(prompt, [pairs[i][1] for i in batch]), strict=True))
         rest = [i for i in range(len(pairs)) if i not in results]
         for batch in similar_batches([len(pairs[i][0]) + len(pairs[i][1]) for i in rest], most_tokens=_PREFILL_TOKENS):
