@@ -29,6 +29,8 @@ from benchmarks.attacks.detecting import detect, fit_honest, judge_honest
 from benchmarks.attacks.grinding import grind
 from benchmarks.attacks.store import Record, Store
 from benchmarks.attacks.table import Results, json_of, lines_of
+from dht.errors import NodeError
+from node.cli import report
 from node.run_creation import default_model
 
 DATA = Path("~/.cache/intellect-node/attacks")
@@ -67,7 +69,8 @@ def _collect(options: argparse.Namespace, bench: Bench, store: Store) -> None:
     ]
     chosen = [item for item in chosen if not item.needs or importlib.util.find_spec(item.needs)]
     collector = Collector(bench, store, deadline=deadline, at_once=options.at_once)
-    is_done = collector.collect(chosen, share=QUICK_SHARE if options.quick else options.share)
+    with store.writing():
+        is_done = collector.collect(chosen, share=QUICK_SHARE if options.quick else options.share)
     if not is_done and not options.quick:
         sys.stderr.write(f"not done: the same command goes on from {store.path}\n")
 
@@ -123,4 +126,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except (NodeError, KeyboardInterrupt) as stopped:
+        sys.exit(report(stopped) if isinstance(stopped, NodeError) else 130)

@@ -22,7 +22,8 @@ PREFILLED = " + prefill"
 
 @dataclass(frozen=True, slots=True)
 class Attack:
-    """One class. `groups` in a full run; `rows` generated together; `threads` of PyTorch (0: all there are).
+    """One class. `groups` in a full run, numbered from `first` on; `rows` generated together; `threads` of PyTorch (0: as
+    the program has them).
 
     `others`: how many completions of each group are sampled with seeds of its own choosing and claimed for the assigned
     ones; each number is a claim of its own, named `.. N of 8`. `is_honest` and `is_curve` say how it is reported.
@@ -40,6 +41,7 @@ class Attack:
     is_honest: bool = False
     is_curve: bool = False
     needs: str = ""  # a package that may not be there
+    first: int = 0  # number of its first group
 
     def claims(self) -> tuple[str, ...]:
         """Names under which its groups are kept."""
@@ -48,8 +50,10 @@ class Attack:
         return (self.name, self.name + PREFILLED) if self.has_prefilled else (self.name,)
 
 
-def _honest(name: str, groups: int, *, attention: str = "sdpa", rows: int = 64, threads: int = 0) -> Attack:
-    says = f"{attention}, {rows} completions together" + (f", {threads} thread" if threads else "")
+def _honest(
+    name: str, groups: int, *, attention: str = "sdpa", rows: int = 64, threads: int = 0, first: int = 0
+) -> Attack:
+    says = f"{attention}, {rows} completions together" + (f", {threads} threads" if threads else "")
     return Attack(
         name,
         says,
@@ -57,6 +61,7 @@ def _honest(name: str, groups: int, *, attention: str = "sdpa", rows: int = 64, 
         lambda bench: bench.new_engine(attention=attention, rows=rows),
         rows=rows,
         threads=threads,
+        first=first,
         is_honest=True,
     )
 
@@ -99,7 +104,8 @@ ATTACKS: tuple[Attack, ...] = (
     _honest("honest: sdpa, 64 rows", 96),
     _honest("honest: eager, 64 rows", 64, attention="eager"),
     _honest("honest: sdpa, 8 rows", 48, rows=8),
-    _honest("honest: sdpa, 64 rows, 1 thread", 48, threads=1),
+    # groups of its own: where PyTorch has two threads anyway, the same ones would only be counted twice
+    _honest("honest: sdpa, 64 rows, 2 threads", 48, threads=2, first=10_000),
     Attack(
         "honest: vllm, 64 rows",
         "vLLM, 64 completions together",

@@ -66,7 +66,8 @@ class Collector:
         wanted = {attack.name: max(1, round(attack.groups * share)) for attack in attacks}
         for start in range(0, max(wanted.values(), default=0), BATCH_GROUPS):
             for attack in attacks:
-                numbers = range(start, min(start + BATCH_GROUPS, wanted[attack.name]))
+                places = range(start, min(start + BATCH_GROUPS, wanted[attack.name]))
+                numbers = [attack.first + place for place in places]
                 lacking = [n for n in numbers if any((c, n) not in self._store.records for c in attack.claims())]
                 size = max(1, attack.rows // self._bench.group_size) if attack.is_honest else self._at_once
                 for first in range(0, len(lacking), size):

@@ -160,7 +160,7 @@ def _growing(observations: Sequence[Observation]) -> Iterator[list[Observation]]
             yield [join_observations(observations[start : start + count]) for start in starts]
 
 
-def _totals(evidence: Sequence[float]) -> list[float]:
+def _totals(evidence: Sequence[Sequence[float]]) -> list[float]:
     history, totals = History(), []
     for each in evidence:
         history = history.after(each, limit=_history_limit())
@@ -168,7 +168,7 @@ def _totals(evidence: Sequence[float]) -> list[float]:
     return totals
 
 
-def _submissions_needed(evidence: Sequence[float]) -> int | None:
+def _submissions_needed(evidence: Sequence[Sequence[float]]) -> int | None:
     """From each start, once round all of them; the median."""
     needed = []
     for start in range(len(evidence)):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
-from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from node.errors import ConfigError
 from roles.toploc.observation import Observation
 
 
@@ -26,13 +28,26 @@ class Record:
 
 
 class Store:
-    """The records of one setting (model, sampling, shape of groups: `tag` names it)."""
+    """The records of one setting (model, sampling, shape of groups: `tag` names it). One process at a time may add."""
 
     def __init__(self, folder: Path, tag: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / f"observations-{tag}.jsonl"
         self.records: dict[tuple[str, int], Record] = {}
         self._load()
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """While records are added. Raises ConfigError when another process adds; a line that a kill cut off is taken away."""
+        with self.path.with_suffix(".lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise ConfigError(f"another process is adding to {self.path}") from error
+            whole = self._load()
+            if self.path.exists():
+                os.truncate(self.path, whole)
+            yield
 
     def groups(self, name: str) -> list[Record]:
         """Records of a class, in order of their groups."""
@@ -49,25 +64,15 @@ class Store:
             os.fsync(file.fileno())
         self.records |= {(record.name, record.group): record for record in new}
 
-    def _load(self) -> None:
-        """What was written whole; a line cut off by a kill is taken away."""
+    def _load(self) -> int:
+        """What was written whole; how many bytes that is."""
         if not self.path.exists():
-            return
-        data = self.path.read_bytes()
-        whole = data.rpartition(b"\n")[0] + b"\n" if b"\n" in data else b""
-        if len(whole) < len(data):
-            os.truncate(self.path, len(whole))
-        for line in whole.splitlines():
+            return 0
+        whole = self.path.read_bytes().rpartition(b"\n")
+        for line in whole[0].splitlines():
             record = _read(json.loads(line))
             self.records[(record.name, record.group)] = record
-
-
-def by_name(records: Iterable[Record]) -> dict[str, list[Record]]:
-    """Records by class."""
-    found: defaultdict[str, list[Record]] = defaultdict(list)
-    for record in records:
-        found[record.name].append(record)
-    return dict(found)
+        return len(whole[0]) + len(whole[1])
 
 
 def _read(plain: dict[str, Any]) -> Record:

@@ -12,6 +12,7 @@ from benchmarks.attacks.detecting import Rate, detect, fit_honest, judge_honest
 from benchmarks.attacks.grinding import grind
 from benchmarks.attacks.intervals import exact_interval, tail_rate
 from benchmarks.attacks.store import Record, Store
+from node.errors import ConfigError
 from node.testnet.adversaries.weights import eight_bit_float, fewer_layers, low_rank, quantised, write_altered
 from roles.inference.transformers_engine import TransformersEngine
 from roles.toploc.observation import Observation
@@ -56,10 +57,17 @@ def test_store__goes_on_after_a_kill_in_the_middle_of_a_line(tmp_path: Path) -> 
         file.write(b'{"name":"int8","group":2,"obs')
     again = Store(tmp_path, "tag")
     assert [record.group for record in again.groups("int8")] == [0, 1]
-    again.add([make_record("int8", 2)])
+    with again.writing():
+        again.add([make_record("int8", 2)])
     held = Store(tmp_path, "tag").groups("int8")
     assert [record.group for record in held] == [0, 1, 2]
     assert held[2].observation.to_plain() == make_record("int8", 2).observation.to_plain()
+
+
+def test_store__one_process_at_a_time_adds(tmp_path: Path) -> None:
+    store = Store(tmp_path, "tag")
+    with store.writing(), pytest.raises(ConfigError, match="another process"), Store(tmp_path, "tag").writing():
+        raise AssertionError
 
 
 def test_detect__what_deviates_eight_times_as_much_and_not_what_is_honest() -> None:
