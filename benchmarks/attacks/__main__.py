@@ -28,7 +28,7 @@ from benchmarks.attacks.collecting import BATCH_GROUPS, Collector
 from benchmarks.attacks.detecting import detect, fit_honest, judge_honest
 from benchmarks.attacks.grinding import grind
 from benchmarks.attacks.store import Record, Store
-from benchmarks.attacks.table import Results, json_of, lines_of
+from benchmarks.attacks.table import Results, json_of, lines_of, measured, write_into
 from dht.errors import NodeError
 from node.cli import report
 from node.run_creation import default_model
@@ -57,6 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         results = _judge(options.model, certain, store)
     print("\n".join(lines_of(results)))
+    if options.write:
+        write_into(options.write, measured(results))
     print(json_of(results))
     return int(any(trial.caught < trial.tried for trial in certain))
 
@@ -117,6 +119,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--at-once", type=int, default=BATCH_GROUPS, help="groups of an attack generated together")
     parser.add_argument("--share", type=float, default=1.0, help="of every class's groups, so large a part")
     parser.add_argument("--only", help="classes whose names contain one of these words, with commas between")
+    parser.add_argument("--write", type=Path, help="page whose figures are replaced: docs/detection.md")
     parser.add_argument("--no-certain", action="store_true", help="leave out the cheats that need no statistics")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of PyTorch")
     options = parser.parse_args(arguments)

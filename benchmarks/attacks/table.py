@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from benchmarks.attacks.certain import Trial
 from benchmarks.attacks.classes import ATTACKS, PREFILLED, Attack
 from benchmarks.attacks.detecting import LIMIT, Detection, Honesty, Rate
 from benchmarks.attacks.grinding import Grinding
+from node.errors import ConfigError
 from roles.toploc.joined import Fit
 
+BEGIN, END = "<!-- measured -->", "<!-- end of what was measured -->"
 PUBLISHED = "by 38/10/8 (made for bf16)"
 WORDS = {"exponents": "proofs: exponents", "mantissas": "proofs: mantissas", "margins": "sampling margins", "": "-"}
 
@@ -40,23 +43,39 @@ def says_of(name: str) -> tuple[str, Attack]:
 
 def lines_of(results: Results) -> list[str]:
     """The report, line by line."""
-    lines = [f"model: {results.model}", ""]
-    lines += _certain(results.certain)
-    lines += _grinding(results.grinding)
-    if results.honesty is not None:
-        lines += _honesty(results.honesty, results.counts, results.fitted)
+    return [
+        f"model: {results.model}",
+        "",
+        *_certain(results.certain),
+        "",
+        *_grinding(results.grinding),
+        "",
+        *measured(results),
+    ]
+
+
+def measured(results: Results) -> list[str]:
+    """What statistics found: the part that a page of the documentation keeps."""
+    if results.honesty is None:
+        return ["nothing was observed yet"]
+    lines = _honesty(results.honesty, results.counts, results.fitted)
     attacks = [item for item in results.detections if not says_of(item.name)[1].is_curve]
     curves = [item for item in results.detections if says_of(item.name)[1].is_curve]
     if attacks:
-        lines += [
-            "",
-            f"Caught at {LIMIT:.1%} false positives for each submission of one group",
-            "",
-            *_detections(attacks),
-        ]
+        lines += ["", f"### Caught, at {LIMIT:.1%} false positives for each submission of one group", ""]
+        lines += _detections(attacks)
     if curves:
-        lines += ["", "Policies near the right one", "", *_curves(curves)]
+        lines += ["", "### Policies near the right one", "", *_curves(curves)]
     return lines
+
+
+def write_into(page: Path, lines: Sequence[str]) -> None:
+    """Put lines between the two marks of a Markdown page. Raises ConfigError where it has none."""
+    before, mark, rest = page.read_text().partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not mark or not end:
+        raise ConfigError(f"{page} has no place for the figures: the lines {BEGIN} and {END}")
+    page.write_text(f"{before}{mark}\n" + "\n".join(lines) + f"\n{end}{after}")
 
 
 def _certain(trials: Sequence[Trial]) -> list[str]:
@@ -70,12 +89,11 @@ def _certain(trials: Sequence[Trial]) -> list[str]:
         )
         for trial in trials
     ]
-    return ["Refused always", "", *_table(("kind", "what it does", "refused", "reason", "longest look, ms"), rows)]
+    return ["### Refused always", "", *_table(("kind", "what it does", "refused", "reason", "longest look, ms"), rows)]
 
 
 def _grinding(found: Grinding) -> list[str]:
     return [
-        "",
         f"Grinding of node ids: of {found.ids} ids the best has {found.best_by_guess:.0%} easy prompts under a guessed "
         f"beacon, and {found.best_in_truth:.0%} under the one that comes after its registration; any id has "
         f"{found.easy:.0%}.",
@@ -89,7 +107,7 @@ def _honesty(found: Honesty, counts: dict[str, int], fitted: Fit | None) -> list
         ("32-token chunk", *_of_rate(found.chunks), ""),
         ("submission, by 38/10/8 for each chunk", *_of_rate(found.by_published), ""),
     ]
-    lines = ["", "Honest work called false", ""]
+    lines = ["### Honest work called false", ""]
     lines += _table(("judged by", "counted", "rate", "95% interval", "by fitted tail"), rows)
     lines += [
         "",
