@@ -34,7 +34,9 @@ DHT_PATIENCE = 1.5
 POOR_PATIENCE = 0.3
 """The same for a read once it is known that the DHT does not carry."""
 OPEN_AT_ONCE = 2
-"""Reads of the DHT left open behind the boards' back; a write is left open so often, times 32."""
+"""Reads of the DHT left open behind the boards' back."""
+MAX_WRITES, MAX_ARRIVED = 64, 8192
+"""Rows on their way to the DHT at once, and those that have arrived since their writer was told to try again."""
 SILENT_SECONDS = 6.0
 """Without an answer of the DHT, after which that is said, and boards are asked more often."""
 WANTED_SECONDS = 60.0
@@ -76,7 +78,9 @@ class UnionDirectory:
         self._posters: dict[str, Poster] = {}
         self._tasks: dict[str, list[asyncio.Task[None]]] = {}
         self._reads: set[asyncio.Task[Mapping[str, Sequence[Envelope]]]] = set()
-        self._writes: set[asyncio.Task[None]] = set()
+        self._writes: dict[tuple[str, str], tuple[int, asyncio.Task[None]]] = {}  # rows on their way to the DHT
+        self._left_open: set[asyncio.Task[None]] = set()  # those whose rows' writers were told to try again
+        self._arrived: dict[tuple[str, str], int] = {}  # sequences that it was seen to hold in between
         self._is_dht_poor = False
         self._ahead: dict[tuple[str, str], float] = {}  # rows that boards have and the DHT does not, and since when
         self._compared = time.monotonic()
@@ -96,45 +100,61 @@ class UnionDirectory:
                     self._woken.clear()
                     await _wait(self._woken, TURN_SECONDS)
         finally:
-            for task in (*self._reads, *self._writes):
+            for task in (*self._reads, *(writing for _, writing in self._writes.values())):
                 task.cancel()
 
     # -- writing
 
     async def publish(self, row: Envelope) -> None:
         """Put a row on the DHT and on its boards. Returns once another peer of the DHT holds it; raises TransportError
-        until that is so, at once when a board holds it meanwhile."""
+        until that is so, at once when a board holds it meanwhile: the DHT's part then goes on, and the next try for the
+        same row waits for that one."""
+        if self._arrived.pop(_place(row), None) == row.sequence:
+            return  # since the last try
         on_boards = self._post(row)
+        writing = self._write(row)
+        await asyncio.wait({writing}, timeout=DHT_PATIENCE if on_boards else None)
+        while not writing.done() and not any(_is_held(future) for future in on_boards):
+            pending: set[asyncio.Future[Any]] = {writing, *(future for future in on_boards if not future.done())}
+            await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        if not writing.done():
+            self._left_open.add(writing)
+            raise TransportError("boards hold the row, no peer of the DHT is seen to do so yet")
+        if writing.cancelled():
+            raise TransportError("a newer row has taken its place")
+        writing.result()
+
+    def _write(self, row: Envelope) -> asyncio.Task[None]:
+        """The DHT's part. What is under way for the same row is not begun again; for an older one it is given up."""
+        place = _place(row)
+        before = self._writes.get(place)
+        if before is not None and before[0] == row.sequence:
+            return before[1]
+        if before is not None:
+            before[1].cancel()
         writing = asyncio.ensure_future(self._dht.publish(row))
-        if not on_boards:
-            await writing
-            return
-        writing.add_done_callback(_heed)
-        try:
-            await asyncio.wait({writing}, timeout=DHT_PATIENCE)
-            while not writing.done() and not any(_is_held(future) for future in on_boards):
-                pending: set[asyncio.Future[Any]] = {writing, *(future for future in on_boards if not future.done())}
-                await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError:
-            writing.cancel()
-            raise
-        if writing.done():
-            writing.result()
-            return
-        self._leave_open(writing)
-        raise TransportError("boards hold the row, no peer of the DHT is seen to do so yet")
+        self._writes[place] = row.sequence, writing
+        writing.add_done_callback(lambda task: self._note_written(row, task))
+        while len(self._writes) > MAX_WRITES:
+            eldest = next(iter(self._writes))
+            self._writes.pop(eldest)[1].cancel()
+        return writing
+
+    def _note_written(self, row: Envelope, writing: asyncio.Task[None]) -> None:
+        place = _place(row)
+        if (held := self._writes.get(place)) is not None and held[1] is writing:
+            del self._writes[place]
+        has_arrived = not writing.cancelled() and writing.exception() is None
+        if writing in self._left_open and has_arrived:
+            self._arrived[place] = row.sequence
+            if len(self._arrived) > MAX_ARRIVED:
+                del self._arrived[next(iter(self._arrived))]
+        self._left_open.discard(writing)
 
     def _post(self, row: Envelope) -> list[asyncio.Future[bool]]:
         posters = [self._posters[relay.node] for relay in self._boards_of(row.key) if relay.node in self._posters]
         data = to_bytes(row)
         return [poster.offer(data) for poster in posters]
-
-    def _leave_open(self, writing: asyncio.Task[None]) -> None:
-        """It may still succeed; how many do at once is bounded."""
-        self._writes.add(writing)
-        writing.add_done_callback(self._writes.discard)
-        if len(self._writes) > 32 * OPEN_AT_ONCE:
-            next(iter(self._writes)).cancel()
 
     # -- reading
 
@@ -252,6 +272,10 @@ class UnionDirectory:
 
 def _rank(key: str, node: str) -> bytes:
     return hashlib.sha256(f"board/1/{key}/{node}".encode()).digest()
+
+
+def _place(row: Envelope) -> tuple[str, str]:
+    return row.key, row.subkey
 
 
 def _is_held(future: asyncio.Future[bool]) -> bool:

@@ -112,6 +112,28 @@ async def test_publish__the_dht_hangs__says_so_and_boards_have_it(tmp_path: Path
         assert any(board.rows for board in boards)
 
 
+async def test_publish__again_waits_for_what_is_under_way(tmp_path: Path) -> None:
+    class SlowDht(SilentDht):
+        """One that takes its time, once."""
+
+        calls, opened = 0, asyncio.Event()
+
+        async def publish(self, row: Envelope) -> None:
+            self.calls += 1
+            await self.opened.wait()
+
+    async with two_boards(tmp_path) as (network, _), running_union(network, dht := SlowDht()) as union:
+        for _ in range(2):
+            with pytest.raises(TransportError, match="boards hold the row"):
+                await union.publish(make_row(1))
+        dht.opened.set()
+        await union.publish(make_row(1))
+        await union.publish(make_row(1))
+        assert dht.calls == 1
+        await union.publish(make_row(1, sequence=NOW + 1))
+        assert dht.calls == 2
+
+
 async def test_read__all_boards_are_dead__the_dht_alone(tmp_path: Path) -> None:
     async with running_network(tmp_path, relays=0) as network:
         network.infos.append(RelayInfo(make_row(7).signer, "http://127.0.0.1:9"))
