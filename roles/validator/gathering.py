@@ -8,6 +8,7 @@ from dht.envelope import Envelope
 from dht.errors import Malformed
 from roles.messages import Receipt, open_row, receipts_key
 from roles.observer import Observer
+from roles.ports import Clock
 from roles.spec import RunSpec
 from roles.tally import Contribution, TallyContext, place_digest, receipt_place, refusal_digest
 from roles.trusted import AdmittedSubmission, TrustedState, is_verdict_on
@@ -20,16 +21,37 @@ MAX_STEPS = 64
 class Gathering:
     """One validator's view of what can be credited."""
 
-    def __init__(self, *, spec: RunSpec, trusted: TrustedState, observer: Observer, faults: FaultBook) -> None:
+    def __init__(
+        self, *, spec: RunSpec, trusted: TrustedState, observer: Observer, faults: FaultBook, clock: Clock
+    ) -> None:
         self._spec, self._trusted, self._observer, self._faults = spec, trusted, observer, faults
+        self._clock, self._since = clock, dict[str, int]()  # when what waits for audits was accepted
+
+    def observe(self) -> None:
+        """Note what is accepted by now."""
+        if self._spec.checks.audit_window:
+            now = self._clock()
+            self._since = {item.digest: self._since.get(item.digest, now) for item in self._trusted.accepted()}
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether something accepted may still be called a fault in time."""
+        return any(map(self._waits, self._since))
+
+    def _waits(self, digest: str) -> bool:
+        window, now = 1000 * self._spec.checks.audit_window, self._clock()
+        return window > 0 and now < self._since.get(digest, now) + window
 
     def contributions(self, context: TallyContext) -> list[Contribution]:
-        """Accepted submissions that are not credited yet."""
+        """Accepted submissions that are not credited yet, and have waited for audits."""
+        self.observe()
         credited = context.credited()
         return [
             Contribution(item.row, self._votes(item))
             for item in self._trusted.accepted()
-            if context.is_creditable(item.submission.step) and place_digest(item.submission) not in credited
+            if context.is_creditable(item.submission.step)
+            and place_digest(item.submission) not in credited
+            and not self._waits(item.digest)
         ]
 
     def refusals(self, context: TallyContext) -> list[Contribution]:

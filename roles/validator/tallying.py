@@ -234,7 +234,7 @@ class Tallying:
         if context.proposer(number) != self._node or (self.epoch, number) in self._attested:
             return
         waited = self._waited(("close", closing.number))
-        if waited < GRACE_MS and not is_settled():
+        if waited < max(GRACE_MS, 1000 * self._spec.checks.audit_window) and not is_settled():
             return
         receipts = await self._gathering.receipts(context)
         published = await self._published.known({step for step, _ in receipts}, context.commits)

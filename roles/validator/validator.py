@@ -83,6 +83,7 @@ class Validator:
             receipts=self._receipts,
         )
         self._faults = FaultBook(trusted=trusted, records=self._records, gate_rows=self.judging.gate_rows)
+        self._gathering = Gathering(spec=spec, trusted=trusted, observer=observer, faults=self._faults, clock=clock)
         self.tallying = Tallying(
             spec=spec,
             trusted=trusted,
@@ -90,7 +91,7 @@ class Validator:
             voice=voice,
             ledger=ledger,
             blobs=KeptBlobs(relays, state / "tallies", limit=MAX_BLOB),
-            gathering=Gathering(spec=spec, trusted=trusted, observer=observer, faults=self._faults),
+            gathering=self._gathering,
             published=PublishedSizes(relays=relays, records=self._records),
             node=key.node,
             records=self._records,
@@ -143,6 +144,7 @@ class Validator:
 
     async def _tally_until(self, over: asyncio.Event) -> None:
         while not over.is_set():
+            self._gathering.observe()
             await self.tallying.turn(is_settled=self._is_settled)
             self._forget_final()
             try:
@@ -172,7 +174,11 @@ class Validator:
         ]
 
     def _is_settled(self) -> bool:
-        """Whether nothing creditable waits for a verdict."""
+        """Whether nothing creditable waits for a verdict; at the end of the run neither for an audit, since what an epoch leaves
+        out the next one takes."""
+        newest = self.trusted.newest_commit()
+        if newest is not None and newest.final and self._gathering.is_waiting:
+            return False
         committed = self.trusted.view.commits if self.trusted.view else {}
         return not any(item.step in committed for item in self._undecided())
 

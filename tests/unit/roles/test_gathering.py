@@ -1,0 +1,68 @@
+"""What a proposer takes into a tally when only a sample is audited."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
+from roles.rules import Reason
+from roles.spec import CheckSpec
+from roles.tally import TallyContext
+from roles.validator.faults import FaultBook
+from roles.validator.gathering import Gathering
+from roles.validator.records import JudgedRows
+from roles.worker.generation import submission_digest
+from tests.builders import VALIDATORS, WORKERS, World, make_spec, make_submission, make_verdict, make_world
+from tests.unit.roles.validator_network import ValidatorNetwork
+
+
+class EverythingCreditable:
+    """An epoch that credits any step and has credited nothing."""
+
+    def credited(self) -> frozenset[str]:
+        return frozenset()
+
+    def is_creditable(self, step: int) -> bool:
+        return True
+
+
+CONTEXT = cast(TallyContext, EverythingCreditable())
+
+
+def gathered(gathering: Gathering) -> Sequence[str]:
+    return [item.submission.digest for item in gathering.contributions(CONTEXT)]
+
+
+def make_gathering(world: World, folder: Path, now: list[int]) -> Gathering:
+    observer = ValidatorNetwork(world.spec, folder).eye
+    faults = FaultBook(trusted=world.trusted, records=JudgedRows(folder / "judged.sqlite"), gate_rows={})
+    return Gathering(spec=world.spec, trusted=world.trusted, observer=observer, faults=faults, clock=lambda: now[0])
+
+
+async def test_contributions__wait_for_audits(tmp_path: Path) -> None:
+    world, now = make_world(make_spec(checks=CheckSpec(audit_rate=100, audit_window=60))), [1_000_000]
+    gathering = make_gathering(world, tmp_path, now)
+    submissions = [make_submission(world, key) for key in WORKERS[:2]]
+    for submission, key in zip(submissions, WORKERS, strict=False):
+        world.trusted.admit_submission(world.row(submission, key))
+        for validator in VALIDATORS[:2]:
+            world.trusted.admit_verdict(world.row(make_verdict(submission, audited=False), validator))
+    assert gathered(gathering) == []
+    assert gathering.is_waiting
+    fault = make_verdict(submissions[1], outcome="fault", reason=int(Reason.PROOF_MISMATCH))
+    world.trusted.admit_verdict(world.row(fault, VALIDATORS[2]))
+    now[0] += 60_000
+    assert gathered(gathering) == [submission_digest(submissions[0])]
+    assert not gathering.is_waiting
+
+
+async def test_contributions__at_once_where_everything_is_audited(tmp_path: Path) -> None:
+    world = make_world()
+    gathering = make_gathering(world, tmp_path, [0])
+    submission = make_submission(world)
+    world.trusted.admit_submission(world.row(submission, WORKERS[0]))
+    for validator in VALIDATORS[:2]:
+        world.trusted.admit_verdict(world.row(make_verdict(submission), validator))
+    assert gathered(gathering) == [submission_digest(submission)]
+    assert not gathering.is_waiting
