@@ -43,15 +43,8 @@ def says_of(name: str) -> tuple[str, Attack]:
 
 def lines_of(results: Results) -> list[str]:
     """The report, line by line."""
-    return [
-        f"model: {results.model}",
-        "",
-        *_certain(results.certain),
-        "",
-        *_grinding(results.grinding),
-        "",
-        *measured(results),
-    ]
+    certain = [*_certain(results.certain), ""] if results.certain else []
+    return [f"model: {results.model}", "", *certain, *_grinding(results.grinding), "", *measured(results)]
 
 
 def measured(results: Results) -> list[str]:
@@ -115,8 +108,8 @@ def _honesty(found: Honesty, counts: dict[str, int], fitted: Fit | None) -> list
     ]
     lines.append(f"highest sum of an honest history: {found.history_highest:.1f}")
     if fitted is not None:
-        lines.append(f"calibration: {fitted.calibration}")
-        lines.append(f"worst environments: {', '.join(fitted.worst)}")
+        worst = ", ".join(name.removeprefix("honest: ") for name in fitted.worst)
+        lines.append(f"environments that deviate most (exponents; mantissas; margins): {worst}")
     return lines
 
 
