@@ -1,4 +1,4 @@
-"""A run over a data set, with a tool: the file travels by its digest from the operator's relay to every node, and is trained on."""
+"""A run over a data set, with a tool: the file travels by its digest from a relay to every node, and is trained on."""
 
 from __future__ import annotations
 
