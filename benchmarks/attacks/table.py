@@ -95,8 +95,8 @@ def _grinding(found: Grinding) -> list[str]:
 
 def _honesty(found: Honesty, counts: dict[str, int], fitted: Fit | None) -> list[str]:
     rows = [
-        ("submission (one group)", *_of_rate(found.submissions), f"{found.tail_submissions:.3%}"),
-        ("completion", *_of_rate(found.completions), f"{found.tail_completions:.3%}"),
+        ("submission (one group)", *_of_rate(found.submissions), f"{found.tail_submissions:.1e}"),
+        ("completion", *_of_rate(found.completions), f"{found.tail_completions:.1e}"),
         ("32-token chunk", *_of_rate(found.chunks), ""),
         ("submission, by 38/10/8 for each chunk", *_of_rate(found.by_published), ""),
     ]
@@ -104,12 +104,12 @@ def _honesty(found: Honesty, counts: dict[str, int], fitted: Fit | None) -> list
     lines += _table(("judged by", "counted", "rate", "95% interval", "by fitted tail"), rows)
     lines += [
         "",
-        "honest groups: " + ", ".join(f"{name.removeprefix('honest: ')} {count}" for name, count in counts.items()),
+        "- Honest groups: " + ", ".join(f"{name.removeprefix('honest: ')} {count}" for name, count in counts.items()),
     ]
-    lines.append(f"highest sum of an honest history: {found.history_highest:.1f}")
+    lines.append(f"- Highest sum of an honest history: {found.history_highest:.1f}")
     if fitted is not None:
         worst = ", ".join(name.removeprefix("honest: ") for name in fitted.worst)
-        lines.append(f"environments that deviate most (exponents; mantissas; margins): {worst}")
+        lines.append(f"- Environments that deviate most (exponents; mantissas; margins): {worst}")
     return lines
 
 
