@@ -36,7 +36,7 @@ PHRASES: Mapping[str, str] = {
     "delta.unsent": "a relay does not take the delta: {reason}",
     "delta.unused": "the delta is not used, the weights are: {reason}",
     "directory.answered": "peers answer again",
-    "directory.hidden": "peers cannot dial this node (AutoNAT: {verdict}): it keeps no rows for others; open its port, see doctor",
+    "directory.hidden": "peers cannot dial this node ({verdict}), so it keeps no rows for others: open its port, see doctor",
     "directory.reachable": "peers can dial this node from outside",
     "directory.split": "{unmet} of {known} nodes of the run are not met on the DHT: dialling them",
     "directory.unreachable": "the DHT cannot be read: {why}",
