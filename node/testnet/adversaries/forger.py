@@ -12,7 +12,7 @@ from dht.encoding import sha256
 from roles.inference.engine import Engine, Request
 from roles.rollouts.schema import RolloutFile, RolloutLimits, RolloutRow, read_rollouts, write_rollouts
 from roles.spec import RunSpec
-from roles.tasks.task import Task
+from roles.tasks.task import Task, Undecided
 from roles.toploc.proof import build_proofs
 from roles.worker.generation import Generator, Made, Ticket, sampling_settings, submission_digest
 
@@ -81,7 +81,11 @@ class Forger(Generator):
     def score(self, row: RolloutRow, tokens: Sequence[int]) -> float:
         """What the run's scorer gives these tokens as an answer to the row's problem, as the file holds it."""
         text = self.engine.decode(tokens)
-        return float(np.float32(self._asking.reward(row.problem_id, row.target_length, text, length=len(tokens))))
+        try:
+            reward = self._asking.reward(row.problem_id, row.target_length, text, length=len(tokens))
+        except Undecided:
+            return 0.0
+        return float(np.float32(reward))
 
     def prompt(self, problem: int, target: int | None) -> tuple[int, ...]:
         """The tokens of a problem's prompt."""
