@@ -30,11 +30,14 @@ class Histories:
             if joined is not None and joined.alarm_one_in
             else None
         )
-        self._totals = records.histories() if self._limit is not None else {}
+        self._sums = records.histories() if self._limit is not None else {}
 
     def deviates(self, node: str) -> bool:
         """Whether the node is to be audited always."""
-        return self._limit is not None and self._totals.get(node, 0.0) >= self._limit
+        return self._limit is not None and self._total(node) >= self._limit
+
+    def _total(self, node: str) -> float:
+        return History(self._sums.get(node, ())).total
 
     def weigh(self, finding: Finding, *, node: str, submission: str, step: int) -> Finding:
         """Add what an audit found, once for each submission, and refuse softly what would be accepted of a node over the
@@ -42,19 +45,19 @@ class Histories:
         if self._limit is None or finding.evidence is None:
             return finding
         before, limit, evidence = self.deviates(node), self._limit, finding.evidence
-        self._totals[node] = self._records.keep_history(
-            node, submission, step, lambda total: History(total).after(evidence, limit=limit).total
+        self._sums[node] = self._records.keep_history(
+            node, submission, step, lambda sums: History(sums).after(evidence, limit=limit).sums
         )
         self._say(node, before=before)
         if finding.outcome != "accept" or not self.deviates(node):
             return finding
-        detail = f"{self._totals[node]:.1f} nats, {limit:.1f} are too many"
+        detail = f"{self._total(node):.1f} nats, {limit:.1f} are too many"
         return replace(finding, outcome="soft", reason=Reason.HISTORY_DEVIATES, detail=detail, sequences=())
 
     def _say(self, node: str, *, before: bool) -> None:
         if self.deviates(node) is not before:
             event = "history.recovered" if before else "history.deviates"
-            log.warning(event, node=node, nats=round(self._totals[node], 1), limit=round(self._limit or 0.0, 1))
+            log.warning(event, node=node, nats=round(self._total(node), 1), limit=round(self._limit or 0.0, 1))
 
 
 def first_key(view: LedgerView | None, node: str) -> str:

@@ -6,6 +6,7 @@ two tallies of one round.
 
 from __future__ import annotations
 
+import math
 import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
@@ -43,7 +44,7 @@ _LATER_TABLES = """
 CREATE TABLE IF NOT EXISTS faults (
     digest TEXT PRIMARY KEY, node TEXT NOT NULL, step INTEGER NOT NULL, row BLOB NOT NULL, verdicts BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS published (manifest TEXT PRIMARY KEY, size INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS histories (node TEXT PRIMARY KEY, total REAL NOT NULL);
+CREATE TABLE IF NOT EXISTS histories (node TEXT PRIMARY KEY, sums TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS passed (node TEXT PRIMARY KEY, audits INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS weighed (digest TEXT PRIMARY KEY, step INTEGER NOT NULL);
 """
@@ -116,20 +117,23 @@ class JudgedRows:
         with self._transaction() as db:
             db.execute("INSERT OR REPLACE INTO faults VALUES (?,?,?,?,?)", values)
 
-    def keep_history(self, node: str, digest: str, step: int, after: Callable[[float], float]) -> float:
-        """The node's new sum with this submission in it; a submission is added once, however often it is judged."""
+    def keep_history(
+        self, node: str, digest: str, step: int, after: Callable[[tuple[float, ...]], tuple[float, ...]]
+    ) -> tuple[float, ...]:
+        """The node's new sums with this submission in them; a submission is added once, however often it is judged."""
         with self._transaction() as db:
-            held = db.execute("SELECT total FROM histories WHERE node=?", (node,)).fetchone()
-            total = float(held[0]) if held is not None and isinstance(held[0], float) else 0.0
+            held = db.execute("SELECT sums FROM histories WHERE node=?", (node,)).fetchone()
+            sums = _sums(held[0]) if held is not None else ()
             if db.execute("SELECT 1 FROM weighed WHERE digest=?", (digest,)).fetchone() is None:
-                total = after(total)
+                sums = after(sums)
                 db.execute("INSERT INTO weighed VALUES (?,?)", (digest, step))
-                db.execute("INSERT OR REPLACE INTO histories VALUES (?,?)", (node, total))
-        return total
+                text = " ".join(format(each, ".6f") for each in sums)
+                db.execute("INSERT OR REPLACE INTO histories VALUES (?,?)", (node, text))
+        return sums
 
-    def histories(self) -> dict[str, float]:
+    def histories(self) -> dict[str, tuple[float, ...]]:
         """Sums by node."""
-        return dict(self._read("SELECT node, total FROM histories", lambda node, total: (str(node), float(total))))
+        return dict(self._read("SELECT node, sums FROM histories", lambda node, text: (str(node), _sums(text))))
 
     def keep_passed(self, node: str, audits: int) -> None:
         """How many audits in a row the node has passed."""
@@ -234,6 +238,15 @@ class JudgedRows:
             self._db.execute("COMMIT")
         except sqlite3.Error as error:
             raise _failure(self._path, error) from error
+
+
+def _sums(text: object) -> tuple[float, ...]:
+    """None for a row that is damaged: the history begins again."""
+    try:
+        sums = tuple(float(part) for part in str(text).split())
+    except ValueError:
+        return ()
+    return sums if all(math.isfinite(each) for each in sums) else ()
 
 
 def _create(path: Path) -> None:

@@ -32,7 +32,7 @@ class Finding:
     audited: bool = False
     statistics: Statistics | None = None
     sequences: tuple[str, ...] = ()
-    evidence: float | None = None
+    evidence: tuple[float, ...] | None = None
 
 
 class Verifier:

@@ -42,7 +42,8 @@ def observations(draw: st.DrawFn) -> Observation:
 def test_score__always_a_rate_and_bounded_evidence(observation: Observation, calibration: Calibration) -> None:
     found = score(observation, calibration)
     assert 0 < found.p <= 1
-    assert -math.log(2) - 1e-9 <= found.evidence <= MOST_EVIDENCE
+    assert len(found.evidence) == 9
+    assert all(-math.log(2) - 1e-9 <= each <= MOST_EVIDENCE for each in found.evidence)
     assert str(found)
 
 

@@ -1,6 +1,6 @@
 """From an observation to one number: how seldom an honest submission deviates so much, and what it adds to a history.
 
-Every bound holds however the statistics hang together: p-values are joined by Bonferroni, likelihood ratios by their mean.
+Every bound holds however the statistics hang together: p-values are joined by Bonferroni, histories too (`history`).
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ MOST_EVIDENCE = 8.0  # nats; no single submission decides a history
 @dataclass(frozen=True, slots=True)
 class Score:
     """`p`: at most this share of honest submissions deviate as much, whatever their length; 1.0 for no tokens.
-    `evidence`: log of a quantity whose mean over honest submissions is at most 1; between log(1/2) and 8.
+    `evidence`: logs of quantities whose means over honest submissions are at most 1, for each component and each of `RATIOS`;
+    between log(1/2) and 8.
     `component`, and the `completion` if it is one alone: what deviates most. `ratios`: mean of each component over its level.
     """
 
     p: float
-    evidence: float
+    evidence: tuple[float, ...]
     component: str
     completion: int | None
     ratios: tuple[float, float, float]
@@ -41,21 +42,23 @@ class Score:
 def score(observation: Observation, calibration: Calibration) -> Score:
     """Judge a submission by its sums as a whole and by those of each completion, components apart."""
     found: list[tuple[float, str, int | None]] = [(1.0, NAMES[0], None)]
-    evidence, ratios = [], []
+    evidence: list[float] = []
+    ratios = []
     completions = len(observation.margins)
     for name, component, units in zip(NAMES, calibration.components, units_of(observation), strict=True):
         sums, counts = sums_of(units, component.levels, completions)
         total, count = float(sums.sum()), float(counts.sum())
         ratios.append(total / count if count else 0.0)
         if not count:
+            evidence += [0.0] * len(RATIOS)
             continue
         found.append((tail(component, total, counts), name, None))
         judged = np.flatnonzero(counts)
         alone = tails(component, sums[judged], counts[judged], counts[judged] ** 2) * completions
         found.append((float(alone.min()), name, int(judged[alone.argmin()])))
-        evidence += [log_ratio(component, total, counts, ratio) for ratio in RATIOS]
+        evidence += [_bounded(log_ratio(component, total, counts, ratio)) for ratio in RATIOS]
     p, name, where = min(found, key=lambda each: each[0])
-    return Score(min(1.0, 2 * len(NAMES) * p), _mixture(evidence), name, where, (ratios[0], ratios[1], ratios[2]))
+    return Score(min(1.0, 2 * len(NAMES) * p), tuple(evidence), name, where, (ratios[0], ratios[1], ratios[2]))
 
 
 def tails(component: Component, totals: Floats, counts: Floats, squares: Floats) -> Floats:
@@ -78,10 +81,6 @@ def log_ratio(component: Component, total: float, counts: Floats, ratio: float) 
     return total / scale * (1 - 1 / ratio) - shape * math.log(ratio)
 
 
-def _mixture(logs: list[float]) -> float:
-    """Half on honesty, half on the mean of the likelihood ratios: so it never falls by more than log 2 at once."""
-    if not logs:
-        return 0.0
-    largest = max(logs)
-    mean = largest + math.log(sum(math.exp(each - largest) for each in logs) / len(logs))
-    return min(float(np.logaddexp(0.0, mean)) - math.log(2), MOST_EVIDENCE)
+def _bounded(log: float) -> float:
+    """Half on honesty, half on the likelihood ratio: so it never falls by more than log 2 at once."""
+    return min(float(np.logaddexp(0.0, log)) - math.log(2), MOST_EVIDENCE)

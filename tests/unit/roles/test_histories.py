@@ -38,7 +38,8 @@ def opened(folder: Path, joined: JoinedSpec | None = JOINED) -> Iterator[Histori
 
 
 def accepted(evidence: float | None) -> Finding:
-    return Finding("accept", Reason.ACCEPTED, audited=True, sequences=("ab",), evidence=evidence)
+    sums = None if evidence is None else (evidence,)
+    return Finding("accept", Reason.ACCEPTED, audited=True, sequences=("ab",), evidence=sums)
 
 
 def weigh(histories: Histories, evidence: float | None, number: int, node: str = NODE) -> Finding:
@@ -64,7 +65,7 @@ def test_weigh__a_submission_judged_again_counts_once(tmp_path: Path) -> None:
 
 
 def test_weigh__a_refusal_keeps_its_reason_and_counts(tmp_path: Path) -> None:
-    refused = Finding("fault", Reason.PROOF_MISMATCH, audited=True, evidence=8.0)
+    refused = Finding("fault", Reason.PROOF_MISMATCH, audited=True, evidence=(8.0,))
     with opened(tmp_path) as histories:
         for number in (1, 2):
             assert histories.weigh(refused, node=NODE, submission=f"{number:064x}", step=1) == refused
