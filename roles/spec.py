@@ -115,7 +115,7 @@ class TrainingSpec(Message):
     optimizer_steps: Annotated[int, Field(ge=1, le=64)] = 2
     warmup_steps: Natural = 0
     micro_batch: Annotated[int, Field(ge=1)] = 64
-    old_logprobs: Literal["current", "behaviour"] = "current"  # ratios compare with the weights before the step, or a rollout's
+    old_logprobs: Literal["current", "behaviour"] = "current"  # ratios compare with this policy (docs/training.md)
     loss: Literal["grpo", "tis", "cispo", "gspo", "icepop", "dppo"] = "grpo"
     loss_low: Decimal | None = None  # bounds of that loss; none: its own (docs/training.md)
     loss_high: Decimal | None = None
