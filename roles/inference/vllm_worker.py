@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from vllm.model_executor.layers.logits_processor import LogitsProcessor as Head
 from vllm.v1.sample.logits_processor import LogitsProcessor, MoveDirectionality
 
 from roles.inference.sampling import SamplingSettings, draw
@@ -115,6 +116,7 @@ class WorkerMethods:
     """Mixed into vLLM's worker (`worker_extension_cls`), one in each process of a tensor parallel group."""
 
     model_runner: Any
+    rank: int
 
     def node_attach(self) -> None:
         """Watch the hidden states. The layer that turns them into logits lies outside CUDA graphs and compiled code."""
@@ -127,14 +129,16 @@ class WorkerMethods:
         def watch_all(_: Any, __: Any, states: Any) -> None:
             self._keep_prefilled(sampling, states)
 
-        model.logits_processor.register_forward_pre_hook(watch_sampled)
+        head = next(layer for layer in model.modules() if isinstance(layer, Head))
+        head.register_forward_pre_hook(watch_sampled)
         model.register_forward_hook(watch_all)
 
     def node_collect(self) -> tuple[Draws | None, list[tuple[int, int, torch.Tensor]]]:
-        """What was kept since the last call: draws, and states of prefills as (request, first output position, states)."""
+        """What was kept since the last call: draws, and states of prefills as (request, first output position, states). All
+        ranks see the same, so only the first has an answer."""
         sampling = self._sampling()
         kept, sampling.kept = sampling.kept, Kept()
-        return kept.draws(), kept.prefilled
+        return (None, []) if self.rank else (kept.draws(), kept.prefilled)
 
     def node_head(self, states: torch.Tensor) -> torch.Tensor | None:
         """Logits `[n, vocabulary]` of states, in float32; None on ranks that do not gather."""

