@@ -57,7 +57,7 @@ def main() -> int:
     parser.add_argument("--seeds", default="1,2,3")
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--every", type=int, default=10)
-    parser.add_argument("--problems", type=int, default=100, help="held out")
+    parser.add_argument("--problems", type=int, default=200, help="held out")
     parser.add_argument("--samples", type=int, default=4, help="of each")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a number of the run's draft")
     parser.add_argument("--picture", type=Path, help="SVG of the curve")
