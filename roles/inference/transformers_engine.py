@@ -29,6 +29,7 @@ from roles.inference.sampling import SamplingSettings, draw
 from roles.inference.text import decode_tokens, encode_text
 
 _PREFILL_TOKENS = 1 << 14  # padded tokens in one prefill batch
+_LEAST_PREFILL_TOKENS = 16  # each row by itself
 _SHARED_TOKENS = (
     1 << 12
 )  # in one that goes on from a prompt: their keys and values are held, a gigabyte for 32B parameters
@@ -57,6 +58,7 @@ class TransformersEngine:
         self._attention = attention
         self._tokenizer_folder = tokenizer
         self._max_rows = max_rows
+        self._prefill_tokens = _PREFILL_TOKENS
         self._chat = chat
         self._architecture: dict[str, object] | None = None
         self._tokenizer_digest: str | None = None
@@ -102,16 +104,25 @@ class TransformersEngine:
                 self._take_fewer_rows(error, len(batch))
         return completions
 
-    @torch.inference_mode()
     def prefill(self, pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> list[Prefill]:
         self._check_tokens([prompt for prompt, _ in pairs])
         self._check_tokens([output for _, output in pairs if output])
         self._check_tokens([prompt + output[:-1] for prompt, output in pairs])
+        while True:
+            try:
+                return self._prefill_all(pairs)
+            except (RuntimeError, MemoryError) as error:
+                self._take_fewer_tokens(error)
+
+    @torch.inference_mode()
+    def _prefill_all(self, pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> list[Prefill]:
         results: dict[int, Prefill] = {}
         for prompt, batch in shared_batches(pairs, most_tokens=_SHARED_TOKENS):
             results.update(zip(batch, self._prefill_shared(prompt, [pairs[i][1] for i in batch]), strict=True))
         rest = [i for i in range(len(pairs)) if i not in results]
-        for batch in similar_batches([len(pairs[i][0]) + len(pairs[i][1]) for i in rest], most_tokens=_PREFILL_TOKENS):
+        for batch in similar_batches(
+            [len(pairs[i][0]) + len(pairs[i][1]) for i in rest], most_tokens=self._prefill_tokens
+        ):
             chosen = [rest[i] for i in batch]
             results.update(zip(chosen, self._prefill_batch([pairs[i] for i in chosen]), strict=True))
         return [results[i] for i in range(len(pairs))]
@@ -211,11 +222,19 @@ class TransformersEngine:
 
     def _take_fewer_rows(self, error: BaseException, rows: int) -> None:
         """After the memory ran full: half as many rows from now on. Raises what was not that, and when one is too many."""
+        self._free_memory(error, is_last=rows == 1)
+        self._max_rows = rows // 2
+
+    def _take_fewer_tokens(self, error: BaseException) -> None:
+        """The same for `prefill`."""
+        self._free_memory(error, is_last=self._prefill_tokens <= _LEAST_PREFILL_TOKENS)
+        self._prefill_tokens //= 2
+
+    def _free_memory(self, error: BaseException, *, is_last: bool) -> None:
         if not is_out_of_memory(error):
             raise error
-        if rows == 1:
+        if is_last:
             raise OutOfMemory(f"{self._device}: no memory left for one sequence") from error
-        self._max_rows = rows // 2
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
 

@@ -36,6 +36,11 @@ class LittleMemory(TransformersEngine):
             torch.empty(1 << 60)  # the allocator's own error
         return super()._generate_batch(requests, settings)
 
+    def _prefill_batch(self, pairs: Any) -> Any:
+        if len(pairs) > self.room:
+            torch.empty(1 << 60)
+        return super()._prefill_batch(pairs)
+
 
 def test_generate__small_batches_change_nothing(tmp_path: Path) -> None:
     folder = write_tiny_policy(tmp_path / "a", seed=1)
@@ -44,6 +49,19 @@ def test_generate__small_batches_change_nothing(tmp_path: Path) -> None:
         engine.load(folder)
         said.append([c.tokens for c in engine.generate(REQUESTS, SETTINGS)])
     assert said[0] == said[1] == said[2]
+
+
+def test_prefill__small_batches_change_nothing(tmp_path: Path) -> None:
+    folder = write_tiny_policy(tmp_path / "a", seed=1)
+    asked = [(request.prompt, tuple(range(1, 12 + i % 3))) for i, request in enumerate(REQUESTS)]
+    plain, little = TransformersEngine(), LittleMemory()
+    for engine in (plain, little):
+        engine.load(folder)
+    for one, other in zip(plain.prefill(asked), little.prefill(asked), strict=True):
+        assert torch.allclose(one.states, other.states, atol=1e-4)
+    little.room = 0
+    with pytest.raises(OutOfMemory, match="no memory left for one sequence"):
+        little.prefill(asked)
 
 
 def test_generate__no_memory_for_one_row(tmp_path: Path) -> None:
