@@ -183,14 +183,22 @@ class CheckSpec(Message):
     max_blob: Annotated[int, Field(ge=1024, le=2**34)] = 8 * 2**20
     seals: bool = False  # verdicts are sealed before they are opened; only those that others saw sealed earn
     strikes_to_eject: Annotated[int, Field(ge=1, le=1000)] = 3  # submissions that a quorum finds at fault
-    audit_rate: Annotated[int, Field(ge=1, le=1000)] = 1000  # thousandths of submissions each validator audits, by its coin
-    audit_window: Annotated[int, Field(ge=0, le=86_400)] = 0  # seconds an accepted submission waits for a fault, then is used
-    probation: Natural = 16  # audits in a row that a new node, or one found at fault, has to pass before the coin decides
+    audit_rate: Annotated[int, Field(ge=1, le=1000)] = (
+        1000  # thousandths of submissions each validator audits, by its coin
+    )
+    audit_window: Annotated[int, Field(ge=0, le=86_400)] = (
+        0  # seconds an accepted submission waits for a fault, then is used
+    )
+    probation: Natural = (
+        16  # audits in a row that a new node, or one found at fault, has to pass before the coin decides
+    )
 
     @model_validator(mode="after")
     def _check_audits(self) -> CheckSpec:
         if self.audit_rate < 1000 and not self.audit_window:
-            raise ValueError("checks: where not everything is audited, audit_window must leave time for those who audit")
+            raise ValueError(
+                "checks: where not everything is audited, audit_window must leave time for those who audit"
+            )
         return self
 
     @model_serializer(mode="wrap")
