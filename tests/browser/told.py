@@ -54,6 +54,7 @@ class Network:
         self.say(
             "trainer", "step.trained", step=step, reward=reward, entropy=0.04, clipped_low=0.001, clipped_high=0.0,
             clipped_delta=0.0, kl=0.01, grad_norm=0.4, seconds=2.4, tokens=3400, groups_used=16, timeline={"save": 0.1},
+            ratio_low=0.9, ratio_median=1.0, ratio_high=1.1, effective_sample=0.98, staleness=1.0, idle_share=0.1,
         )  # fmt: skip
         self.say("trainer", "checkpoint.published", step=step, manifest="ab" * 32, bytes=2973363, relays=2, seconds=0.7)
         self.say("trainer", "checkpoint.committed", step=step, manifest="ab" * 32, block=40 + step, seconds=0.2)
