@@ -18,6 +18,7 @@ from roles.boards.wire import LARGEST_BATCH, MAX_KEYS, Batch, Question, frame, p
 from roles.shardcast.link import RelayInfo
 
 POST_SECONDS = 8.0
+CONNECT_SECONDS = 5.0
 HELD_OPEN = 8.0
 """Seconds a question is held open by the board."""
 ANSWER_SECONDS = 10.0
@@ -39,13 +40,19 @@ FAULTS = (
 
 
 async def call(http: httpx.AsyncClient, url: str, body: bytes, *, seconds: float, headers: dict[str, str]) -> bytes:
-    """What a relay answers to a post, at most LARGEST_BATCH bytes. Raises TransportError."""
+    """What a relay answers to a post, at most LARGEST_BATCH bytes as they came: nothing is decompressed. Raises
+    TransportError."""
+    patience = httpx.Timeout(seconds, connect=CONNECT_SECONDS)
+    headers = {"Accept-Encoding": "identity", **headers}
     try:
-        async with asyncio.timeout(seconds), http.stream("POST", url, content=body, headers=headers) as reply:
+        async with (
+            asyncio.timeout(seconds),
+            http.stream("POST", url, content=body, headers=headers, timeout=patience) as reply,
+        ):
             if reply.status_code != 200:
                 raise TransportError(f"the board answered {reply.status_code}")
             data = bytearray()
-            async for block in reply.aiter_bytes():
+            async for block in reply.aiter_raw():
                 data += block
                 if len(data) > LARGEST_BATCH:
                     raise TransportError("the board's answer is too long")
@@ -109,6 +116,7 @@ class Follower:
         self._heard = float("-inf")
         self._board, self._since = "", 0
         self._changed = asyncio.Event()
+        self._pause = FIRST_PAUSE  # after the next failure
         self.pause: Callable[[], float] = lambda: FIRST_PAUSE
 
     def ask_for(self, keys: Iterable[str]) -> None:
@@ -124,7 +132,6 @@ class Follower:
 
     async def run(self) -> None:
         """Ask, for ever."""
-        pause = FIRST_PAUSE
         while True:
             self._changed.clear()
             keys = self._keys
@@ -133,11 +140,10 @@ class Follower:
                 continue
             try:
                 await self._ask_all(keys)
-                pause = FIRST_PAUSE
             except (TransportError, Malformed):
                 self._followed = frozenset()
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, LONGEST_PAUSE)
+                await asyncio.sleep(self._pause)
+                self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
     async def _ask_all(self, keys: tuple[str, ...]) -> None:
         """New keys from their beginning, then all for what is new, until other keys are wanted."""
@@ -176,7 +182,7 @@ class Follower:
             self._http, url, body, seconds=wait + ANSWER_SECONDS, headers={"X-Wait": f"{wait:g}"} if wait else {}
         )
         batch = parse_batch(answer)
-        self._board, self._heard = batch.board, time.monotonic()
+        self._board, self._heard, self._pause = batch.board, time.monotonic(), FIRST_PAUSE
         for row in batch.rows:
             self._took(row)
         return batch

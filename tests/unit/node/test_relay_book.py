@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import httpx
@@ -52,8 +53,11 @@ def record(key: NodeKey = RELAY, **changes: Any) -> Envelope:
 
 
 def book(rows: Rows, *hints: str, status: Any = None) -> RelayBook:
+    async def blocks() -> AsyncIterator[bytes]:
+        yield b"" if status is None else json.dumps(status).encode()
+
     def reply(request: httpx.Request) -> httpx.Response:
-        return httpx.Response(200, json=status) if status is not None else httpx.Response(500)
+        return httpx.Response(500 if status is None else 200, content=blocks())
 
     http = httpx.AsyncClient(transport=httpx.MockTransport(reply))
     return RelayBook(run=RUN, directory=rows, http=http, hints=hints)

@@ -1,0 +1,59 @@
+"""What a reader makes of a board's answers."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import AsyncIterator, Callable
+
+import httpx
+import pytest
+
+from dht.errors import Malformed, TransportError
+from roles.boards.client import ANSWER_SECONDS, HELD_OPEN, Follower, call
+from roles.boards.wire import LARGEST_BATCH, Batch, pack_batch
+from roles.shardcast.link import RelayInfo
+
+RELAY = RelayInfo("r" * 43, "http://board")
+
+
+def make_http(
+    body: bytes, *, headers: dict[str, str] | None = None, seen: list[httpx.Request] | None = None
+) -> httpx.AsyncClient:
+    """A client whose every question has this answer."""
+
+    async def blocks() -> AsyncIterator[bytes]:
+        yield body
+
+    def reply(request: httpx.Request) -> httpx.Response:
+        if seen is not None:
+            seen.append(request)
+        return httpx.Response(200, content=blocks(), headers=headers)
+
+    return httpx.AsyncClient(transport=httpx.MockTransport(reply))
+
+
+def make_follower(http: httpx.AsyncClient, took: Callable[[bytes], None] | None = None) -> Follower:
+    return Follower(RELAY, http, took or (lambda row: None))
+
+
+async def test_ask__a_bomb_is_not_decompressed() -> None:
+    bomb = gzip.compress(bytes(2**24))
+    seen: list[httpx.Request] = []
+    async with make_http(bomb, headers={"Content-Encoding": "gzip"}, seen=seen) as http:
+        assert await call(http, RELAY.url, b"", seconds=1, headers={}) == bomb
+        with pytest.raises(Malformed):
+            await make_follower(http)._ask(("key",), since=0, wait=0)
+    assert seen[0].headers["Accept-Encoding"] == "identity"
+
+
+async def test_call__too_long() -> None:
+    async with make_http(bytes(LARGEST_BATCH + 1)) as http:
+        with pytest.raises(TransportError, match="too long"):
+            await call(http, RELAY.url, b"", seconds=1, headers={})
+
+
+async def test_ask__a_question_held_open_is_waited_for() -> None:
+    seen: list[httpx.Request] = []
+    async with make_http(pack_batch(Batch("b", 1, ())), seen=seen) as http:
+        await make_follower(http)._ask(("key",), since=0, wait=HELD_OPEN)
+    assert seen[0].extensions["timeout"]["read"] == HELD_OPEN + ANSWER_SECONDS
