@@ -67,7 +67,7 @@ class _RunningTasks(dict[Any, "asyncio.Task[Any]"]):
 class Daemon(P2P):  # type: ignore[misc]  # hivemind is untyped
     """hivemind's P2P with sockets under our own name and the daemon's last lines kept."""
 
-    _UNIX_SOCKETPREFIX = f"/unix{_TEMPORARY}/{PREFIX}{os.getpid()}-"
+    _UNIX_SOCKET_PREFIX = f"/unix{_TEMPORARY}/{PREFIX}{os.getpid()}-"
 
     def __init__(self) -> None:
         super().__init__()

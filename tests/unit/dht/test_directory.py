@@ -299,6 +299,7 @@ def test_sigkill__leaves_no_daemon_and_no_socket__dht_05(tmp_path: Path) -> None
         assert node.stdout is not None
         daemon = next(int(line) for line in iter(node.stdout.readline, "") if line.strip().isdigit())
         watch = os.pidfd_open(daemon)
+        assert sockets_of(node.pid)
         node.kill()
         ended, _, _ = select.select([watch], [], [], 10)
         os.close(watch)
