@@ -122,19 +122,27 @@ def split_minibatches(rows: Sequence[Row], *, parts: int, seed: int) -> list[lis
 
 
 def pack_rows(rows: Sequence[Row], *, capacity: int, multiple: int = 1) -> list[list[Row]]:
-    """Spread rows over bins of at most `capacity` tokens, a row that is longer in one of its own.
+    """Spread rows over bins of at most `capacity` tokens, or of the longest row's where that is more.
 
     The number of bins is a multiple of `multiple` (ranks), their loads are level (longest row first, onto the emptiest bin),
     and some are empty where there are fewer rows. Equal rows give equal bins.
     """
     ordered = sorted(rows, key=lambda row: (-row.length, row))
-    wanted = -(-sum(row.length for row in rows) // capacity)
+    most = max(capacity, ordered[0].length)  # the longest row must have a bin
+    wanted = min(len(ordered), -(-sum(row.length for row in rows) // most))
     count = -(-max(1, wanted) // multiple) * multiple
     while True:
         bins, loads = _spread(ordered, count)
-        if count >= len(ordered) or max(loads) <= capacity:
+        if count >= len(ordered) or max(loads) <= most:
             return bins
         count += multiple
+
+
+def part_rows(rows: Sequence[Row], *, multiple: int = 1) -> list[list[Row]]:
+    """Each row in a bin of its own, longest first, for a model whose rows cannot be packed; some bins are empty, so that
+    their number is a multiple of `multiple` (ranks)."""
+    bins = [[row] for row in sorted(rows, key=lambda row: (-row.length, row))]
+    return bins + [[] for _ in range(-len(bins) % multiple)]
 
 
 def _spread(ordered: Sequence[Row], count: int) -> tuple[list[list[Row]], list[int]]:

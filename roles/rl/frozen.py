@@ -51,7 +51,8 @@ def score_still(scorer: Scorer, batch: MicroBatch, *, temperature: float) -> Ten
 def copy_weights(checkpoint: Path, model: nn.Module) -> None:
     """Give the model a checkpoint's weights. Raises PolicyError when it is of another model; nothing has changed then."""
     source = load_policy(checkpoint).state_dict()
-    parameters, held = dict(model.named_parameters()), model.state_dict()
+    held = model.state_dict()  # first: it shards again, and frees, what a forward pass left whole (FSDP2)
+    parameters = dict(model.named_parameters())
     for name in sorted(held.keys() | source.keys()):
         if name not in source or name not in held or source[name].shape != held[name].shape:
             raise PolicyError(f"the checkpoint in {checkpoint} is of another architecture: {name} does not fit")

@@ -7,6 +7,7 @@ same calls with the same groups, and FSDP2 splits the parameters and the rows.
 import math
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from roles.rl.batch import (
+    MicroBatch,
     Row,
     TrainingGroup,
     count_all_tokens,
@@ -260,15 +262,17 @@ class Learner:
         made_by = [torch.tensor([row.policy_step for row in one.rows])[one.batch.sequence.cpu()] for one in passes]
         found = [torch.zeros_like(batch.advantages) for batch in batches]
         for step in steps:
-            folder = self._checkpoint_of(step)
-            if folder is None:
-                scores = [self._score(one) for one in passes]
-            else:
-                scores = self._frozen.score(folder, batches, temperature=self.settings.temperature)
+            scores = self._score_under(step, passes, batches)
             for values, own, score in zip(found, made_by, scores, strict=True):
                 here = (own == step).to(values.device)
                 values[here] = score[here]
         return [replace(one, behaviour=values) for one, values in zip(passes, found, strict=True)]
+
+    def _score_under(self, step: int, passes: Sequence[Pass], batches: Sequence[MicroBatch]) -> list[Tensor]:
+        if folder := self._checkpoint_of(step):
+            with suppress(PolicyError):  # damaged on this disk: as if it were gone
+                return self._frozen.score(folder, batches, temperature=self.settings.temperature)
+        return [self._score(one) for one in passes]
 
     def _count_unscored(self, rows: Sequence[Row]) -> int:
         """Rows whose own policy would be needed and is not here."""

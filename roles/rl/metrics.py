@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from roles.rl.batch import Row, TrainingGroup, count_tokens, is_usable
+from roles.rl.batch import Row, TrainingGroup, count_all_tokens, count_tokens, is_usable
 from roles.rl.grpo import LossTerms
 from roles.rl.objectives import Tokens
 from roles.rl.ranks import Ranks
@@ -109,6 +109,9 @@ class Totals:
         count, ratios, squares, first, apart, scored, drift = ranks.add(self._spread.to(ranks.device)).tolist()
         used = [group for group in groups if is_usable(group)]
         tokens = count_tokens(rows)
+        # the loss is a mean over the tokens of all groups; the others are said of those that were trained on
+        whole = count_all_tokens(groups) / max(1, tokens)
+        sums = dict(zip(_SUMMED, means.tolist(), strict=True))
         low, median, high = _quantiles(ranks.add(self._bins.to(ranks.device)).cpu())
         return StepMetrics(
             step=step,
@@ -117,7 +120,7 @@ class Totals:
             groups=len(groups),
             groups_used=len(used),
             tokens=tokens,
-            **dict(zip(_SUMMED, means.tolist(), strict=True)),
+            **{name: value if name == "loss" else value * whole for name, value in sums.items()},
             ratio_max=ranks.most(self._ratio_max.to(ranks.device)).item(),
             ratio_low=low,
             ratio_median=median,

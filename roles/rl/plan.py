@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from roles.rl.batch import MicroBatch, Row, build_batch, pack_rows
+from roles.rl.batch import MicroBatch, Row, build_batch, pack_rows, part_rows
 from roles.rl.objectives import Tokens
 from roles.rl.ranks import Ranks
 from roles.rl.settings import GrpoSettings
@@ -44,9 +44,11 @@ def plan_passes(rows: Sequence[Row], *, ranks: Ranks, settings: GrpoSettings, pa
 
     A rank short of rows passes one with an empty mask; the reference repeats a real one, which biases the mean.
     """
-    longest = max(row.length for row in rows)
-    capacity = (settings.micro_tokens or settings.micro_batch * longest) if packs else 1
-    bins = pack_rows(rows, capacity=capacity, multiple=ranks.world)
+    if packs:
+        capacity = settings.micro_tokens or settings.micro_batch * max(row.length for row in rows)
+        bins = pack_rows(rows, capacity=capacity, multiple=ranks.world)
+    else:
+        bins = part_rows(rows, multiple=ranks.world)
     return [_pass(own, min(rows, key=_length), ranks.device) for own in bins[ranks.rank :: ranks.world]]
 
 

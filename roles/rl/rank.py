@@ -9,6 +9,8 @@ import json
 import os
 import socket
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from roles.rl.learner import Learner
 from roles.rl.pipe import PipeClosed, receive, send
 from roles.rl.settings import GrpoSettings
 
+AWAKE_SECONDS = 3600.0
 JOB = "INTELLECT_LEARNER_JOB"
 """Environment variable: what to learn, and where the node listens, as JSON."""
 
@@ -58,9 +61,10 @@ def _run(job: dict[str, Any]) -> None:
 
 def _serve(connection: socket.socket, learner: Learner) -> None:
     """Make the node's calls until it has gone."""
+    awake = _keep_awake(learner)
     while True:
         try:
-            message = receive(connection)
+            message = receive(connection, alive=awake)
         except PipeClosed:
             return
         try:
@@ -75,6 +79,21 @@ def _serve(connection: socket.socket, learner: Learner) -> None:
             send(connection, answer)
         except PipeClosed:
             return
+
+
+def _keep_awake(learner: Learner) -> Callable[[], bool]:
+    """Lets the other ranks hear something each hour: they give up on a silence of `IDLE_LIMIT`, and a trainer that stands by
+    may be silent for weeks."""
+    said = time.monotonic()
+
+    def look() -> bool:
+        nonlocal said
+        if time.monotonic() - said > AWAKE_SECONDS:
+            lead(learner, {"call": "pass_over", "step": learner.last_step})
+            said = time.monotonic()
+        return True
+
+    return look
 
 
 def _read_settings(fields: dict[str, Any]) -> GrpoSettings:

@@ -20,6 +20,7 @@ from roles.rl.alarms import Alarms
 from roles.rl.batch import TrainingGroup
 from roles.rl.learner import OutOfMemory, TrainingDiverged, UnfitGroups
 from roles.rl.metrics import StepMetrics
+from roles.rl.ranked import RankFailed
 from roles.shardcast.manifest import build_manifest, manifest_digest, seal_manifest
 from roles.spec import RunSpec
 from roles.trainer.closing import ClosedBatch
@@ -142,11 +143,19 @@ class Stepper:
         except UnfitGroups as error:  # accepted, and yet not of this model: nothing was changed
             log.error("step.unfit", step=batch.step, why=str(error))
         except OutOfMemory as error:
-            raise MemoryShort(
-                f"the update of step {batch.step} does not fit into memory ({error}); checkpoint {batch.step - 1} stays. Give "
-                "--pass-tokens less than before, or --checkpoint-activations, or more --ranks, and start the node again"
-            ) from error
+            raise self._memory_short(batch.step, str(error)) from error
+        except RankFailed as error:
+            if OutOfMemory.__name__ not in error.said:
+                raise
+            raise self._memory_short(batch.step, error.said) from error
         return None
+
+    @staticmethod
+    def _memory_short(step: int, said: str) -> MemoryShort:
+        return MemoryShort(
+            f"the update of step {step} does not fit into memory ({said}); checkpoint {step - 1} stays. Give --pass-tokens "
+            "less than before, or --checkpoint-activations, or more --ranks, and start the node again"
+        )
 
     def _seal(self, step: int) -> None:
         folder = self._journal.checkpoint(step)

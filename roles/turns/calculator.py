@@ -129,4 +129,7 @@ def _write(value: Fraction) -> str:
         return str(value.numerator)
     context = Context(prec=DIGITS, rounding=ROUND_HALF_EVEN)
     rounded = context.divide(Decimal(value.numerator), Decimal(value.denominator))
-    return f"{rounded:f}".rstrip("0").rstrip(".") if abs(rounded) >= Decimal("1e-12") else "0"
+    if abs(rounded) < Decimal("1e-12"):
+        return "0"
+    text = f"{rounded:f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from roles.inference.engine import Completion, Engine, Finish, Request, SamplingSettings
+from roles.inference.errors import SequenceTooLong
 from roles.turns.spans import Turns, own_spans, tool_spans, turn_seed
 from roles.turns.tool import MAX_ANSWER, Tool, ToolUse
 
@@ -38,19 +39,34 @@ def speak(engine: Engine, requests: Sequence[Request], settings: SamplingSetting
         ]
     talks = [_Talk(request, settings.max_tokens, engine, use) for request in requests]
     while going := [talk for talk in talks if talk.finish is None]:
-        longest = replace(settings, max_tokens=max(talk.left for talk in going))
-        for talk, completion in zip(going, engine.generate([each.request() for each in going], longest), strict=True):
+        for talk, completion in zip(going, _generate(engine, going, settings), strict=True):
             talk.hear(completion)
     return [talk.spoken() for talk in talks]
+
+
+def _generate(engine: Engine, talks: Sequence[_Talk], settings: SamplingSettings) -> list[Completion]:
+    """The next turn of each: together, with room for whoever has most left; where that is more than the model has positions
+    (much said by one, much left to another), one by one."""
+    requests, most = [talk.request() for talk in talks], max(talk.left for talk in talks)
+    try:
+        return engine.generate(requests, replace(settings, max_tokens=most))
+    except SequenceTooLong:
+        if len(talks) == 1:
+            raise
+        return [_generate(engine, [talk], settings)[0] for talk in talks]
 
 
 def find_call(decode: Decode, tokens: Sequence[int], tool: Tool) -> tuple[int, str] | None:
     """Where in a turn the first call ends, as a count of tokens, and what it asks; None where nothing is called."""
     if tool.closing not in decode(tokens):
         return None
-    reach = len(tool.closing)  # tokens that can take part in writing it
+    # Tokens that can take part in writing a mark. The whole text is read only where an opening came before: else a completion
+    # of closings alone would cost the square of its length.
+    reach, opening = len(tool.closing), len(tool.opening) + 1
+    is_open = not tool.opening
     for end in range(1, len(tokens) + 1):
-        if tool.closing in decode(tokens[max(0, end - reach) : end]):
+        is_open = is_open or tool.opening in decode(tokens[max(0, end - opening) : end])
+        if is_open and tool.closing in decode(tokens[max(0, end - reach) : end]):
             call = _call_in(decode(tokens[:end]), tool)
             if call is not None:
                 return end, call

@@ -9,6 +9,7 @@ from roles.rl.batch import (
     count_tokens,
     is_usable,
     pack_rows,
+    part_rows,
     select_rows,
     split_minibatches,
 )
@@ -85,7 +86,16 @@ def test_pack_rows__equally_many_for_each_rank() -> None:
 def test_pack_rows__rows_of_one_length_and_one_that_is_too_long() -> None:
     same = [Row((3,), (4,) * 7, 1.0)] * 6
     assert [len(own) for own in pack_rows(same, capacity=16)] == [2, 2, 2]
-    assert [len(own) for own in pack_rows([*same, Row((3,), (4,) * 99, 1.0)], capacity=16)].count(1) >= 1
+    bins = pack_rows([*same, Row((3,), (4,) * 99, 1.0)], capacity=16)
+    assert len(bins) == 2  # the long row's bin sets the room: not a pass for each row
+
+
+def test_pack_rows__no_more_bins_than_rows() -> None:
+    assert len(pack_rows([Row((3,), (4,) * 7, 1.0)] * 6, capacity=1)) == 6
+
+
+def test_part_rows__each_row_alone_and_equally_many_for_each_rank() -> None:
+    assert [len(own) for own in part_rows(make_rows(5), multiple=4)] == [1, 1, 1, 1, 1, 0, 0, 0]
 
 
 def test_split_minibatches__each_row_once_and_sizes_level() -> None:

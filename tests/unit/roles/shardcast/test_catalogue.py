@@ -89,7 +89,8 @@ async def test_init__damaged_file_set_aside_ckpt_04(tmp_path: Path) -> None:
     catalogue = make_catalogue(tmp_path / "r")
     await add(catalogue, tmp_path, step=1)
     path = next((tmp_path / "r" / "manifests").iterdir())
-    path.write_bytes(path.read_bytes()[:-1] + b"\0")
+    *whole, last = path.read_bytes()
+    path.write_bytes(bytes([*whole, last ^ 1]))
     assert len(make_catalogue(tmp_path / "r")) == 0
     assert len(make_catalogue(tmp_path / "r")) == 0  # and it does not come back
 

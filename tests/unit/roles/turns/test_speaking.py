@@ -11,6 +11,7 @@ import torch
 
 from dht.encoding import pack
 from roles.inference.engine import Completion, Request
+from roles.inference.errors import SequenceTooLong
 from roles.inference.sampling import SamplingSettings
 from roles.turns import Spoken, ToolUse, find_call, own_spans, own_tokens, speak, tool_spans, turn_seed
 from roles.turns.calculator import load_calculator
@@ -50,6 +51,15 @@ class Parrot:
 
     def decode(self, tokens: Sequence[int]) -> str:
         return "".join(chr(token) for token in tokens if token != EOS)
+
+
+class Cramped(Parrot):
+    """One with room for 18 tokens."""
+
+    def generate(self, requests: Sequence[Request], settings: SamplingSettings) -> list[Completion]:
+        if max(len(each.prompt) for each in requests) + settings.max_tokens > 18:
+            raise SequenceTooLong
+        return super().generate(requests, settings)
 
 
 def say(*said: str, use: ToolUse | None = USE, settings: SamplingSettings = SETTINGS) -> tuple[Spoken, Parrot]:
@@ -135,3 +145,22 @@ def test_find_turn_fault__neither_passes_for_the_other(output: str, turns: tuple
     parrot = Parrot()
     found = find_turn_fault(parrot.encode(output), turns, engine=parrot, use=USE, limit=12)
     assert found == fault
+
+
+def test_find_call__closings_without_an_opening_cost_no_more_than_reading_once() -> None:
+    tool, read = load_calculator({"opening": "<<", "closing": ">>"}), 0
+
+    def decode(tokens: Sequence[int]) -> str:
+        nonlocal read
+        read += len(tokens)
+        return "".join(map(chr, tokens))
+
+    assert find_call(decode, [ord(">")] * 1000, tool) is None
+    assert read < 10_000
+    assert find_call(decode, [ord(each) for each in ">> <<7+4>> 2"], tool) == (10, "7+4")
+
+
+def test_speak__rows_that_do_not_fit_together_are_said_one_by_one() -> None:
+    engine = Cramped("00007+40=", "1=", "ab|", "cd|")
+    said = speak(engine, [Request((5,), 99), Request((5,), 98)], SETTINGS, USE)
+    assert [text_of(each) for each in said] == ["00007+40=47ab|", "1=1cd|"]
