@@ -21,7 +21,7 @@ from dht.records import unix_ms
 from dht.rows import Membership, RowGate, RowStore, everyone, newest
 from roles.boards.client import Follower, Poster
 from roles.ports import Directory
-from roles.shardcast.link import RelayInfo
+from roles.shardcast.link import RelayInfo, is_usable
 
 log = structlog.get_logger()
 
@@ -32,7 +32,7 @@ MAX_RELAYS = 16
 DHT_PATIENCE = 1.5
 """Seconds that a read waits for the DHT when boards have answered, and a write when a board holds the row."""
 POOR_PATIENCE = 0.3
-"""The same for a read once it is known that the DHT does not carry."""
+"""The same once it is known that the DHT does not carry."""
 OPEN_AT_ONCE = 2
 """Reads of the DHT left open behind the boards' back."""
 MAX_WRITES, MAX_ARRIVED = 64, 8192
@@ -73,6 +73,7 @@ class UnionDirectory:
         self._dht, self._relays, self._http, self._clock = dht, relays, http, clock
         self._gate = RowGate(run=run, limits=limits)
         self._held = RowStore(lifetimes=lifetimes, membership=membership, settled=settled)
+        self._chosen: list[RelayInfo] = []
         self._wanted: dict[str, float] = {}
         self._followers: dict[str, Follower] = {}
         self._posters: dict[str, Poster] = {}
@@ -113,7 +114,8 @@ class UnionDirectory:
             return  # since the last try
         on_boards = self._post(row)
         writing = self._write(row)
-        await asyncio.wait({writing}, timeout=DHT_PATIENCE if on_boards else None)
+        patience = POOR_PATIENCE if self._is_dht_poor else DHT_PATIENCE
+        await asyncio.wait({writing}, timeout=patience if on_boards else None)
         while not writing.done() and not any(_is_held(future) for future in on_boards):
             pending: set[asyncio.Future[Any]] = {writing, *(future for future in on_boards if not future.done())}
             await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
@@ -181,15 +183,16 @@ class UnionDirectory:
             await asyncio.sleep(0)
             return {}
         reading = asyncio.ensure_future(self._dht.read(keys))
-        reading.add_done_callback(_heed)
         self._reads.add(reading)
-        reading.add_done_callback(self._reads.discard)
+        reading.add_done_callback(self._close_read)
         try:
             patience = POOR_PATIENCE if self._is_dht_poor else DHT_PATIENCE
             done, _ = await asyncio.wait({reading}, timeout=patience)
         except asyncio.CancelledError:
             reading.cancel()
             raise
+        if not done:
+            reading.add_done_callback(self._take_late)
         failure = reading.exception() if done else TransportError("it does not answer in time")
         if isinstance(failure, TransportError):
             self._note_silence(str(failure))
@@ -198,6 +201,21 @@ class UnionDirectory:
             raise failure
         self._dht_heard = time.monotonic()
         return reading.result()
+
+    def _close_read(self, reading: asyncio.Task[Mapping[str, Sequence[Envelope]]]) -> None:
+        self._reads.discard(reading)
+        if not reading.cancelled():
+            reading.exception()  # looked at: perhaps nobody waits for it any more
+
+    def _take_late(self, reading: asyncio.Task[Mapping[str, Sequence[Envelope]]]) -> None:
+        """An answer of the DHT that nobody waited for: it was heard all the same, and what it says is for the next read."""
+        if reading.cancelled() or reading.exception() is not None:
+            return
+        self._dht_heard, now = time.monotonic(), self._clock()
+        self._compare(reading.result(), now)
+        for rows in reading.result().values():
+            for row in rows:
+                self._held.put(row, now)
 
     def _note_silence(self, why: str) -> None:
         if time.monotonic() - self._dht_heard > SILENT_SECONDS:  # one slow answer is no silence
@@ -245,12 +263,18 @@ class UnionDirectory:
 
     def _boards_of(self, key: str) -> list[RelayInfo]:
         """The relays whose boards carry a key: those whose ids cost something, before others."""
-        ranked = sorted(self._relays()[:MAX_RELAYS], key=lambda relay: (relay.is_free, _rank(key, relay.node)))
+        ranked = sorted(self._chosen, key=lambda relay: (relay.is_free, _rank(key, relay.node)))
         return ranked[:BOARDS]
+
+    def _choose(self) -> list[RelayInfo]:
+        """The relays whose boards carry rows at all: the same for every node that knows the same relays, in any order."""
+        usable = [relay for relay in self._relays() if is_usable(relay.url)]
+        return sorted(usable, key=lambda relay: (relay.is_free, _rank("", relay.node)))[:MAX_RELAYS]
 
     def _arrange(self, group: asyncio.TaskGroup) -> None:
         """One poster and one follower a relay that is known, and which keys each follower asks for."""
-        now, relays = time.monotonic(), {relay.node: relay for relay in self._relays()[:MAX_RELAYS]}
+        self._chosen = self._choose()
+        now, relays = time.monotonic(), {relay.node: relay for relay in self._chosen}
         self._wanted = {key: seen for key, seen in self._wanted.items() if now - seen < WANTED_SECONDS}
         for node in [node for node, poster in self._posters.items() if relays.get(node) != poster.relay]:
             for task in self._tasks.pop(node):
@@ -280,12 +304,6 @@ def _place(row: Envelope) -> tuple[str, str]:
 
 def _is_held(future: asyncio.Future[bool]) -> bool:
     return future.done() and not future.cancelled() and future.result()
-
-
-def _heed(task: asyncio.Task[object]) -> None:
-    """Look at a result that perhaps nobody waits for any more."""
-    if not task.cancelled():
-        task.exception()
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:

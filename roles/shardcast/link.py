@@ -187,7 +187,7 @@ class RelayLink:
 
         At most `most`: a flood of dead records must not make one call last for hours.
         """
-        known = {info.node: info for info in self._relays() if info.node != self.key.node and _is_usable(info.url)}
+        known = {info.node: info for info in self._relays() if info.node != self.key.node and is_usable(info.url)}
         hinted = [node for node in dict.fromkeys(hints) if node in known and self.choice.is_well(node)]
         rank = {node: (node in last, known[node].is_free) for node in known}
         rest = sorted(self.choice.order(node for node in known if node not in hinted), key=rank.__getitem__)
@@ -195,7 +195,7 @@ class RelayLink:
 
     def known(self) -> list[RelayInfo]:
         """Relays known now whose address can be used at all."""
-        return [info for info in self._relays() if _is_usable(info.url)]
+        return [info for info in self._relays() if is_usable(info.url)]
 
     def report_cheat(self, relay: RelayInfo, what: str) -> None:
         """The relay served wrong bytes: out of the draw, and said in the log."""
@@ -448,7 +448,7 @@ def _delta_hint(relay: RelayInfo, *, delta: str, base: str, target: str, size: i
     return DeltaHint(delta, base, target, size, relay)
 
 
-def _is_usable(url: str) -> bool:
+def is_usable(url: str) -> bool:
     """Whether the address in a peer's record is one to connect to at all."""
     try:
         parsed = httpx.URL(url)

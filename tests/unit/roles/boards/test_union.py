@@ -134,6 +134,43 @@ async def test_publish__again_waits_for_what_is_under_way(tmp_path: Path) -> Non
         assert dht.calls == 2
 
 
+class LateDht(SilentDht):
+    """One whose reads are answered when it is let."""
+
+    def __init__(self) -> None:
+        self.opened = asyncio.Event()
+
+    async def read(self, keys: Sequence[str]) -> Mapping[str, Sequence[Envelope]]:
+        await self.opened.wait()
+        return {key: [make_row(1)] for key in keys}
+
+
+async def test_read__a_late_answer_of_the_dht_counts(tmp_path: Path) -> None:
+    async with two_boards(tmp_path) as (network, _), running_union(network, dht := LateDht()) as union:
+        union._want([KEY])
+        await wait_until(lambda: union.is_covered(KEY))
+        union._is_dht_poor, union._compared, union._dht_heard = True, float("-inf"), float("-inf")
+        assert (await union.read([KEY]))[KEY] == []
+        dht.opened.set()
+        await wait_until(lambda: not union._is_dht_poor)
+        assert union._dht_heard > 0
+        assert [row for row, _ in union._held.rows(KEY, NOW)] == [make_row(1)]
+
+
+async def test_choose__the_same_boards_whatever_the_order(tmp_path: Path) -> None:
+    relays = [RelayInfo(f"r{number}", f"http://r{number}", number % 2 == 0) for number in range(60)]
+    relays.append(RelayInfo("crooked", "ftp://r"))
+    chosen = []
+    async with running_network(tmp_path, relays=0) as network:
+        for order in (relays, relays[::-1]):
+            network.infos[:] = order
+            async with running_union(network, make_dht()) as union:
+                chosen.append([union._boards_of(str(number)) for number in range(9)])
+                assert len(union._chosen) == 16
+    assert chosen[0] == chosen[1]
+    assert not any(relay.is_free or relay.node == "crooked" for boards in chosen[0] for relay in boards)
+
+
 async def test_read__all_boards_are_dead__the_dht_alone(tmp_path: Path) -> None:
     async with running_network(tmp_path, relays=0) as network:
         network.infos.append(RelayInfo(make_row(7).signer, "http://127.0.0.1:9"))
