@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 import httpx
@@ -26,6 +26,12 @@ ANSWER_SECONDS = 10.0
 FRESH_SECONDS = 2 * (HELD_OPEN + ANSWER_SECONDS)
 """For so long after its last answer a board counts as heard."""
 MAX_QUEUED = 4096
+MAX_MALFORMED = 16
+"""Malformed rows in an answer that are let pass."""
+AT_A_TIME = 16
+"""Rows taken before others have their turn."""
+MAX_ROUNDS = 64
+"""Answers in which a board tells all it has: 64 MiB, which is what one keeps."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 FAULTS = (
     httpx.HTTPError,
@@ -107,9 +113,9 @@ def _settle(future: asyncio.Future[bool], is_held: bool) -> None:
 
 
 class Follower:
-    """What one board says of the keys asked of it. `took` is given each row's bytes."""
+    """What one board says of the keys asked of it. `took` is given each row's bytes, and says whether they are one."""
 
-    def __init__(self, relay: RelayInfo, http: httpx.AsyncClient, took: Callable[[bytes], None]) -> None:
+    def __init__(self, relay: RelayInfo, http: httpx.AsyncClient, took: Callable[[bytes], bool]) -> None:
         self.relay, self._http, self._took = relay, http, took
         self._keys: tuple[str, ...] = ()
         self._followed: frozenset[str] = frozenset()
@@ -160,7 +166,7 @@ class Follower:
                 await asyncio.wait({asking, changing}, return_when=asyncio.FIRST_COMPLETED)
                 if not asking.done():
                     return
-                self._since = (await asking).upto
+                self._since, self._pause = (await asking).upto, FIRST_PAUSE
             finally:
                 for task in (asking, changing):
                     task.cancel()
@@ -168,13 +174,14 @@ class Follower:
             await asyncio.sleep(self.pause())
 
     async def _read_whole(self, keys: tuple[str, ...]) -> int:
-        """Everything under these keys; the serial up to which that is."""
+        """Everything under these keys, as far as a board can have so much; the serial up to which that is."""
         upto = 0
-        while True:
+        for _ in range(MAX_ROUNDS):
             batch = await self._ask(keys, since=upto, wait=0.0)
             if batch.upto <= upto or not batch.rows:
                 return batch.upto
             upto = batch.upto
+        return upto
 
     async def _ask(self, keys: tuple[str, ...], *, since: int, wait: float) -> Batch:
         url, body = self.relay.url.rstrip("/") + "/board/read", pack_question(Question(self._board, since, keys))
@@ -182,7 +189,16 @@ class Follower:
             self._http, url, body, seconds=wait + ANSWER_SECONDS, headers={"X-Wait": f"{wait:g}"} if wait else {}
         )
         batch = parse_batch(answer)
-        self._board, self._heard, self._pause = batch.board, time.monotonic(), FIRST_PAUSE
-        for row in batch.rows:
-            self._took(row)
+        await self._take_all(batch.rows)
+        self._board, self._heard = batch.board, time.monotonic()
         return batch
+
+    async def _take_all(self, rows: Sequence[bytes]) -> None:
+        """Raises Malformed for an answer that is mostly rubbish: each row of it costs us a signature's check."""
+        malformed = 0
+        for number, row in enumerate(rows, 1):
+            malformed += not self._took(row)
+            if malformed > MAX_MALFORMED:
+                raise Malformed("the board passes malformed rows on")
+            if number % AT_A_TIME == 0:
+                await asyncio.sleep(0)

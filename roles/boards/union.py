@@ -253,11 +253,13 @@ class UnionDirectory:
         if is_new:
             self._woken.set()
 
-    def _take(self, data: bytes) -> None:
+    def _take(self, data: bytes) -> bool:
+        """Whether it is a row at all: a relay that passes rubbish on is asked less often."""
         try:
             self._held.put(self._gate.open(data), self._clock(), data)
         except Malformed:
-            return  # a relay that passes rubbish on costs only its own answer
+            return False
+        return True
 
     # -- boards
 

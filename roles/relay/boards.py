@@ -41,6 +41,7 @@ class Board:
         self._clock = clock
         self._serial = 0
         self._serials: dict[str, dict[str, int]] = {}  # by key and subkey
+        self._latest: dict[str, int] = {}  # the newest serial of each key
         self._changed = asyncio.Event()
 
     @property
@@ -62,7 +63,7 @@ class Board:
         outcome = self._rows.put(row, self._clock(), data)
         if outcome is Outcome.STORED:
             self._serial += 1
-            self._serials.setdefault(row.key, {})[row.subkey] = self._serial
+            self._serials.setdefault(row.key, {})[row.subkey] = self._latest[row.key] = self._serial
             if self._serial % SWEEP_EVERY == 0:
                 self._sweep()
             self._changed.set()
@@ -86,13 +87,18 @@ class Board:
         return Batch(self.name, upto, tuple(taken))
 
     async def follow(self, keys: Sequence[str], *, board: str, since: int, seconds: float) -> Batch:
-        """`read`, waited for until there is something, at most so long."""
+        """`read`, waited for until there is something, at most so long. Every row wakes everybody, but rows are looked
+        through only for those whose keys have newer ones."""
         until = time.monotonic() + seconds
         while True:
-            batch = self.read(keys, board=board, since=since)
+            if board != self.name or any(self._latest.get(key, 0) > since for key in keys):
+                batch = self.read(keys, board=board, since=since)
+            else:
+                batch = Batch(self.name, self._serial, ())
             left = until - time.monotonic()
             if batch.rows or left <= 0:
                 return batch
+            board, since = self.name, batch.upto
             with suppress(TimeoutError):
                 async with asyncio.timeout(left):
                     await self._changed.wait()
@@ -111,3 +117,4 @@ class Board:
             for key, serials in self._serials.items()
             if key in alive
         }
+        self._latest = {key: serial for key, serial in self._latest.items() if key in alive}

@@ -118,7 +118,7 @@ def test_put__places_are_forgotten_with_their_rows() -> None:
         board.put(to_bytes(make_row(1, record_key=f"{RUN}/nodes/{number}")))
     clock.advance(100)
     board.put(to_bytes(make_row(2, sequence=NOW + 100_000, expiration=NOW + 160_000)))
-    assert list(board._serials) == [KEY]
+    assert list(board._serials) == list(board._latest) == [KEY]
 
 
 async def test_follow__waits_for_what_is_new() -> None:
@@ -127,6 +127,19 @@ async def test_follow__waits_for_what_is_new() -> None:
     await asyncio.sleep(0)
     board.put(to_bytes(make_row(1)))
     assert (await following).rows == (to_bytes(make_row(1)),)
+
+
+async def test_follow__rows_under_other_keys_do_not_end_it() -> None:
+    board = make_board()
+    board.put(to_bytes(make_row(1)))
+    since = board.read([KEY], board="", since=0).upto
+    following = asyncio.create_task(board.follow([KEY], board=board.name, since=since, seconds=10))
+    await asyncio.sleep(0)
+    board.put(to_bytes(make_row(1, record_key=f"{RUN}/nodes/relay")))
+    await asyncio.sleep(0)
+    assert not following.done()
+    board.put(to_bytes(make_row(2)))
+    assert (await following).rows == (to_bytes(make_row(2)),)
 
 
 async def test_follow__ends_with_nothing() -> None:

@@ -32,8 +32,8 @@ def make_http(
     return httpx.AsyncClient(transport=httpx.MockTransport(reply))
 
 
-def make_follower(http: httpx.AsyncClient, took: Callable[[bytes], None] | None = None) -> Follower:
-    return Follower(RELAY, http, took or (lambda row: None))
+def make_follower(http: httpx.AsyncClient, took: Callable[[bytes], bool] | None = None) -> Follower:
+    return Follower(RELAY, http, took or (lambda row: True))
 
 
 async def test_ask__a_bomb_is_not_decompressed() -> None:
@@ -57,3 +57,29 @@ async def test_ask__a_question_held_open_is_waited_for() -> None:
     async with make_http(pack_batch(Batch("b", 1, ())), seen=seen) as http:
         await make_follower(http)._ask(("key",), since=0, wait=HELD_OPEN)
     assert seen[0].extensions["timeout"]["read"] == HELD_OPEN + ANSWER_SECONDS
+
+
+async def test_ask__an_answer_of_rubbish_is_given_up() -> None:
+    judged = list[bytes]()
+
+    def judge(row: bytes) -> bool:
+        judged.append(row)
+        return False
+
+    async with make_http(pack_batch(Batch("b", 1, (b"rubbish",) * 100))) as http:
+        with pytest.raises(Malformed):
+            await make_follower(http, judge)._ask(("key",), since=0, wait=0)
+    assert len(judged) == 17
+
+
+async def test_read_whole__a_board_without_an_end() -> None:
+    serial = 0
+
+    async def blocks() -> AsyncIterator[bytes]:
+        nonlocal serial
+        serial += 1
+        yield pack_batch(Batch("b", serial, (b"row",)))
+
+    endless = httpx.MockTransport(lambda request: httpx.Response(200, content=blocks()))
+    async with httpx.AsyncClient(transport=endless) as http:
+        assert await make_follower(http)._read_whole(("key",)) == serial == 64

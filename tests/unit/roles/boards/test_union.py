@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -15,7 +17,11 @@ from dht.errors import TransportError
 from dht.memory import FakeClock, Faults, MemoryDirectory, MemoryNetwork
 from roles.boards import UnionDirectory
 from roles.boards.client import Poster
-from roles.relay import Board
+from roles.boards.wire import Question, frame
+from roles.relay import Board, RelaySettings
+from roles.relay.board_routes import MOST_HELD_OPEN, BoardRoutes
+from roles.relay.desk import Desk
+from roles.relay.refusal import Refusal
 from roles.shardcast.link import RelayInfo
 from tests.unit.roles.boards.test_board import KEY, NOW, RUN, make_row
 from tests.unit.roles.shardcast.network import Network, running_network, spoiled, wait_until
@@ -230,3 +236,26 @@ async def test_offer__a_queue_has_an_end(tmp_path: Path) -> None:
             poster.offer(number.to_bytes(4, "big"))
         assert first.done()
         assert not first.result()
+
+
+async def test_post_rows__refused_rows_count_as_requests(tmp_path: Path) -> None:
+    async with running_network(tmp_path, relays=0) as network:
+        settings = RelaySettings(rate=0.001, burst=11)
+        await network.add_relay(board=make_board(), settings=settings)
+        url, good = network.infos[0].url + "/board", to_bytes(make_row(1))
+        answer = await network.http.post(url, content=frame([good, *[b"rubbish"] * 12, to_bytes(make_row(2))]))
+        assert answer.content == bytes([1]) + bytes(13)
+        assert (await network.http.post(url, content=frame([good]))).status_code == 429
+
+
+async def test_read_rows__questions_held_open_are_bounded() -> None:
+    routes, board, asked = (
+        BoardRoutes(cast(Desk, SimpleNamespace(settings=None))),
+        make_board(),
+        Question("", 0, (KEY,)),
+    )
+    routes._held_open = MOST_HELD_OPEN
+    with pytest.raises(Refusal, match="held open"):
+        await routes._follow(board, asked, 1.0)
+    assert (await routes._follow(board, asked, 0.0)).rows == ()
+    assert routes._held_open == MOST_HELD_OPEN
