@@ -14,6 +14,7 @@ draw differently. `position` counts output tokens: 0 is the first token after th
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +28,8 @@ __all__ = ["GROUP", "SEED_BITS", "SamplingSettings", "choose", "draw", "token_lo
 
 GROUP = 256
 """Tokens in a group. Cheapest near the root of the vocabulary; its power as a check does not depend on it (ADR 19)."""
+BORDER = 0.5
+"""Nats about the border of the support within which two honest engines may differ on what is in it."""
 
 Floats = npt.NDArray[np.float32]
 
@@ -101,23 +104,27 @@ def token_margins(
     """By how much each token misses being the choice: float32 `[rows]`, 0 where it is.
 
     What its group lacks to the best group, plus what it lacks to the best token of its group, plus what it lacks to the
-    least likely token of the support when it is off it. When greedy: `max(logits) - logits[token]`.
+    least likely token that may be in the support. A token at the border, which two engines may draw in or out, is nobody's
+    rival and not off the support, and counts for its own group only. When greedy: `max(logits) - logits[token]`.
     """
     scaled = _scaled(logits, settings)
     own = scaled.gather(1, tokens[:, None])
     if settings.is_greedy:
         return (scaled.amax(-1, keepdim=True) - own)[:, 0]
+    groups = tokens // GROUP
+    rivals = whole = scaled
     outside = torch.zeros_like(own)
     if settings.is_truncated:
         allowed = support(scaled, settings.top_k, settings.top_p)
-        least = scaled.masked_fill(~allowed, torch.inf).amin(-1, keepdim=True)
-        outside = (least - own).clamp(min=0)
-        scaled = scaled.masked_fill(~allowed.scatter(1, tokens[:, None], True), -torch.inf)
-    groups = tokens // GROUP
-    mass = _group_mass(scaled)
-    scores = mass + gumbel_noise(seeds, positions, mass.shape[1], stream=Stream.GROUPS)
-    inner = _within(scaled, groups, seeds, positions)
-    missing = scores.amax(-1, keepdim=True) - scores.gather(1, groups[:, None])
+        sure, possible = _about_border(scaled, allowed, settings)
+        own_too = torch.zeros_like(allowed).scatter(1, tokens[:, None], True)
+        outside = (scaled.masked_fill(~possible, torch.inf).amin(-1, keepdim=True) - own).clamp(min=0)
+        rivals = scaled.masked_fill(~(sure | own_too), -torch.inf)
+        whole = scaled.masked_fill(~(possible | own_too), -torch.inf)
+    noise = gumbel_noise(seeds, positions, -(-scaled.shape[1] // GROUP), stream=Stream.GROUPS)
+    best = (_group_mass(rivals) + noise).amax(-1, keepdim=True)
+    missing = (best - (_group_mass(whole) + noise).gather(1, groups[:, None])).clamp(min=0)
+    inner = _within(rivals, groups, seeds, positions)
     lacking = inner.amax(-1, keepdim=True) - inner.gather(1, tokens[:, None] % GROUP)
     return (outside + missing + lacking)[:, 0]
 
@@ -137,6 +144,28 @@ def token_logprobs(logits: Floats, tokens: npt.ArrayLike, temperature: float) ->
 def _scaled(logits: torch.Tensor, settings: SamplingSettings) -> torch.Tensor:
     exact = logits.float()
     return exact if settings.temperature in (0.0, 1.0) else exact / settings.temperature
+
+
+def _about_border(
+    scaled: torch.Tensor, allowed: torch.Tensor, settings: SamplingSettings
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """What is surely and what is possibly in the support of an engine whose support here is `allowed`: tokens over
+    `BORDER` above the likeliest left out, and down to `BORDER` below the least likely kept, with the log-odds of the
+    nucleus's mass as far down or up. Bool `[rows, vocabulary]` each."""
+    left_out = scaled.masked_fill(allowed, -torch.inf).amax(-1, keepdim=True)
+    kept = scaled.masked_fill(~allowed, torch.inf).amin(-1, keepdim=True)
+    sure = _nucleus_moved(scaled, allowed, settings, by=-BORDER) & (scaled >= left_out + BORDER)
+    return sure, _nucleus_moved(scaled, allowed, settings, by=BORDER) | (scaled >= kept - BORDER)
+
+
+def _nucleus_moved(
+    scaled: torch.Tensor, allowed: torch.Tensor, settings: SamplingSettings, *, by: float
+) -> torch.Tensor:
+    """The support `allowed` with `by` nats more in the log-odds of the mass of its nucleus. Bool `[rows, vocabulary]`."""
+    if settings.top_p == 1.0:
+        return allowed
+    moved = settings.top_p / (settings.top_p + (1 - settings.top_p) * math.exp(-by))
+    return support(scaled, settings.top_k, min(moved, math.nextafter(1.0, 0.0)))
 
 
 def _group_mass(scaled: torch.Tensor) -> torch.Tensor:

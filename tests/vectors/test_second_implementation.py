@@ -209,13 +209,24 @@ class Reading:
         if given["temperature"] == 0:
             return float(max(logits) - logits[token])
         scaled = [logit / given["temperature"] for logit in logits]
-        support = cls.support(scaled, given["top_k"], given["top_p"])
-        allowed = {each: scaled[each] for each in (*support, token)}
-        groups, tokens = cls.scores(allowed, given["seed"], given["position"])
+        allowed = cls.support(scaled, given["top_k"], given["top_p"])
+        sure, possible = (cls.moved(given, scaled, factor) for factor in (math.exp(0.5), math.exp(-0.5)))
+        left_out = max((scaled[each] for each in range(len(scaled)) if each not in allowed), default=-math.inf)
+        sure = [each for each in sure if scaled[each] >= left_out + 0.5]
+        least = min(scaled[each] for each in allowed) - 0.5
+        possible = [each for each in range(len(scaled)) if each in possible or scaled[each] >= least]
+        own, _ = cls.scores({each: scaled[each] for each in (*possible, token)}, given["seed"], given["position"])
+        groups, tokens = cls.scores({each: scaled[each] for each in (*sure, token)}, given["seed"], given["position"])
         inner = tokens[token // 256]
-        outside: float = max(0.0, min(scaled[each] for each in support) - scaled[token])
-        missing: float = max(groups.values()) - groups[token // 256] + max(inner.values()) - inner[token]
-        return missing + outside
+        outside: float = max(0.0, min(scaled[each] for each in possible) - scaled[token])
+        missing: float = max(0.0, max(groups.values()) - own[token // 256])
+        return outside + missing + max(inner.values()) - inner[token]
+
+    @classmethod
+    def moved(cls, given: dict[str, Any], scaled: list[float], factor: float) -> list[int]:
+        """The support with the odds of the nucleus's mass divided."""
+        mass = given["top_p"]
+        return cls.support(scaled, given["top_k"], mass if mass == 1 else mass / (mass + (1 - mass) * factor))
 
     # Manifests
 

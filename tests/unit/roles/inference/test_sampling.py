@@ -165,6 +165,27 @@ def test_token_margins__slightly_other_logits_miss_by_little(truncation: dict[st
     assert float((missed > 0.1).float().mean()) < (0.005 if truncation else 1e-9)
 
 
+@pytest.mark.parametrize(
+    "truncation", [{"top_p": 0.9}, {"top_p": 0.5}, {"top_k": 1}, {"top_k": 5}, {"top_k": 50, "top_p": 0.9}]
+)
+def test_token_margins__honest_noise_at_the_border_of_the_support(truncation: dict[str, float]) -> None:
+    """What stands just outside of the worker's support and inside of the validator's wins over no honest token."""
+    settings, rows = replace(PLAIN, **truncation), 2000  # type: ignore[arg-type]
+    seeds, positions = torch.arange(rows), torch.zeros(rows, dtype=torch.int64)
+    logits = 2 * wide_logits(10, rows=rows)
+    other = logits + 0.06 * torch.randn(rows, WIDE, generator=torch.Generator().manual_seed(11))
+    tokens = choose(other, seeds, positions, settings)
+    assert float(token_margins(other, tokens, seeds, positions, settings).max()) == 0.0
+    assert float(token_margins(logits, tokens, seeds, positions, settings).max()) < 0.5
+
+
+def test_token_margins__all_but_all_of_the_mass_is_no_border() -> None:
+    logits, tokens, seeds = wide_logits(12, rows=4), torch.arange(4), torch.arange(4)
+    nearly = replace(PLAIN, top_p=math.nextafter(1.0, 0.0))
+    whole, margins = (token_margins(logits, tokens, seeds, seeds, each) for each in (PLAIN, nearly))
+    assert bool((margins <= whole + 1e-5).all())
+
+
 def test_draw__logprobs_are_of_the_whole_vocabulary() -> None:
     logits, zero = wide_logits(9, rows=3), torch.zeros(3, dtype=torch.int64)
     drawn = draw(logits, torch.arange(3), zero, replace(PLAIN, temperature=0.7, top_k=5))
