@@ -7,7 +7,9 @@ every node that listens. Until its step a node that is too old goes on and says 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import structlog
@@ -27,6 +29,8 @@ from roles.upgrades import is_met, is_of_owner
 log = structlog.get_logger()
 
 MAX_FILE = 4096
+JUDGED_AT_ONCE, MAX_JUDGED = 32, 4096
+"""Demands whose signature is checked in one look, and those known to need no check any more."""
 
 
 class Outdated(NodeError):
@@ -52,6 +56,7 @@ class Upgrading:
         self._software, self._messages = software, messages
         self._said = float("-inf")
         self._is_published = False
+        self._judged: dict[bytes, None] = {}
         self.demand: UpgradeRow | None = None
         """The newest of the owner's demands."""
 
@@ -67,8 +72,10 @@ class Upgrading:
             return  # nobody's signature can be checked yet
         if self.demand is None:
             self._admit(await asyncio.to_thread(_read, self._path))
-        for demand in await self._hear():
-            if self._admit(demand):
+        owner = self._trusted.view.terms.owner
+        for row in self._unjudged(await self._hear(), owner):
+            demand = self._demand_in(row)
+            if demand is not None and self._admit(demand):
                 await asyncio.to_thread(self._keep, demand)
         if self.demand is not None:
             await self._pass_on(self.demand)
@@ -90,13 +97,24 @@ class Upgrading:
             f"the run needs {wanted} from step {self.demand.step} on{by}; this is {self._software} ({self._messages})"
         )
 
-    async def _hear(self) -> list[UpgradeRow]:
+    async def _hear(self) -> Sequence[Envelope]:
         key = upgrades_key(self._trusted.run)
         try:
-            rows = (await self._rows.read([key])).get(key, ())
+            return (await self._rows.read([key])).get(key, ())
         except TransportError:
-            return []
-        return [demand for row in rows if (demand := self._demand_in(row)) is not None]
+            return ()
+
+    def _unjudged(self, rows: Sequence[Envelope], owner: str) -> list[Envelope]:
+        """Some of what was not judged yet, members' first: anybody may pass demands on, and each costs a signature's check.
+        What was, is not again: numbers only rise."""
+        new = {_mark(row, owner): row for row in rows}
+        unknown = [(mark, row) for mark, row in new.items() if mark not in self._judged]
+        unknown.sort(key=lambda item: not self._trusted.is_member(item[1].signer))
+        for mark, _ in unknown[:JUDGED_AT_ONCE]:
+            self._judged[mark] = None
+        while len(self._judged) > MAX_JUDGED:
+            del self._judged[next(iter(self._judged))]
+        return [row for _, row in unknown[:JUDGED_AT_ONCE]]
 
     def _demand_in(self, row: Envelope) -> UpgradeRow | None:
         try:
@@ -135,6 +153,12 @@ class Upgrading:
             write_atomically(self._path, encode(demand))
         except OSError as error:
             log.warning("upgrade.unsaved", why=error.strerror)
+
+
+def _mark(row: Envelope, owner: str) -> bytes:
+    """One demand as one node passes it on: what else that node may say of it hides it in nobody else's row. Another owner
+    judges anew."""
+    return hashlib.sha256(f"{owner}/{row.signer}/".encode() + row.payload).digest()
 
 
 def _read(path: Path) -> UpgradeRow | None:

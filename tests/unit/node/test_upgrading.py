@@ -107,6 +107,19 @@ async def test_look__changed_by_who_passes_it_on(make_node: Callable[..., Node])
     assert second.upgrading.demand is None
 
 
+async def test_look__a_flood_of_demands_is_judged_bit_by_bit(make_node: Callable[..., Node]) -> None:
+    node = make_node(31)
+    for number in range(100):
+        stranger = make_node(100 + number)
+        await stranger.voice.announce(demand(key=operator_key(7), number=1000 + number))
+    await make_node(32).voice.announce(demand())
+    judged = []
+    while node.upgrading.demand is None:
+        await node.upgrading.look()
+        judged.append(len(node.upgrading._judged))
+    assert judged == [32, 64, 96, 101][: len(judged)]
+
+
 async def test_look__grace_until_the_step_then_leaves(make_node: Callable[..., Node]) -> None:
     node = make_node(31)
     await node.voice.announce(demand(step=5))
