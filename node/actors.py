@@ -49,6 +49,24 @@ class Actor(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Closing:
+    """A role whose learner's processes end when it fails: it may be built again in this process."""
+
+    actor: Actor
+    learner: object
+    compute: ComputeThread
+
+    async def run(self) -> None:
+        """The role's own run."""
+        try:
+            await self.actor.run()
+        except Exception:
+            if (close := getattr(self.learner, "close", None)) is not None:
+                await self.compute.run(close)
+            raise
+
+
+@dataclass(frozen=True, slots=True)
 class Parts:
     """Everything a node has before it has a role."""
 
@@ -118,20 +136,22 @@ async def build_trainer(parts: Parts) -> Actor:
 
     _check_operator(parts)
     base = checked_base(parts.config, parts.spec)
-    return Trainer(
+    learner = await parts.compute.run(partial(build_learner, parts.config, parts.spec, base=base, state=parts.state))
+    trainer = Trainer(
         spec=parts.spec,
         trusted=parts.trusted,
         observer=parts.observer,
         voice=parts.voice,
         ledger=parts.ledger,
         relays=parts.relays,
-        learner=await parts.compute.run(partial(build_learner, parts.config, parts.spec, base=base, state=parts.state)),
+        learner=learner,
         key=parts.key,
         base=base,
         state=parts.state,
         compute=parts.compute,
         clock=unix_ms,
     )
+    return Closing(trainer, learner, parts.compute)
 
 
 def build_relay(parts: Parts) -> Any:

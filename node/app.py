@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
@@ -229,7 +230,7 @@ class Node:
                     self._disk.run(),
                     parts.rows.run(),
                     self._make_upgrading(parts).run(),
-                    Meeting(parts.directory, parts.rows, run=parts.spec.run_id, node=parts.key.node).run(),
+                    self._make_meeting(parts).run(),
                     parts.publisher.run(),
                     parts.observer.run(),
                     parts.book.run(),
@@ -251,6 +252,7 @@ class Node:
             return
         beside.append(group.create_task(self._heartbeat(parts, http="")))
         while not await self._play(parts):
+            gc.collect()  # the old role's model, before another is loaded
             await wait_for_room(parts.config.home)
         log.info("role.ended")
 
@@ -293,6 +295,10 @@ class Node:
         passes_on, path = parts.config.role != "worker", parts.config.home / "upgrade.json"
         self._upgrading = Upgrading(parts.trusted, parts.rows, parts.voice, path=path, passes_on=passes_on)
         return self._upgrading
+
+    def _make_meeting(self, parts: Parts) -> Meeting:
+        run, is_member = parts.spec.run_id, parts.trusted.is_member
+        return Meeting(parts.directory, parts.rows, run=run, node=parts.key.node, is_member=is_member)
 
     async def _register(self, parts: Parts) -> None:
         wallet = read_wallet(parts.config)

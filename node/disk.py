@@ -12,6 +12,7 @@ import contextlib
 import errno
 import os
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,11 +76,13 @@ def is_disk_full(error: BaseException) -> bool:
     return error.__cause__ is not None and is_disk_full(error.__cause__)
 
 
-async def wait_for_room(folder: Path) -> None:
-    """Until there is some, or long enough to try again anyway: a quota does not show."""
+async def wait_for_room(folder: Path, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
+    """Until there is some, or long enough to try again anyway: a quota does not show. Always a while: where room is found
+    at once, the role may need more of it than that."""
+    await sleep(ROOM_SECONDS)
     until = asyncio.get_running_loop().time() + LONGEST_ROOM_SECONDS
-    while free_disk(folder) < ROOM and asyncio.get_running_loop().time() < until:  # noqa: ASYNC110 - no disk tells us
-        await asyncio.sleep(ROOM_SECONDS)
+    while free_disk(folder) < ROOM and asyncio.get_running_loop().time() < until:
+        await sleep(ROOM_SECONDS)
 
 
 class DiskWatch:

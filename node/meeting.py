@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import structlog
 
@@ -24,17 +24,28 @@ log = structlog.get_logger()
 
 SERVING: tuple[Role, ...] = ("relay", "validator", "trainer")
 """Roles whose nodes listen."""
-AT_ONCE = 8
-"""Nodes dialled after one look: in a large network nobody meets everybody, and need not."""
+AT_ONCE, STRANGERS_AT_ONCE = 8, 1
+"""Nodes dialled after one look: in a large network nobody meets everybody, and need not. Strangers are few
+among them: a key costs nothing, and its record must not choose whom everybody dials."""
 WHOLE_TABLE = 20
 """A routing table smaller than this holds everybody that is there."""
 
 
 class Meeting:
-    """Compares who says that it is there with whom the DHT knows. `rows` is what boards and DHT say together."""
+    """Compares who says that it is there with whom the DHT knows. `rows` is what boards and DHT say together;
+    `is_member` says whether an id is registered on the ledger or an operator's."""
 
-    def __init__(self, directory: HivemindDirectory, rows: Directory, *, run: str, node: str) -> None:
+    def __init__(
+        self,
+        directory: HivemindDirectory,
+        rows: Directory,
+        *,
+        run: str,
+        node: str,
+        is_member: Callable[[str], bool],
+    ) -> None:
         self._directory, self._rows, self._run, self._node = directory, rows, run, node
+        self._is_member = is_member
         self._is_split = False
 
     async def run(self) -> None:
@@ -54,9 +65,13 @@ class Meeting:
         records = [record for row in rows if (record := self._record_in(row)) is not None]
         met = {peer.node for peer in self._directory.peers() if peer.is_in_table}
         unmet = [record for record in records if record.node not in met]
-        for record in random.sample(unmet, min(AT_ONCE, len(unmet))):
+        members = [record for record in unmet if self._is_member(record.node)]
+        strangers = [record for record in unmet if not self._is_member(record.node)]
+        chosen = random.sample(members, min(AT_ONCE, len(members)))
+        chosen += random.sample(strangers, min(STRANGERS_AT_ONCE, len(strangers), AT_ONCE - len(chosen)))
+        for record in chosen:
             self._directory.add_peers(_own_addresses(record))
-        self._say(len(unmet), len(records), len(met))
+        self._say(len(members), sum(self._is_member(record.node) for record in records), len(met))
 
     def _record_in(self, row: Envelope) -> NodeRecord | None:
         try:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
 from pathlib import Path
@@ -10,11 +9,12 @@ from typing import cast
 import pytest
 
 from dht.errors import DiskFull, TransportError
-from node.actors import Parts
+from node.actors import Closing, Parts
 from node.app import Node
 from node.config import NodeConfig
-from node.disk import DiskWatch, is_disk_full, measure, share_of_blobs, share_of_events, wait_for_room
+from node.disk import ROOM_SECONDS, DiskWatch, is_disk_full, measure, share_of_blobs, share_of_events, wait_for_room
 from node.log import EventStream
+from roles.compute import ComputeThread
 
 KIB, MIB = 2**10, 2**20
 
@@ -92,9 +92,23 @@ def test_is_disk_full__the_cause_and_nothing_else__ckpt_12(error: Exception, is_
     assert is_disk_full(error) == is_full
 
 
-async def test_wait_for_room__not_where_there_is_some(tmp_path: Path) -> None:
-    async with asyncio.timeout(1):
-        await wait_for_room(tmp_path)
+async def test_wait_for_room__a_pause_where_there_is_some(tmp_path: Path) -> None:
+    slept = list[float]()
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    await wait_for_room(tmp_path, sleep=sleep)
+    assert slept == [ROOM_SECONDS]
+
+
+async def test_closing__the_learner_of_a_role_that_failed() -> None:
+    closed, compute = list[bool](), ComputeThread()
+    learner = SimpleNamespace(close=lambda: closed.append(True))
+    with pytest.raises(ExceptionGroup):
+        await Closing(FillsTheDisk(), learner, compute).run()
+    compute.close()
+    assert closed == [True]
 
 
 class FillsTheDisk:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -12,6 +13,7 @@ from dht.encoding import encode
 from dht.envelope import Envelope, seal
 from dht.errors import TransportError
 from dht.identity import NodeKey
+from dht.peers import PeerInfo
 from dht.records import unix_ms
 from node.actors import LIFETIMES, LIMITS
 from node.meeting import Meeting
@@ -33,6 +35,23 @@ class Rows:
 
     async def read(self, keys: Sequence[str]) -> Mapping[str, Sequence[Envelope]]:
         return {KEY: self.rows}
+
+
+def everybody(node: str) -> bool:
+    return True
+
+
+class Dialled:
+    """A directory that knows nobody, and who it was told to dial."""
+
+    def __init__(self) -> None:
+        self.addresses = list[str]()
+
+    def peers(self) -> list[PeerInfo]:
+        return []
+
+    def add_peers(self, addresses: Sequence[str]) -> None:
+        self.addresses += addresses
 
 
 def record(key: NodeKey, *addresses: str) -> Envelope:
@@ -65,7 +84,7 @@ async def halves(tmp_path: Path) -> AsyncIterator[list[tuple[NodeKey, HivemindDi
 
 async def test_look__two_halves_become_one__boot_09(halves: list[tuple[NodeKey, HivemindDirectory]]) -> None:
     (_, one), (key, other) = halves
-    meeting = Meeting(one, Rows(record(key, *other.addresses())), run=RUN, node=one.node_id)
+    meeting = Meeting(one, Rows(record(key, *other.addresses())), run=RUN, node=one.node_id, is_member=everybody)
     await meeting.look()
     async with asyncio.timeout(15):
         while not (one.stats()["table"] and other.stats()["table"]):  # noqa: ASYNC110 - p2pd's doing
@@ -77,5 +96,18 @@ async def test_look__addresses_of_somebody_else_are_not_dialled(
 ) -> None:
     (_, one), (_, other) = halves
     liar = record(NodeKey.generate(), *other.addresses(), "/ip4/1.2.3.4/tcp/1", "rubbish")
-    await Meeting(one, Rows(liar), run=RUN, node=one.node_id).look()
+    await Meeting(one, Rows(liar), run=RUN, node=one.node_id, is_member=everybody).look()
     assert one.peers() == []
+
+
+async def test_look__strangers_do_not_choose_whom_all_dial() -> None:
+    members, strangers = ([NodeKey.generate() for _ in range(5)] for _ in range(2))
+    address = {key.node: f"/ip4/1.2.3.4/tcp/1/p2p/{key.node}" for key in (*members, *strangers)}
+    rows = Rows(*(record(key, address[key.node]) for key in (*strangers, *members)))
+    ours = {key.node for key in members}
+    meeting = Meeting(
+        cast(HivemindDirectory, dialled := Dialled()), rows, run=RUN, node="us", is_member=ours.__contains__
+    )
+    await meeting.look()
+    assert {address[node] for node in ours} < set(dialled.addresses)
+    assert len(dialled.addresses) == 6
