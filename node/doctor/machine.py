@@ -190,7 +190,8 @@ def check_engine(config: NodeConfig) -> Finding:
             "engine = vllm, and vLLM is not installed here",
             f'pip install "intellect-node[{extra}]" in an environment of its own (docs/contribute.md), or --engine transformers',
         )
-    return ok("engine", f"{extra} {metadata.version(extra)}")
+    name = metadata.packages_distributions().get("vllm", [extra])[0]  # either may be what is installed
+    return ok("engine", f"{name} {metadata.version(name)}")
 
 
 def examine_machine(config: NodeConfig) -> Iterator[Finding]:
