@@ -497,6 +497,14 @@ class TrustedState:
             and not self._is_answered(digest, standing)
         )
 
+    def is_doubted(self, digest: str) -> bool:
+        """Whether somebody calls it a fault, or audited and refused it, and no quorum of audited acceptances answers."""
+        standing = self.standings.get(digest)
+        if standing is None or self._is_answered(digest, standing):
+            return False
+        said = standing.verdicts.values()
+        return any(each.outcome == "fault" or (each.outcome == "soft" and each.audited) for each in said)
+
     def _is_answered(self, digest: str, standing: Standing) -> bool:
         admitted = self.submissions.get(digest)
         if admitted is None:  # not seen here, so what the verdicts say of it cannot be compared

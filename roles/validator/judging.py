@@ -235,7 +235,7 @@ class Judging:
         if verdict.outcome == "fault":
             return False
         rival = self._trusted.rival(item.admitted.submission, digest) is not None
-        return rival or (not verdict.audited and digest in self._trusted.disputed())
+        return rival or (not verdict.audited and self._trusted.is_doubted(digest))
 
     def _waits_for_other(self, item: Item) -> bool:
         """A validator accepts one submission of an index only; the first it saw comes first."""
@@ -300,10 +300,11 @@ class Judging:
         return self._histories.weigh(finding, node=name, submission=digest, step=submission.step)
 
     def _must_audit(self, item: Item) -> bool:
-        """By the coin; and what another validator calls a fault, what a node on probation hands in or one that deviates."""
+        """By the coin; and what another validator calls a fault or audited and refused, what a node on probation hands in or
+        one that deviates."""
         digest, node = item.admitted.digest, item.admitted.submission.node
         is_watched = self._probation.holds(node) or self._histories.deviates(first_key(self._trusted.view, node))
-        return self._audits(digest) or is_watched or digest in self._trusted.disputed()
+        return self._audits(digest) or is_watched or self._trusted.is_doubted(digest)
 
     def _verify(self, admitted: AdmittedSubmission, data: bytes, audit: bool) -> Finding:
         self._shelf.load(admitted.submission.policy)

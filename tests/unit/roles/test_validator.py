@@ -438,6 +438,21 @@ async def test_run__fault_by_another_obliges_to_audit(tmp_path: Path) -> None:
         assert reasons([v for v in [network.verdict_of(0, made.digest)] if v]) == {("accept", Reason.ACCEPTED)}
 
 
+async def test_run__audited_refusal_by_another_obliges_to_audit(tmp_path: Path) -> None:
+    """And accepts without an audit are taken back, so that what one audit finds is not paid all the same."""
+    spec = make_spec(epoch=EpochSpec(checkpoints=3, round_seconds=30), checks=CheckSpec(joined=EXACT))
+    async with running(tmp_path, validators=(1, 2), spec=spec, audits=lambda digest: False) as network:
+        noisy = with_noisy_states(world_of(network), await network.make())
+        await network.hand_in(noisy)
+        assert reasons(await verdicts_on(network, noisy.digest, 2)) == {("accept", Reason.ACCEPTED)}
+        network.start(0, audits=lambda digest: True)
+        uncertain = ("soft", Reason.JOINED_UNCERTAIN)
+        await network.until(
+            lambda: [reasons([v]) for n in range(3) if (v := network.verdict_of(n, noisy.digest))] == 3 * [{uncertain}]
+        )
+        assert not network.accepted()
+
+
 async def test_run__verdict_follows_within_a_third_of_a_second(tmp_path: Path) -> None:
     """Once the policy is there. Measured on the fastest of a few, since the machine may be busy."""
     async with running(tmp_path, validators=(0,)) as network:
