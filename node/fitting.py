@@ -60,7 +60,7 @@ def _check_vocabulary(tokenizer: Any, model: Path) -> None:
 def _counter(tokenizer: Any, model: Path, *, chat: bool) -> Callable[[str], int]:
     if not chat:
         return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
-    from roles.inference.checkpoint_loading import load_tokenizer
+    from roles.inference.checkpoint_loading import DATED, load_tokenizer, writes_date
     from roles.inference.errors import BadCheckpoint
 
     try:
@@ -69,6 +69,8 @@ def _counter(tokenizer: Any, model: Path, *, chat: bool) -> Callable[[str], int]
         raise ConfigError(str(error)) from error
     if not talking.chat_template:
         raise ConfigError(f"[model] chat = true, and the tokenizer in {model} has no chat template")
+    if writes_date(talking):
+        raise ConfigError(f"[model] chat = true, and of the tokenizer in {model}: {DATED}")
 
     def count(text: str) -> int:
         said = [{"role": "user", "content": text}]

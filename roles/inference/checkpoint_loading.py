@@ -21,6 +21,7 @@ from roles.inference.errors import BadCheckpoint, OutOfMemory
 
 transformers_logging.disable_progress_bar()
 
+DATED = "its chat template writes today's date, on which nodes do not agree; put a fixed date into it"
 _CONFIG_BYTES = 1 << 20
 _LIBRARY_ERRORS = (OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError, SafetensorError)
 _NOT_ARCHITECTURE = frozenset({"_name_or_path", "transformers_version"})
@@ -83,6 +84,13 @@ def check_tokenizer(tokenizer: Any, folder: Path, *, vocabulary: int, chat: bool
         raise BadCheckpoint(f"{folder.name}: the tokenizer has {len(tokenizer)} tokens, the model only {vocabulary}")
     if chat and not tokenizer.chat_template:
         raise BadCheckpoint(f"{folder.name}: the run speaks in a chat template, and the tokenizer has none")
+    if chat and writes_date(tokenizer):
+        raise BadCheckpoint(f"{folder.name}: {DATED}")
+
+
+def writes_date(tokenizer: Any) -> bool:
+    """Whether the chat template writes the day it is on this machine: honest prompts then differ by day and time zone."""
+    return "strftime_now" in str(tokenizer.chat_template)
 
 
 def tokenizer_digest(folder: Path) -> str | None:

@@ -53,6 +53,12 @@ def test_build_spec__chat_without_a_template(model: Path) -> None:
         build(model, model={"chat": True})
 
 
+def test_build_spec__chat_template_with_today_s_date(model: Path) -> None:
+    (model / "chat_template.jinja").write_text("{{ strftime_now('%d %b %Y') }}{{ messages[0]['content'] }}")
+    with pytest.raises(ConfigError, match="put a fixed date into it"):
+        build(model, model={"chat": True})
+
+
 def test_build_spec__prompt_that_no_file_may_hold(model: Path) -> None:
     with pytest.raises(ConfigError, match=r"problem \d+ has a prompt of 10 tokens, and the run allows 9"):
         build(model, sampling={"max_prompt_tokens": 9})

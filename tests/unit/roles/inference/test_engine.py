@@ -292,6 +292,14 @@ def test_load__refuse_a_tokenizer_larger_than_the_model(kind: str, tmp_path: Pat
         build_engine(kind).load(bad)
 
 
+def test_load__refuse_a_chat_template_with_today_s_date(tmp_path: Path) -> None:
+    dated = write_tiny_policy(tmp_path / "dated")
+    (dated / "chat_template.jinja").write_text("{{ strftime_now('%d %b %Y') }}{{ messages[0]['content'] }}")
+    TransformersEngine().load(dated)
+    with pytest.raises(BadCheckpoint, match="put a fixed date into it"):
+        TransformersEngine(chat=True).load(dated)
+
+
 def test_load__remote_code_is_never_run(kind: str, tmp_path: Path) -> None:
     bad = write_tiny_policy(tmp_path / "bad")
     config = json.loads((bad / "config.json").read_text())
