@@ -193,7 +193,7 @@ class Validator:
         quiet = now - max([self._ended_at, *(item.seen for item in self.judging.items.values())])
         items = [item for item in self._undecided() if item.step <= newest.step]
         if self.tallying.has_uncredited(newest.step) or any(self.judging.is_pending(item) for item in items):
-            return quiet > END_PATIENCE_MS
+            return quiet > END_PATIENCE_MS + 1000 * self.spec.checks.audit_window  # credited no sooner
         return quiet > (END_SETTLE_MS if items else END_QUIET_MS)
 
     def _forget_final(self) -> None:
