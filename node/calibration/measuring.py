@@ -78,6 +78,7 @@ def _engine(options: argparse.Namespace, spec: RunSpec, environment: Environment
             attention=environment.attention,
             chat=spec.model.chat,
             engine=environment.engine,
+            gpu_share=0.45,  # the other environments' engines hold memory of their own
         )
         engine.load(options.checkpoint.expanduser())
     except (BadCheckpoint, InferenceError) as error:

@@ -151,5 +151,6 @@ def _threshold(bounds: Sequence[float], topk: int) -> dict[str, int]:
     return {
         "exponent_mismatches": min(math.floor(values["exponent_mismatches"]), topk),
         **{name: thousandths(values[name]) for name in BOUNDS[1:3]},
-        **{name: min(thousandths(values[name]), LARGEST_MARGIN) for name in BOUNDS[3:]},
+        "margin_mean": min(thousandths(values["margin_mean"]), LARGEST_MARGIN),
+        "margin_largest": min(thousandths(values["margin_largest"]), 10**9),  # of one token, which nothing clips
     }

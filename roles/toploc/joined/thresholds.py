@@ -13,13 +13,15 @@ import numpy as np
 
 from roles.toploc.joined.calibration import GRAINS, MANTISSA_CAP, Floats
 from roles.toploc.observation import Observation
-from roles.toploc.sampling_check import MARGIN_CAP, summarise_margins
+from roles.toploc.sampling_check import summarise_margins
 
 BOUNDS = ("exponent_mismatches", "mantissa_mean", "mantissa_median", "margin_mean", "margin_largest")
 LEAST = (GRAINS[0], GRAINS[1], 0.5, GRAINS[2] / 32, GRAINS[2])
 """What an engine that agrees exactly is allowed all the same; mantissas of 7 bits."""
 _EULER = 0.5772156649015329
 _DOUBT = 2.0
+_MOST_MARGIN = 1e6
+"""Of a token that is no number, or off all that is possible; the judge clips no single margin either."""
 
 
 def largest_values(observation: Observation) -> tuple[float, ...]:
@@ -31,7 +33,7 @@ def largest_values(observation: Observation) -> tuple[float, ...]:
         max((min(chunk.mantissa_mean, MANTISSA_CAP) for chunk in chunks), default=0.0),
         max((min(chunk.mantissa_median, MANTISSA_CAP) for chunk in chunks), default=0.0),
         max((each.mean_clipped for each in margins), default=0.0),
-        max((min(each.largest, MARGIN_CAP) for each in margins), default=0.0),
+        max((min(each.largest, _MOST_MARGIN) for each in margins), default=0.0),
     )
 
 
