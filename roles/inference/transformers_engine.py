@@ -117,7 +117,7 @@ class TransformersEngine:
     @torch.inference_mode()
     def _prefill_all(self, pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> list[Prefill]:
         results: dict[int, Prefill] = {}
-        for prompt, batch in shared_batches(pairs, most_tokens=_SHARED_TOKENS):
+        for prompt, batch in shared_batches(pairs, most_tokens=min(_SHARED_TOKENS, self._prefill_tokens)):
             results.update(zip(batch, self._prefill_shared(prompt, [pairs[i][1] for i in batch]), strict=True))
         rest = [i for i in range(len(pairs)) if i not in results]
         for batch in similar_batches(

@@ -120,7 +120,10 @@ class VllmEngine:
             )
         _, seen = self._collect()
         hidden = self._loaded_model().llm_engine.model_config.get_hidden_size()
-        states = [torch.empty(len(output), hidden, dtype=self._dtype, device=self._device) for _, output in pairs]
+        # a position that vLLM did not show is no number: refused softly, never proof of fraud
+        states = [
+            torch.full((len(output), hidden), torch.nan, dtype=self._dtype, device=self._device) for _, output in pairs
+        ]
         for number, position, part in seen:
             states[number][position : position + len(part)] = part
         return [Prefill(each, self._head) for each in states]
