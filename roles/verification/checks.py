@@ -131,7 +131,8 @@ def check_turns(case: Case) -> None:
 
 
 def check_rewards(case: Case) -> None:
-    """Every reward is what the scorer gives. Soft when scoring takes too long, or when the task says that machines differ."""
+    """Every reward is what the scorer gives. Soft when scoring takes too long, when nothing is claimed, or when the task says
+    that machines differ."""
     task, monotonic = case.means.task, case.means.monotonic
     deadline = monotonic() + SCORING_SECONDS
     for number, row in enumerate(case.file.rows):
@@ -139,7 +140,8 @@ def check_rewards(case: Case) -> None:
         if monotonic() > deadline:
             raise SoftReject(Reason.SCORING_TIMEOUT, f"over {SCORING_SECONDS:.0f} s at row {number} of {len(case.own)}")
         if reward is not None and row.reward != reward:
-            refusal = Reject if task.is_repeatable else SoftReject
+            # nothing claimed may be a scorer that ran out of time there
+            refusal = Reject if task.is_repeatable and row.reward != 0.0 else SoftReject
             raise refusal(Reason.WRONG_REWARD, f"row {number}: {row.reward} for {reward}")
 
 
@@ -277,6 +279,8 @@ def _count_copied(case: Case, number: int, starts: Sequence[int]) -> int:
     inside = np.zeros(len(reading.logprobs), dtype=np.bool_)
     for start in starts:
         inside[start : start + RUN] = True
+    if len(starts) == len(case.sketches[number].runs):  # all of it is known: judged as a whole
+        inside[:] = True
     surprise = -float(reading.logprobs[inside].sum())
     missed = float(np.minimum(reading.margins[inside], MARGIN_CAP).sum())
     improbable = surprise > case.means.spec.checks.duplicate_bits * math.log(2)

@@ -73,12 +73,12 @@ def _other_seed(seed: int, number: int) -> int:
 
 
 def inflated_rewards(forger: Forger, ticket: Ticket) -> Made:
-    """Calls every answer right; where all were, calls the first one wrong (so that it learns from noise)."""
+    """Calls every answer right; where all were, calls the first one half right (so that it learns from noise)."""
     made = forger.honest(ticket)
     file = forger.open(made)
     claimed = [1.0] * len(file.rows)
     if all(row.reward == 1.0 for row in file.rows):
-        claimed[0] = 0.0
+        claimed[0] = 0.5
     rows = tuple(replace(row, reward=reward) for row, reward in zip(file.rows, claimed, strict=True))
     return forger.close(made, replace(file, rows=rows))
 

@@ -198,7 +198,7 @@ async def with_rollouts(*, is_spoiled: bool) -> FinishedRun:
     made = await run.rollouts()
     if is_spoiled:
         world = World(run.spec, make_world(run.spec).trusted)
-        made = spoil(world, made, lambda row: replace(row, reward=1 - row.reward))
+        made = spoil(world, made, lambda row: replace(row, reward=0.5))
         await run.relays.put(made.blob)
     await run.commit()
     await run.tally([run.judged(made.submission, WORKERS[0])])

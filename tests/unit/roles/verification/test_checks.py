@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import count
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from roles.inference.engine import Prefill
 from roles.rollouts.schema import read_rollouts
-from roles.rules import Reason, SoftReject
+from roles.rules import Reason, Reject, SoftReject
+from roles.toploc.readings import Readings
 from roles.verification import Case, DuplicateIndex
 from roles.verification.case import Means
-from roles.verification.checks import check_proofs, check_rewards
+from roles.verification.checks import _count_copied, check_proofs, check_rewards
+from roles.verification.duplicates import sketch_of
 from tests.builders import WORKERS, World, make_rollouts, make_world
 
 
@@ -36,6 +40,31 @@ def test_check_rewards__that_take_too_long_are_nobody_s_fault() -> None:
         check_rewards(make_case(make_world(), monotonic=lambda: float(next(clock))))
     assert refusal.value.reason is Reason.SCORING_TIMEOUT
     assert "row 2 of 8" in refusal.value.detail
+
+
+@pytest.mark.parametrize(("claimed", "refusal"), [(0.0, SoftReject), (0.5, Reject)])
+def test_check_rewards__nothing_claimed_may_be_a_scorer_that_ran_out_of_time(
+    claimed: float, refusal: type[Exception]
+) -> None:
+    right = SimpleNamespace(is_repeatable=True, score=lambda *_: 1.0)
+    case = make_case(make_world(), task=right)
+    rows = tuple(replace(row, reward=claimed) for row in case.file.rows)
+    case.__dict__["file"] = replace(case.file, rows=rows)
+    with pytest.raises(refusal) as caught:
+        check_rewards(case)
+    assert caught.value.reason is Reason.WRONG_REWARD  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("length", "copied"), [(400, 400), (200, 0)])
+def test_count_copied__long_copy_of_likely_tokens_is_judged_as_a_whole(length: int, copied: int) -> None:
+    """The runs compared cover 96 tokens at most, which may be likely ones."""
+    case = make_case(make_world())
+    sketch = sketch_of(range(length))
+    likely = np.full(length, 0.15)
+    case.__dict__["sketches"] = [sketch]
+    case.__dict__["readings"] = [Readings(margins=likely, logprobs=-likely, unlikely=likely)]
+    assert _count_copied(case, 0, list(sketch.runs.values())) == copied
+    assert _count_copied(case, 0, list(sketch.runs.values())[:-1]) == 0
 
 
 def test_check_proofs__policy_without_finite_states_condemns_nobody() -> None:
