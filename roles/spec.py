@@ -203,7 +203,8 @@ class CheckSpec(Message):
 
     @model_serializer(mode="wrap")
     def _leave_out(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """A run without the joined test has the bytes, and the id, that it had before there was one."""
+        """A run without the joined test says nothing of it. Specs and runs of earlier versions are not read: sampling and
+        proofs changed."""
         plain: dict[str, Any] = write(self)
         return {name: value for name, value in plain.items() if name != "joined" or value is not None}
 
@@ -325,7 +326,7 @@ class RunSpec(Message):
 
     @model_serializer(mode="wrap")
     def _leave_out(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """A run without a tool has the bytes, and the id, that it had before there were any."""
+        """A run without a tool says nothing of it."""
         plain: dict[str, Any] = write(self)
         return {name: value for name, value in plain.items() if name != "tool" or value is not None}
 

@@ -258,6 +258,26 @@ def test_admit_verdict__fault_is_answered_by_a_quorum_that_audited() -> None:
     assert not world.trusted.disputed()
 
 
+@pytest.mark.parametrize(
+    ("said", "doubted"),
+    [
+        ({"outcome": "fault", "reason": 602, "audited": False}, True),
+        ({"outcome": "soft", "reason": 201, "audited": True}, True),
+        ({"outcome": "soft", "reason": 201, "audited": False}, False),
+        ({}, False),
+    ],
+)
+def test_is_doubted__until_a_quorum_that_audited_answers(said: dict[str, Any], doubted: bool) -> None:
+    world = make_world()
+    submission = make_submission(world)
+    digest = admit(world, submission)
+    assert not world.trusted.is_doubted(digest)
+    world.trusted.admit_verdict(world.row(make_verdict(submission, **said), VALIDATORS[2]))
+    assert world.trusted.is_doubted(digest) is doubted
+    accept(world, submission)
+    assert not world.trusted.is_doubted(digest)
+
+
 @pytest.mark.parametrize("changes", [{"tokens": 101}, {"index": 1}, {"node": WORKERS[1].node}])
 def test_admit_verdict__that_misstates_what_it_judges_counts_for_nothing(changes: dict[str, Any]) -> None:
     world = make_world()
