@@ -41,6 +41,11 @@ class LittleMemory(TransformersEngine):
             torch.empty(1 << 60)
         return super()._prefill_batch(pairs)
 
+    def _prefill_shared(self, prompt: Any, outputs: Any) -> Any:
+        if len(outputs) > self.room:
+            torch.empty(1 << 60)
+        return super()._prefill_shared(prompt, outputs)
+
 
 def test_generate__small_batches_change_nothing(tmp_path: Path) -> None:
     folder = write_tiny_policy(tmp_path / "a", seed=1)
@@ -62,6 +67,16 @@ def test_prefill__small_batches_change_nothing(tmp_path: Path) -> None:
     little.room = 0
     with pytest.raises(OutOfMemory, match="no memory left for one sequence"):
         little.prefill(asked)
+
+
+def test_prefill__of_one_prompt_gets_smaller_too(tmp_path: Path) -> None:
+    folder = write_tiny_policy(tmp_path / "a", seed=1)
+    asked = [(tuple(range(1, 10)), tuple(range(1, 6 + i % 3))) for i in range(12)]
+    plain, little = TransformersEngine(), LittleMemory()
+    for engine in (plain, little):
+        engine.load(folder)
+    for one, other in zip(plain.prefill(asked), little.prefill(asked), strict=True):
+        assert torch.allclose(one.states, other.states, atol=1e-4)
 
 
 def test_generate__no_memory_for_one_row(tmp_path: Path) -> None:
