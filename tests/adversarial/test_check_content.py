@@ -12,7 +12,7 @@ from tests.builders import make_rollouts, make_world, open_rollouts, spoil
 
 def test_reward_is_inflated() -> None:
     world = make_world()
-    greedy = spoil(world, make_rollouts(world), lambda row: replace(row, reward=1.0 - row.reward))
+    greedy = spoil(world, make_rollouts(world), lambda row: replace(row, reward=0.5))
     assert_only("rewards", Reason.WRONG_REWARD, world, greedy)
 
 

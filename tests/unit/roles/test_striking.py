@@ -47,7 +47,7 @@ async def cheat_twice(network: ValidatorNetwork, key: NodeKey = CHEAT) -> None:
     world, before = World(network.spec, network.trusted, shared_engine(), shared_task()), ZERO_DIGEST
     for index in range(2):
         made = await network.make(key, index=index, predecessor=before)
-        made = spoil(world, made, lambda row: replace(row, reward=1 - row.reward))
+        made = spoil(world, made, lambda row: replace(row, reward=0.5))
         before = made.digest
         await network.hand_in(made, key)
 

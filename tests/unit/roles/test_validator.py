@@ -133,9 +133,7 @@ async def test_run__proposer_gone__the_next_one_proposes(tmp_path: Path) -> None
 async def test_run__cheat_gets_a_fault_and_no_credit(tmp_path: Path) -> None:
     async with running(tmp_path) as network:
         honest = await network.make()
-        cheat = spoil(
-            world_of(network), await network.make(WORKERS[1]), lambda row: replace(row, reward=1 - row.reward)
-        )
+        cheat = spoil(world_of(network), await network.make(WORKERS[1]), lambda row: replace(row, reward=0.5))
         await network.hand_in(cheat, WORKERS[1])
         await network.hand_in(honest)
         assert reasons(await verdicts_on(network, cheat.digest)) == {("fault", Reason.WRONG_REWARD)}
