@@ -57,7 +57,7 @@ class Assembly:
         self._partial = into / f".partial-{self.digest}"
         self.files = self._partial / "files"
         self._envelope, self._progress, self._is_durable = envelope, progress, is_durable
-        self._lock = -1
+        self._lock, self._closing = -1, threading.Lock()
         self._syncing, self._unsynced = threading.Lock(), 0
         self.missing: set[int] = set(range(len(manifest.shards)))
 
@@ -80,9 +80,10 @@ class Assembly:
 
     def close(self) -> None:
         """Give the lock back; what is verified stays for the next time."""
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        with self._closing:  # a fetch that is cancelled closes while its thread may be finishing
+            lock, self._lock = self._lock, -1
+        if lock >= 0:
+            os.close(lock)
 
     def writer(self, index: int) -> ShardWriter:
         """A sink for one shard."""
