@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from benchmarks.chaos.stage import Stage
@@ -15,7 +16,7 @@ from dht.identity import NodeKey
 from ledger.client import LedgerClient
 from roles.shardcast.client import RelayClient
 from roles.shardcast.link import RelayInfo, make_http
-from tests.recount import recount
+from tests.recount import Fetch, recount
 
 Place = tuple[str, int, int]
 """Node, step, index: what is credited at most once."""
@@ -42,6 +43,23 @@ class Accounts:
 
 async def count_again(stage: Stage) -> Accounts:
     """Fetch every tally and every blob in it. Raises AssertionError for a credit that a quorum did not sign, or twice."""
+    async with _records(stage) as (ledger, fetch):
+        roots = await ledger.final_roots()
+        counted, credited = await recount(stage.prepared.spec, roots, fetch)
+        places = frozenset([place for root in roots for place in _places(await fetch(root.blob), root.blob)])
+    return Accounts(len(roots), counted, credited, places)
+
+
+async def credited_places(stage: Stage) -> frozenset[Place]:
+    """What the final tallies hold now."""
+    async with _records(stage) as (ledger, fetch):
+        found = [_places(await fetch(root.blob), root.blob) for root in await ledger.final_roots()]
+    return frozenset(place for places in found for place in places)
+
+
+@asynccontextmanager
+async def _records(stage: Stage) -> AsyncIterator[tuple[LedgerClient, Fetch]]:
+    """The run's ledger, and what fetches a blob from any relay, as anybody may."""
     spec = stage.prepared.spec
     ledger = await LedgerClient.connect([stage.prepared.rpc], contract=spec.ledger.contract, run=spec.run_id)
     async with ledger, make_http() as http:
@@ -51,21 +69,7 @@ async def count_again(stage: Stage) -> Accounts:
         async def fetch(digest: str) -> bytes:
             return await client.get(digest, limit=2**25)
 
-        roots = await ledger.final_roots()
-        counted, credited = await recount(spec, roots, fetch)
-        places = frozenset([place for root in roots for place in _places(await fetch(root.blob), root.blob)])
-    return Accounts(len(roots), counted, credited, places)
-
-
-async def credited_places(stage: Stage) -> frozenset[Place]:
-    """What the final tallies hold now."""
-    spec = stage.prepared.spec
-    ledger = await LedgerClient.connect([stage.prepared.rpc], contract=spec.ledger.contract, run=spec.run_id)
-    async with ledger, make_http() as http:
-        relays = [RelayInfo(relay.key.node, f"http://127.0.0.1:{relay.http_port}") for relay in stage.plan.relays]
-        client = RelayClient(NodeKey.generate(), run=spec.run_id, trainers=(), relays=lambda: relays, http=http)
-        found = [_places(await client.get(root.blob, limit=2**25), root.blob) for root in await ledger.final_roots()]
-    return frozenset(place for places in found for place in places)
+        yield ledger, fetch
 
 
 def _places(blob: bytes, digest: str) -> list[Place]:

@@ -7,17 +7,15 @@ import functools
 
 import pytest
 
-from dht.encoding import ZERO_DIGEST
+from benchmarks.attacks.certain import judge, make_forgery
 from node.testnet.adversaries.catalogue import ADVERSARIES, Adversary
-from node.testnet.adversaries.forger import Forger
 from node.testnet.adversaries.kinds import KINDS
 from roles.inference.engine import Engine
 from roles.inference.transformers_engine import TransformersEngine
-from roles.rules import Reason, Refusal
+from roles.rules import Reason
 from roles.spec import SamplingSpec
-from roles.verification import Verifier
-from roles.worker.generation import HeldPolicy, Made, Ticket
-from tests.builders import POLICY, WORKERS, World, make_spec, make_world, manifest_of
+from roles.worker.generation import Made
+from tests.builders import POLICY, World, make_spec, make_world
 
 SLOW = ("bomb-of-zeros", "bomb-of-levels")  # made in seconds each; `benchmarks.attacks` has them
 CERTAIN = [kind for kind, item in KINDS.items() if item.is_certain and kind not in SLOW]
@@ -45,33 +43,21 @@ def forge(world: World, adversary: Adversary) -> Made:
     changes_weights = adversary.kind in SHOWN_BY_THE_BUILT_IN_POLICY
     engine = adversary.engine(TransformersEngine if changes_weights else honest_engine)
     engine.load(POLICY)
-    forger = Forger(world.spec, node=WORKERS[0].node, engine=engine, task=world.task, forgery=adversary.forgery)
-    forger.loaded = HeldPolicy(0, manifest_of(0), POLICY)
-    return forger.make(Ticket(step=1, index=0, seed=world.seed(WORKERS[0]), predecessor=ZERO_DIGEST))
-
-
-def reason_of(world: World, made: Made) -> Reason:
-    """What the gate refuses it for, else what the checks do."""
-    try:
-        admitted = world.trusted.admit_submission(world.row(made.submission, WORKERS[0]))
-    except Refusal as refusal:
-        return refusal.reason
-    verifier = Verifier(spec=world.spec, run=world.run, engine=world.engine, task=world.task)
-    return verifier.judge(admitted.submission, seed=admitted.seed, data=made.blob).reason
+    return make_forgery(world, adversary, engine)
 
 
 @pytest.mark.parametrize("kind", [*CERTAIN, *SHOWN_BY_THE_BUILT_IN_POLICY])
 def test_adversary__is_refused_for_a_reason_that_fits(kind: str) -> None:
     world = make_world(make_spec(sampling=SMALL))
     made = forge(world, ADVERSARIES[kind])
-    assert reason_of(world, made) in ADVERSARIES[kind].expects
+    assert judge(world, made) in ADVERSARIES[kind].expects
     assert not list(world.trusted.accepted())
 
 
 def test_forger__without_a_forgery_is_the_honest_worker() -> None:
     world = make_world(make_spec(sampling=SMALL))
     honest = Adversary("int8", ())
-    assert reason_of(world, forge(world, honest)) is Reason.ACCEPTED
+    assert judge(world, forge(world, honest)) is Reason.ACCEPTED
 
 
 def test_catalogue__has_every_kind_that_the_command_line_knows() -> None:

@@ -12,7 +12,8 @@ from node.actors import Actor, Parts
 from node.commands.node import run_configured
 from node.config import NodeConfig
 from node.lifetime import die_with_parent
-from roles.inference.engine import Completion, Prefill, Request, SamplingSettings
+from node.testnet.adversaries.engines import CheatingEngine
+from roles.inference.engine import Completion, Engine, Request, SamplingSettings
 from roles.inference.transformers_engine import TransformersEngine
 from roles.tasks import load_tasks
 from roles.worker import Worker
@@ -21,21 +22,13 @@ LENGTH = 30
 FIRST_CHARACTER = 2  # after <pad> and <eos>
 
 
-class ForgingEngine:
+class ForgingEngine(CheatingEngine):
     """Never runs the model: tokens and hidden states are noise, log-probabilities are made up."""
 
-    def __init__(self, real: TransformersEngine) -> None:
-        self._real = real
+    def __init__(self, real: Engine) -> None:
+        super().__init__(real)
         self._noise = torch.Generator().manual_seed(1)
         self._hidden = 0
-
-    @property
-    def eos(self) -> int:
-        return self._real.eos
-
-    @property
-    def vocabulary(self) -> int:
-        return self._real.vocabulary
 
     def load(self, checkpoint: Path) -> None:
         self._real.load(checkpoint)
@@ -48,15 +41,6 @@ class ForgingEngine:
         tokens = torch.randint(FIRST_CHARACTER, self.vocabulary, (LENGTH,), generator=self._noise).tolist()
         states = torch.randn(LENGTH + 1, self._hidden, generator=self._noise)
         return Completion((*tokens, self.eos), "eos", (-0.1,) * (LENGTH + 1), states)
-
-    def prefill(self, pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> list[Prefill]:
-        return self._real.prefill(pairs)
-
-    def encode(self, text: str, *, is_said: bool = True) -> tuple[int, ...]:
-        return self._real.encode(text, is_said=is_said)
-
-    def decode(self, tokens: Sequence[int]) -> str:
-        return self._real.decode(tokens)
 
 
 async def build_cheat(parts: Parts) -> Actor:
