@@ -9,6 +9,8 @@ from pathlib import Path
 
 LEARNING_RATE, BETAS, MAX_GRAD_NORM = 1e-5, (0.9, 0.999), 0.1
 EPS, DELTA = 0.2, 4.0
+GROUP = 8
+"""Completions of one prompt, as GRPO has them."""
 SPREAD = 0.15
 """Standard deviation of the noise between old and current log-probabilities: some ratios are clipped."""
 
@@ -58,7 +60,8 @@ def draw_lines(*, count: int, vocabulary: int, longest: int, seed: int = 0) -> t
     rng = random.Random(seed)
     lines = []
     for number in range(count):
-        prompt = tuple(rng.randrange(3, vocabulary) for _ in range(rng.randrange(16, 49)))
+        if number % GROUP == 0:
+            prompt = tuple(rng.randrange(3, vocabulary) for _ in range(rng.randrange(16, 49)))
         length = max(4, min(longest, round(rng.lognormvariate(0, 0.7) * longest / 4)))
         completion = tuple(rng.randrange(3, vocabulary) for _ in range(length))
         lines.append(Line(prompt, completion, 1.0 if number % 3 else -1.5))

@@ -64,7 +64,8 @@ def with_old_logprobs(case: Case, learner: Learner) -> Case:
 def plan_updates(case: Case, learner: Learner, rows: list[Row]) -> list[Pass]:
     """The passes of an update with the old log-probabilities of the case."""
     old = {(line.prompt, line.completion): line.old for line in case.lines}
-    passes = plan_passes(rows, ranks=learner.ranks, settings=learner.settings, packs=learner._scorer.packs)
+    scorer = learner._scorer
+    passes = plan_passes(rows, ranks=learner.ranks, settings=learner.settings, packs=scorer.packs, shares=scorer.shares)
     return [
         replace(one, old=torch.tensor([x for row in one.rows for x in old[row.prompt, row.completion]]))
         for one in passes

@@ -3,17 +3,17 @@
 Knows tokens, rewards and shapes; knows nothing of models, peers or files.
 """
 
-import heapq
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, zip_longest
+from itertools import zip_longest
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from roles.rl.advantages import compute_advantages
+from roles.rl.strands import lay_out
 from roles.turns.spans import Turns, own_count, own_spans
 
 
@@ -72,24 +72,23 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """What one forward pass takes: T tokens of S rows, one behind the other, of which N are learned from. No token is padding.
+    """What one forward pass takes: T tokens of S strands, one behind the other, of which N are learned from. No token is padding.
 
-    `bounds` are the S + 1 places where rows begin and end. Each row's positions count from 0, and it attends to itself alone.
+    `bounds` are the S + 1 places where strands begin and end. A strand is a whole row, a prompt that several rows share, or the
+    completion of one of these; `stems` names the strand that each continues. Positions count from the row's start, and a token
+    sees those of its own row alone.
     """
 
     input_ids: Tensor  # (1, T) int64
     position_ids: Tensor  # (1, T) int64
     bounds: tuple[int, ...]
-    places: Tensor  # (N,) int64: the position that predicts each learned token
+    stems: tuple[int | None, ...]
+    sequences: int  # rows
+    places: Tensor  # (N,) int64: the position that predicts each learned token; rows that share a prompt share its last
     targets: Tensor  # (N,) int64: the learned tokens
     advantages: Tensor  # (N,) float32
     sequence: Tensor  # (N,) int64: which row
     mask: Tensor  # (N,) float32: 1.0, or 0.0 throughout where a rank has no row of its own
-
-    @property
-    def sequences(self) -> int:
-        """Rows."""
-        return len(self.bounds) - 1
 
 
 def is_usable(group: TrainingGroup) -> bool:
@@ -121,59 +120,27 @@ def split_minibatches(rows: Sequence[Row], *, parts: int, seed: int) -> list[lis
     return [part for part in (shuffled[index::parts] for index in range(parts)) if part]
 
 
-def pack_rows(rows: Sequence[Row], *, capacity: int, multiple: int = 1) -> list[list[Row]]:
-    """Spread rows over bins of at most `capacity` tokens, or of the longest row's where that is more.
-
-    The number of bins is a multiple of `multiple` (ranks), their loads are level (longest row first, onto the emptiest bin),
-    and some are empty where there are fewer rows. Equal rows give equal bins.
-    """
-    ordered = sorted(rows, key=lambda row: (-row.length, row))
-    most = max(capacity, ordered[0].length)  # the longest row must have a bin
-    wanted = min(len(ordered), -(-sum(row.length for row in rows) // most))
-    count = -(-max(1, wanted) // multiple) * multiple
-    while True:
-        bins, loads = _spread(ordered, count)
-        if count >= len(ordered) or max(loads) <= most:
-            return bins
-        count += multiple
-
-
-def part_rows(rows: Sequence[Row], *, multiple: int = 1) -> list[list[Row]]:
-    """Each row in a bin of its own, longest first, for a model whose rows cannot be packed; some bins are empty, so that
-    their number is a multiple of `multiple` (ranks)."""
-    bins = [[row] for row in sorted(rows, key=lambda row: (-row.length, row))]
-    return bins + [[] for _ in range(-len(bins) % multiple)]
-
-
-def _spread(ordered: Sequence[Row], count: int) -> tuple[list[list[Row]], list[int]]:
-    bins: list[list[Row]] = [[] for _ in range(count)]
-    heap = [(0, number) for number in range(count)]
-    for row in ordered:
-        load, number = heapq.heappop(heap)
-        bins[number].append(row)
-        heapq.heappush(heap, (load + row.length, number))
-    return bins, [load for load, _ in heap]
-
-
-def build_batch(rows: Sequence[Row], device: torch.device | str = "cpu") -> MicroBatch:
-    """Build the tensors of one forward pass. `rows` is not empty."""
-    bounds = tuple(accumulate((row.length for row in rows), initial=0))
+def build_batch(rows: Sequence[Row], device: torch.device | str = "cpu", *, shares: bool = True) -> MicroBatch:
+    """Build the tensors of one forward pass. `rows` is not empty; neighbours with one prompt share it unless told not to."""
+    layout = lay_out([(row.prompt, row.completion) for row in rows], shares=shares)
     places: list[int] = []
+    targets: list[int] = []
     sequence: list[int] = []
-    for number, (row, start) in enumerate(zip(rows, bounds, strict=False)):
-        first = start + len(row.prompt)
+    for number, (row, place) in enumerate(zip(rows, layout.rows, strict=True)):
+        predictors = (place.before, *range(place.first, place.first + len(row.completion) - 1))
         for begin, end in own_spans(row.turns, len(row.completion)):
-            places += range(first + begin - 1, first + end - 1)  # a token is predicted by the one before it
+            places += predictors[begin:end]  # a token is predicted by the one before it
+            targets += row.completion[begin:end]
             sequence += [number] * (end - begin)
-    tokens = torch.tensor([token for row in rows for token in (*row.prompt, *row.completion)])
-    positions = torch.cat([torch.arange(row.length) for row in rows])
-    where, which = torch.tensor(places, dtype=torch.int64), torch.tensor(sequence, dtype=torch.int64)
+    which = torch.tensor(sequence, dtype=torch.int64)
     return MicroBatch(
-        input_ids=tokens.unsqueeze(0).to(device),
-        position_ids=positions.unsqueeze(0).to(device),
-        bounds=bounds,
-        places=where.to(device),
-        targets=tokens[where + 1].to(device),
+        input_ids=torch.tensor(layout.tokens).unsqueeze(0).to(device),
+        position_ids=torch.tensor(layout.positions).unsqueeze(0).to(device),
+        bounds=layout.bounds,
+        stems=layout.stems,
+        sequences=len(rows),
+        places=torch.tensor(places, dtype=torch.int64).to(device),
+        targets=torch.tensor(targets, dtype=torch.int64).to(device),
         advantages=torch.tensor([row.advantage for row in rows])[which].to(device),
         sequence=which.to(device),
         mask=torch.ones(len(places)).to(device),

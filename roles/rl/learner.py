@@ -235,7 +235,8 @@ class Learner:
         return embedding.shape[0]
 
     def _plan(self, rows: Sequence[Row]) -> list[Pass]:
-        return plan_passes(rows, ranks=self.ranks, settings=self.settings, packs=self._scorer.packs)
+        scorer = self._scorer
+        return plan_passes(rows, ranks=self.ranks, settings=self.settings, packs=scorer.packs, shares=scorer.shares)
 
     def _score_plans(self, plans: Sequence[Sequence[Pass]], rows: Sequence[Row]) -> list[list[Pass]]:
         """Score every pass under the policies its loss compares with: all before the first update, because the weights

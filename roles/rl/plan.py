@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from roles.rl.batch import MicroBatch, Row, build_batch, pack_rows, part_rows
+from roles.rl.batch import MicroBatch, Row, build_batch
 from roles.rl.objectives import Tokens
+from roles.rl.packing import pack_rows, part_rows
 from roles.rl.ranks import Ranks
 from roles.rl.settings import GrpoSettings
 
@@ -39,25 +40,26 @@ class Pass:
         )
 
 
-def plan_passes(rows: Sequence[Row], *, ranks: Ranks, settings: GrpoSettings, packs: bool) -> list[Pass]:
+def plan_passes(rows: Sequence[Row], *, ranks: Ranks, settings: GrpoSettings, packs: bool, shares: bool) -> list[Pass]:
     """Cut a mini-batch into this rank's passes. Every rank gets equally many, as FSDP's collectives need.
 
     A rank short of rows passes one with an empty mask; the reference repeats a real one, which biases the mean.
     """
     if packs:
         capacity = settings.micro_tokens or settings.micro_batch * max(row.length for row in rows)
-        bins = pack_rows(rows, capacity=capacity, multiple=ranks.world)
+        bins = pack_rows(rows, capacity=capacity, multiple=ranks.world, shares=shares)
     else:
         bins = part_rows(rows, multiple=ranks.world)
-    return [_pass(own, min(rows, key=_length), ranks.device) for own in bins[ranks.rank :: ranks.world]]
+    spare = min(rows, key=_length)
+    return [_pass(own, spare, ranks.device, shares=shares) for own in bins[ranks.rank :: ranks.world]]
 
 
 def _length(row: Row) -> int:
     return row.length
 
 
-def _pass(own: Sequence[Row], spare: Row, device: torch.device) -> Pass:
-    batch = build_batch(own or [spare], device)
+def _pass(own: Sequence[Row], spare: Row, device: torch.device, *, shares: bool) -> Pass:
+    batch = build_batch(own or [spare], device, shares=shares)
     if not own:
         batch = replace(batch, mask=torch.zeros_like(batch.mask))
     return Pass(tuple(own or [spare]), batch)

@@ -19,8 +19,8 @@ from roles.rl.head import score_hidden, score_logits
 
 TOLERANCE = 1e-3
 """Between two ways to compute the same log-probability in fp32; another row's tokens or a wrong scale make whole units."""
-PROBE = (3, 5)
-"""Tokens of the two rows that are tried."""
+PROBE = ((1, 2, 3), (5, 4, 3, 2, 1))
+"""Completions of the rows that are tried, which have one prompt."""
 _PLAIN: dict[str, Any] = {"temperature": 1.0, "entropy_gradient": False}
 
 
@@ -32,24 +32,24 @@ class TokenScores(NamedTuple):
 
 
 class Scorer(nn.Module):
-    """A causal language model that gives log-probabilities instead of logits. `packs` is whether rows may share a pass."""
+    """A causal language model that gives log-probabilities instead of logits. `packs` is whether rows may share a pass, `shares`
+    whether those with one prompt may share it there."""
 
     def __init__(self, model: Any) -> None:
         """Take the model, and try what it can."""
         super().__init__()
         self.model = model
-        self.packs = True
-        if not _agrees(self):
-            self.packs = False
-            if not _agrees(self):  # it attends in a way that only its own code knows
-                model.set_attn_implementation("eager")
+        for self.packs, self.shares in ((True, True), (True, False), (False, False)):
+            if _agrees(self):
+                return
+        model.set_attn_implementation("eager")  # it attends in a way that only its own code knows
 
     def forward(self, batch: MicroBatch, *, temperature: float, entropy_gradient: bool) -> TokenScores:
         """Score a pack at the sampling temperature; a single row where `packs` is False."""
         if not self.packs:
             return self._score_whole(batch, temperature, entropy_gradient)
         trunk = self.model.get_decoder()
-        packing = packing_of(batch.bounds, batch.input_ids.device)
+        packing = packing_of(batch.bounds, batch.input_ids.device, batch.stems)
         output = trunk(input_ids=batch.input_ids, position_ids=batch.position_ids, use_cache=False, **packing)
         head = self.model.get_output_embeddings()
         scores = score_hidden(
@@ -73,14 +73,15 @@ def _agrees(scorer: Scorer) -> bool:
     """Whether two rows, in one pass if they may share one, get the log-probabilities that the model's own code gives each."""
     model = scorer.model
     vocabulary = model.get_input_embeddings().weight.shape[0]
-    rows = [Row((0,), tuple(range(1, 1 + count)), 1.0) for count in PROBE if count < vocabulary]
+    rows = [Row((1, 0), completion, 1.0) for completion in PROBE if max(completion) < vocabulary]
     device = next(model.parameters()).device
     training, used = model.training, model.config._attn_implementation
     model.eval()
     try:
         with torch.no_grad():
             passes = [rows] if scorer.packs else [[row] for row in rows]
-            ours = torch.cat([scorer(build_batch(own, device), **_PLAIN).logprobs for own in passes])
+            batches = [build_batch(own, device, shares=scorer.shares) for own in passes]
+            ours = torch.cat([scorer(batch, **_PLAIN).logprobs for batch in batches])
             model.set_attn_implementation("eager")
             alone = torch.cat([_score_eagerly(model, row, device) for row in rows])
     except (AttributeError, NotImplementedError, TypeError, ValueError):  # no such trunk, or one of other arguments

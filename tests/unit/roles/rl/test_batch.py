@@ -8,8 +8,6 @@ from roles.rl.batch import (
     count_all_tokens,
     count_tokens,
     is_usable,
-    pack_rows,
-    part_rows,
     select_rows,
     split_minibatches,
 )
@@ -55,7 +53,7 @@ def test_build_batch__rows_behind_each_other_without_padding() -> None:
     batch = build_batch([Row((5, 6), (7, 8, 1), 1.0), Row((5,), (9, 1), -1.0)])
     assert batch.input_ids.tolist() == [[5, 6, 7, 8, 1, 5, 9, 1]]
     assert batch.position_ids.tolist() == [[0, 1, 2, 3, 4, 0, 1, 2]]
-    assert (batch.bounds, batch.sequences) == ((0, 5, 8), 2)
+    assert (batch.bounds, batch.stems, batch.sequences) == ((0, 5, 8), (None, None), 2)
     assert batch.places.tolist() == [1, 2, 3, 5, 6]  # where a completion token is predicted
     assert batch.targets.tolist() == [7, 8, 1, 9, 1]
     assert batch.sequence.tolist() == [0, 0, 0, 1, 1]
@@ -63,39 +61,27 @@ def test_build_batch__rows_behind_each_other_without_padding() -> None:
     assert batch.mask.tolist() == [1.0] * 5
 
 
+def test_build_batch__rows_with_one_prompt_hold_it_once() -> None:
+    batch = build_batch([Row((5, 6), (7, 8, 1), 1.0), Row((5, 6), (9, 1), -1.0), Row((5,), (3,), 0.5)])
+    assert batch.input_ids.tolist() == [[5, 6, 7, 8, 1, 9, 1, 5, 3]]
+    assert batch.position_ids.tolist() == [[0, 1, 2, 3, 4, 2, 3, 0, 1]]
+    assert (batch.bounds, batch.stems, batch.sequences) == ((0, 2, 5, 7, 9), (None, 0, 0, None), 3)
+    assert batch.places.tolist() == [1, 2, 3, 1, 5, 7]  # the prompt's last token predicts the first of both
+    assert batch.targets.tolist() == [7, 8, 1, 9, 1, 3]
+    assert batch.sequence.tolist() == [0, 0, 0, 1, 1, 2]
+
+
+def test_build_batch__a_model_that_cannot_share_gets_whole_rows() -> None:
+    batch = build_batch([Row((5, 6), (7, 1), 1.0), Row((5, 6), (9,), -1.0)], shares=False)
+    assert batch.input_ids.tolist() == [[5, 6, 7, 1, 5, 6, 9]]
+    assert (batch.bounds, batch.stems) == ((0, 4, 7), (None, None))
+    assert batch.places.tolist() == [1, 2, 5]
+
+
 def test_build_batch__what_a_tool_said_is_not_learned() -> None:
     batch = build_batch([Row((5,), (7, 8, 9, 1), 1.0, (1, 2, 1))])
     assert batch.targets.tolist() == [7, 1]
     assert batch.places.tolist() == [0, 3]
-
-
-def test_pack_rows__each_row_once_within_the_capacity_and_level() -> None:
-    rows = make_rows(40)
-    bins = pack_rows(rows, capacity=24)
-    assert sorted(row for own in bins for row in own) == sorted(rows)
-    loads = [sum(row.length for row in own) for own in bins]
-    assert max(loads) <= 24
-    assert max(loads) - min(loads) <= 2
-
-
-def test_pack_rows__equally_many_for_each_rank() -> None:
-    assert [len(pack_rows(make_rows(5), capacity=16, multiple=ranks)) for ranks in (1, 2, 4)] == [2, 2, 4]
-    assert pack_rows(make_rows(1), capacity=16, multiple=2)[1] == []
-
-
-def test_pack_rows__rows_of_one_length_and_one_that_is_too_long() -> None:
-    same = [Row((3,), (4,) * 7, 1.0)] * 6
-    assert [len(own) for own in pack_rows(same, capacity=16)] == [2, 2, 2]
-    bins = pack_rows([*same, Row((3,), (4,) * 99, 1.0)], capacity=16)
-    assert len(bins) == 2  # the long row's bin sets the room: not a pass for each row
-
-
-def test_pack_rows__no_more_bins_than_rows() -> None:
-    assert len(pack_rows([Row((3,), (4,) * 7, 1.0)] * 6, capacity=1)) == 6
-
-
-def test_part_rows__each_row_alone_and_equally_many_for_each_rank() -> None:
-    assert [len(own) for own in part_rows(make_rows(5), multiple=4)] == [1, 1, 1, 1, 1, 0, 0, 0]
 
 
 def test_split_minibatches__each_row_once_and_sizes_level() -> None:

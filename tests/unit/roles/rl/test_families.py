@@ -53,6 +53,18 @@ def test_scorer__packed_rows_have_the_gradients_of_rows_alone(family: str, tmp_p
         torch.testing.assert_close(slope, alone[name], rtol=1e-3, atol=2e-4, msg=name)
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_scorer__rows_that_share_their_prompt_have_the_gradients_of_rows_alone(family: str, tmp_path: Path) -> None:
+    """Gemma's layers look back over fewer tokens than these rows have, so some completions no longer see all of the prompt."""
+    scorer = Scorer(load_policy(write_model(tmp_path / family, family)))
+    assert scorer.shares
+    rows = [Row(ROWS[0].prompt, row.completion, row.advantage) for row in ROWS]
+    assert build_batch(rows).input_ids.shape[1] < sum(row.length for row in rows)
+    together, alone = gradients(scorer, [rows]), gradients(scorer, [[row] for row in rows])
+    for name, slope in together.items():
+        torch.testing.assert_close(slope, alone[name], rtol=1e-3, atol=2e-4, msg=name)
+
+
 @pytest.mark.parametrize("family", ["llama", "gemma2"])
 def test_scorer__agrees_with_the_model_s_own_eager_logits(family: str, tmp_path: Path) -> None:
     model: Any = load_policy(write_model(tmp_path / family, family))
