@@ -24,7 +24,9 @@ MOST_PROMPTS = 20_000
 def check_fit(spec: RunSpec, tasks: Sequence[Task], model: Path) -> None:
     """Raises ConfigError naming what does not fit."""
     tokenizer = _read_tokenizer(model)
-    _check_vocabulary(tokenizer, model)
+    config = _read_config(model)
+    _check_vocabulary(tokenizer, config, model)
+    _check_lengths(spec, config)
     count = _counter(tokenizer, model, chat=spec.model.chat)
     for task in tasks:
         _check_prompts(task, spec, count)
@@ -44,16 +46,30 @@ def _read_tokenizer(model: Path) -> Any:
         raise ConfigError(f"{path} is not a tokenizer: {str(error)[:200]}") from error
 
 
-def _check_vocabulary(tokenizer: Any, model: Path) -> None:
+def _read_config(model: Path) -> dict[str, Any]:
     try:
-        size = json.loads((model / "config.json").read_text()).get("vocab_size")
-    except (OSError, ValueError, AttributeError) as error:
+        return dict(json.loads((model / "config.json").read_text()))
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         raise ConfigError(f"cannot read {model / 'config.json'}: {error}") from error
+
+
+def _check_vocabulary(tokenizer: Any, config: dict[str, Any], model: Path) -> None:
+    size = config.get("vocab_size")
     largest = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
     if isinstance(size, int) and largest >= size:
         raise ConfigError(
             f"tokenizer and model in {model} do not match: the tokenizer writes tokens up to {largest}, the model knows those "
             f"below {size}; take both from one model"
+        )
+
+
+def _check_lengths(spec: RunSpec, config: dict[str, Any]) -> None:
+    """Of rows that the run allows: the trainer could not learn from a longer one, however it was accepted."""
+    positions, most = config.get("max_position_embeddings"), spec.sampling.max_prompt_tokens + spec.max_output_tokens
+    if isinstance(positions, int) and most > positions:
+        raise ConfigError(
+            f"the run allows {spec.sampling.max_prompt_tokens} tokens of prompt and {spec.max_output_tokens} of completion, and "
+            f"the model has {positions} positions; lower sampling.max_prompt_tokens, sampling.max_tokens, or what a tool may say"
         )
 
 

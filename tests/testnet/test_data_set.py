@@ -23,6 +23,7 @@ after = "#"
 
 [tool]
 name = "calculator"
+max_calls = 4
 max_tokens = 4
 """
 

@@ -65,6 +65,14 @@ def test_build_spec__prompt_that_no_file_may_hold(model: Path) -> None:
     assert build(model, sampling={"max_prompt_tokens": 10}).sampling.max_prompt_tokens == 10
 
 
+def test_build_spec__rows_longer_than_the_model_s_positions(model: Path) -> None:
+    assert build(model, sampling={"max_prompt_tokens": 64, "max_tokens": 64}).max_output_tokens == 64
+    with pytest.raises(ConfigError, match="65 tokens of prompt and 64 of completion, and the model has 128 positions"):
+        build(model, sampling={"max_prompt_tokens": 65, "max_tokens": 64})
+    with pytest.raises(ConfigError, match="64 tokens of prompt and 65 of completion"):
+        build(model, sampling={"max_tokens": 1}, tool={"name": "calculator", "max_calls": 8, "max_tokens": 8})
+
+
 def test_build_spec__data_set_with_one_long_prompt(model: Path, tmp_path: Path) -> None:
     rows = [{"prompt": "1+1>", "answer": "2"}, {"prompt": "1+" * 30_000 + "1>", "answer": "30001"}]
     (tmp_path / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -73,7 +81,7 @@ def test_build_spec__data_set_with_one_long_prompt(model: Path, tmp_path: Path) 
 
 
 def test_build_spec__digest_of_the_tool(model: Path) -> None:
-    spec = build(model, tool={"name": "calculator", "parameters": {"opening": "<<"}})
+    spec = build(model, tool={"name": "calculator", "max_tokens": 2, "parameters": {"opening": "<<"}})
     assert spec.tool is not None
     assert spec.tool.digest == load_tool("calculator", {"opening": "<<"}).digest
     with pytest.raises(ConfigError, match="tool calculator: unknown parameter 'base'"):
