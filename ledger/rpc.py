@@ -105,7 +105,13 @@ class Rpc:
         self._identities: dict[str, tuple[int, str]] = {}
         # Loading certificates takes 100 ms, and plain http has no use for them.
         is_secure = any(url.startswith("https") for url in self._urls)
-        self._http = httpx.AsyncClient(timeout=REQUEST_SECONDS, trust_env=False, verify=is_secure, transport=transport)
+        self._http = httpx.AsyncClient(
+            timeout=REQUEST_SECONDS,
+            trust_env=False,
+            verify=is_secure,
+            transport=transport,
+            headers={"Accept-Encoding": "identity"},
+        )
 
     async def connect(self) -> tuple[int, str]:
         """Ask every end-point that answers for chain id and contract code hash (`keccak256`, hex; "" without one).
@@ -218,6 +224,8 @@ class Rpc:
 
 
 async def _read_answer(response: httpx.Response) -> dict[str, Any]:
+    if response.headers.get("content-encoding", "identity") != "identity":  # it may become any number of bytes
+        raise Unreachable("a compressed answer, which was not asked for")
     parts: list[bytes] = []
     size = 0
     async for part in response.aiter_bytes():

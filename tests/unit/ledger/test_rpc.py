@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Callable
 
@@ -57,6 +58,14 @@ def broken(method: str) -> httpx.Response:
 async def test_call__goes_on_to_the_next_end_point(babble: httpx.Response) -> None:
     rpc = make_rpc(lambda _: httpx.Response(babble.status_code, content=babble.content), honest)
     assert await rpc.call("eth_blockNumber") == "0x5"
+    await rpc.close()
+
+
+async def test_call__a_compressed_answer_is_not_unpacked() -> None:
+    bomb = gzip.compress(json.dumps({"jsonrpc": "2.0", "id": 1, "result": "0" * 10**6}).encode())
+    rpc = make_rpc(lambda _: httpx.Response(200, content=bomb, headers={"Content-Encoding": "gzip"}))
+    with pytest.raises(LedgerUnavailable, match="a compressed answer"):
+        await rpc.call("eth_blockNumber")
     await rpc.close()
 
 
