@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 
 from dht.encoding import decode
 from dht.errors import NodeError
@@ -13,14 +15,34 @@ from roles.ports import Relays
 from roles.validator.records import JudgedRows
 
 FETCH_SECONDS = 20
+LOOK_SECONDS = 0.5
+NEWEST = 5
+"""Commits whose manifests are asked for as they come; relays keep as many."""
+TRIES = 40
 
 
 class PublishedSizes:
-    """Sizes by checkpoint, each fetched once and remembered: relays forget old manifests."""
+    """Sizes by checkpoint, each fetched once and remembered: relays forget old manifests, often before their epoch is tallied."""
 
     def __init__(self, *, relays: Relays, records: JudgedRows) -> None:
         self._relays, self._records = relays, records
         self._known = dict(records.published())
+        self._asked: Counter[str] = Counter()
+
+    def remembers(self, manifest: str) -> bool:
+        """Whether the checkpoint's size is known without asking."""
+        return manifest in self._known
+
+    async def keep_up(self, commits: Callable[[], Mapping[int, Commit]]) -> None:
+        """Learn the size of each checkpoint while relays still have it, for ever."""
+        while True:
+            for step, commit in sorted(commits().items())[-NEWEST:]:
+                if self.remembers(commit.manifest) or self._asked[commit.manifest] >= TRIES:
+                    continue
+                self._asked[commit.manifest] += 1
+                with suppress(NodeError, TimeoutError):  # it may be on its way to relays
+                    await self.of([step], {step: commit})
+            await asyncio.sleep(LOOK_SECONDS)
 
     async def of(self, steps: Iterable[int], commits: Mapping[int, Commit]) -> dict[int, int]:
         """Bytes by step, without steps that are not committed. Raises TransportError or TimeoutError while the manifest of
@@ -39,11 +61,24 @@ class PublishedSizes:
                 break
         return found
 
+    async def shown(self, steps: Iterable[int], commits: Mapping[int, Commit]) -> dict[int, int]:
+        """The same, of those only that relays have just now: what whoever asks can learn."""
+        found: dict[int, int] = {}
+        for step in sorted(set(steps) & commits.keys(), reverse=True):
+            with suppress(NodeError, TimeoutError):
+                found[step] = await self._fetch(commits[step].manifest)
+        return found
+
     async def _size(self, manifest: str) -> int:
-        if manifest not in self._known:
-            async with asyncio.timeout(FETCH_SECONDS):
-                envelope = await self._relays.fetch_manifest(manifest)
-            size = sum(file.size for file in decode(CheckpointManifest, envelope.payload).files)
+        if not self.remembers(manifest):
+            await self._fetch(manifest)
+        return self._known[manifest]
+
+    async def _fetch(self, manifest: str) -> int:
+        async with asyncio.timeout(FETCH_SECONDS):
+            envelope = await self._relays.fetch_manifest(manifest)
+        size = sum(file.size for file in decode(CheckpointManifest, envelope.payload).files)
+        if not self.remembers(manifest):
             self._records.keep_published(manifest, size)
             self._known[manifest] = size
-        return self._known[manifest]
+        return size

@@ -237,7 +237,9 @@ class Tallying:
         if waited < max(GRACE_MS, 1000 * self._spec.checks.audit_window) and not is_settled():
             return
         receipts = await self._gathering.receipts(context)
-        published = await self._published.known({step for step, _ in receipts}, context.commits)
+        # What only this node remembers, others may be unable to check: after a proposal that came to nothing it is left out.
+        look_up = self._published.shown if self._has_proposed(context) else self._published.known
+        published = await look_up({step for step, _ in receipts}, context.commits)
         blob, proposal = await asyncio.to_thread(
             build_tally,
             replace(context, published=published),
@@ -256,6 +258,10 @@ class Tallying:
             amount=proposal.amount,
         )
         await self._attest(proposal, blob, holders)
+
+    def _has_proposed(self, context: TallyContext) -> bool:
+        """Whether one of this epoch's proposals was this node's: it is not final, or there would be another epoch."""
+        return any(epoch == self.epoch and context.proposer(number) == self._node for epoch, number in self._attested)
 
     def _round_at(self, closing: Block, head: Block) -> int:
         return max(0, head.timestamp - closing.timestamp) // self._spec.epoch.round_seconds

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from dht.identity import NodeKey
+from ledger.records import Commit
 from roles.announce import Voice
 from roles.audits import AuditCoin, sketch_secret
 from roles.compute import ComputeThread
@@ -83,6 +84,7 @@ class Validator:
             receipts=self._receipts,
         )
         self._faults = FaultBook(trusted=trusted, records=self._records, gate_rows=self.judging.gate_rows)
+        self._published = PublishedSizes(relays=relays, records=self._records)
         self._gathering = Gathering(spec=spec, trusted=trusted, observer=observer, faults=self._faults, clock=clock)
         self.tallying = Tallying(
             spec=spec,
@@ -92,7 +94,7 @@ class Validator:
             ledger=ledger,
             blobs=KeptBlobs(relays, state / "tallies", limit=MAX_BLOB),
             gathering=self._gathering,
-            published=PublishedSizes(relays=relays, records=self._records),
+            published=self._published,
             node=key.node,
             records=self._records,
             clock=clock,
@@ -117,7 +119,11 @@ class Validator:
         try:
             async with asyncio.TaskGroup() as group:
                 await self._resume(group)
-                beside = [group.create_task(self._receipts.run()), group.create_task(self.judging.look_ahead())]
+                beside = [
+                    group.create_task(self._receipts.run()),
+                    group.create_task(self.judging.look_ahead()),
+                    group.create_task(self._published.keep_up(self._commits)),
+                ]
                 group.create_task(self._tally_until(over))
                 group.create_task(self._strike_until(over))
                 await self._judge_until(over, group)
@@ -125,6 +131,9 @@ class Validator:
                     task.cancel()
         finally:
             self._records.close()
+
+    def _commits(self) -> Mapping[int, Commit]:
+        return self.trusted.view.commits if self.trusted.view else {}
 
     async def _resume(self, group: asyncio.TaskGroup) -> None:
         watch = self._observer.watch()
@@ -179,7 +188,7 @@ class Validator:
         newest = self.trusted.newest_commit()
         if newest is not None and newest.final and self._gathering.is_waiting:
             return False
-        committed = self.trusted.view.commits if self.trusted.view else {}
+        committed = self._commits()
         return not any(item.step in committed for item in self._undecided())
 
     def _is_over(self) -> bool:
