@@ -179,7 +179,7 @@ def test_grpo_settings__refuse_what_cannot_work(spoiled: dict[str, float]) -> No
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("staleness", "seed"), [(0, 1), (2, 1), (2, 2), (2, 3)])
+@pytest.mark.parametrize(("staleness", "seed"), [(0, 1), (2, 1)])
 def test_local_run__reaches_the_mark(staleness: int, seed: int) -> None:
     """From at most 0.4 to 0.85 within 30 steps of 16 prompts x 8 samples, also with policies two updates old."""
     curve = [metrics.reward for metrics in LocalRun(seed=seed, staleness=staleness).run(20 if staleness == 0 else 24)]
