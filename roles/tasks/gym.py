@@ -26,18 +26,22 @@ class Gym(ProblemList):
 
     place: tuple[str, int, int, str]
     scorer: ConfinedFunction
+    full_marks: bool = False
     name: str = NAME
     is_repeatable: bool = True
 
     def score(self, index: int, completion: str) -> float:
-        """What the data set's own scorer gives, from 0.0 to 1.0. Raises Undecided when it ran out of time."""
+        """What the data set's own scorer gives, from 0.0 to 1.0; with `full_marks`, 1.0 or nothing. Raises Undecided when it
+        ran out of time."""
         problem_at(self.problems, index)
-        return ask_scorer(self.scorer, "score", *self.place, index, answer_part(completion))
+        given = ask_scorer(self.scorer, "score", *self.place, index, answer_part(completion))
+        return float(given >= 1.0) if self.full_marks else given
 
 
 def load_gym(parameters: Mapping[str, int | str], folder: Path | None) -> Gym:
     """Build the task. Parameters: `dataset` (a name of reasoning-gym), `seed`, `size`, `config` (JSON of its settings),
-    `prefix` and `suffix` (text before and after each question). Raises TaskError."""
+    `prefix` and `suffix` (text before and after each question), `full_marks` (1: what is right in part gets nothing; many data
+    sets give a text that only contains the answer something, and policies learn to say just that). Raises TaskError."""
     scorer = ConfinedFunction("roles.tasks.gym_scorer:act", seconds=30.0, memory=4 * 2**30)
     place = _place(parameters)
     around = str(parameters.get("prefix", "")), str(parameters.get("suffix", ""))
@@ -47,8 +51,11 @@ def load_gym(parameters: Mapping[str, int | str], folder: Path | None) -> Gym:
         version = metadata.version("reasoning-gym")
     except metadata.PackageNotFoundError as error:
         raise TaskError(f"task {NAME} needs the package reasoning-gym: pip install 'intellect-node[tasks]'") from error
+    full_marks = _flag(parameters, "full_marks")
     problems = _generate(scorer, place, around)
-    return Gym(problems, digest_of(SCORER_VERSION, version, *map(str, place), *texts_of(problems)), place, scorer)
+    marks = ("full marks",) if full_marks else ()
+    digest = digest_of(SCORER_VERSION, version, *marks, *map(str, place), *texts_of(problems))
+    return Gym(problems, digest, place, scorer, full_marks)
 
 
 def _place(parameters: Mapping[str, int | str]) -> tuple[str, int, int, str]:
@@ -65,6 +72,12 @@ def _place(parameters: Mapping[str, int | str]) -> tuple[str, int, int, str]:
     if not isinstance(plain, dict) or {"seed", "size"} & plain.keys():
         raise TaskError("config must be a JSON object; seed and size are parameters of their own")
     return name, seed, size, json.dumps(plain, sort_keys=True)
+
+
+def _flag(parameters: Mapping[str, int | str], name: str) -> bool:
+    if parameters.get(name, 0) not in (0, 1):
+        raise TaskError(f"{name} is 1 or 0")
+    return bool(parameters.get(name, 0))
 
 
 def _generate(

@@ -31,7 +31,8 @@ _TASKS = {
     "match": Entry("roles.tasks.match:load_match", frozenset({"data", "limit", "after"})),
     "maths": Entry("roles.tasks.maths:load_maths", frozenset({"data", "limit"})),
     "reasoning-gym": Entry(
-        "roles.tasks.gym:load_gym", frozenset({"dataset", "seed", "size", "config", "prefix", "suffix"})
+        "roles.tasks.gym:load_gym",
+        frozenset({"dataset", "seed", "size", "config", "prefix", "suffix", "full_marks"}),
     ),
     "verifiers": Entry("roles.tasks.environments:load_environment", frozenset({"taskset", "config", "size"})),
 }

@@ -101,6 +101,17 @@ def test_gym__generates_and_judges() -> None:
 
 
 @pytest.mark.skipif(why_unavailable() is not None, reason=str(why_unavailable()))
+def test_gym__part_of_the_marks_or_full_marks_only() -> None:
+    """Its scorer gives what merely contains the answer something: a policy learnt to say so."""
+    parameters: dict[str, int | str] = {"dataset": "chain_sum", "seed": 3, "size": 2}
+    task, strict = load_task("reasoning-gym", parameters), load_task("reasoning-gym", {**parameters, "full_marks": 1})
+    answer = task.problems[0].answer  # type: ignore[attr-defined]
+    assert 0.0 < task.score(0, answer + "4") < 1.0
+    assert [strict.score(0, text) for text in (answer, answer + "4")] == [1.0, 0.0]
+    assert task.digest != strict.digest
+
+
+@pytest.mark.skipif(why_unavailable() is not None, reason=str(why_unavailable()))
 @pytest.mark.parametrize(
     ("parameters", "reason"),
     [
@@ -110,6 +121,7 @@ def test_gym__generates_and_judges() -> None:
         ({"dataset": "chain_sum", "config": '{"seed": 1}'}, "parameters of their own"),
         ({"dataset": "chain_sum", "size": 1, "config": '{"no_such": 1}'}, "cannot make 'chain_sum'"),
         ({"dataset": "chain_sum", "size": 0}, "size must be"),
+        ({"dataset": "chain_sum", "size": 1, "full_marks": 2}, "full_marks is 1 or 0"),
         ({"dataset": "chain_sum", "data": "x"}, "unknown parameter 'data'"),
     ],
 )
