@@ -5,6 +5,7 @@ Words of peers come through here: whatever could steer a terminal is taken out.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -32,22 +33,28 @@ class Terminal:
     def line(self, text: str) -> None:
         """A line, above which no half-written progress is left."""
         self._clear()
-        self._stream.write(plain(text) + "\n")
+        self._write(plain(text) + "\n")
 
     def progress(self, text: str) -> None:
         """Written over the last one; into a file or pipe one line now and then."""
         if self._is_live:
             width = shutil.get_terminal_size().columns - 1
-            self._stream.write(f"\r\x1b[K{plain(text)[:width]}")
-            self._stream.flush()
+            self._write(f"\r\x1b[K{plain(text)[:width]}")
+            with contextlib.suppress(OSError):
+                self._stream.flush()
             self._is_dirty = True
         elif self._said is None or self._clock() - self._said >= PIPED_SECONDS:
             self._said = self._clock()
-            self._stream.write(plain(text) + "\n")
+            self._write(plain(text) + "\n")
+
+    def _write(self, text: str) -> None:
+        """A stream that leads to a full disk, or to nobody any more, loses the line, not the node."""
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
 
     def _clear(self) -> None:
         if self._is_dirty:
-            self._stream.write("\r\x1b[K")
+            self._write("\r\x1b[K")
             self._is_dirty = False
 
 

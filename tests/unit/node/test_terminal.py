@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+from contextlib import suppress
 
 import pytest
 import structlog.testing
@@ -88,3 +90,17 @@ def test_progress__is_silent_for_what_is_quick_and_says_rate_and_rest() -> None:
 def test_phrase__of_a_checkpoint_that_came(full: int, delta: int, said: str) -> None:
     assert phrase_of({"event": "checkpoint.fetched", "step": 7, "full": full, "delta": delta, "seconds": 1.234}) == said
     assert phrase_of({"event": "checkpoint.fetched", "step": 7}) is None
+
+
+def test_line__into_a_full_disk_is_lost_and_nothing_else__ckpt_12() -> None:
+    """A node whose standard error is a file on the disk that filled ended with its first line after that."""
+    full = os.open("/dev/full", os.O_WRONLY)
+    stream = os.fdopen(full, "w", buffering=1, closefd=False)
+    try:
+        screen = Terminal(stream)
+        screen.line("checkpoint 7 cannot be fetched yet")
+        screen.progress("checkpoint 7 52%")
+    finally:
+        with suppress(OSError):
+            stream.close()
+        os.close(full)
