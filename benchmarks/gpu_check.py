@@ -53,7 +53,7 @@ def kernels(_: Path) -> Found:
 
     lengths = [700, 1, 33, 1500, 1862] if ON_GPU else [70, 1, 33, 150, 40]
     bounds = [0, *torch.tensor(lengths).cumsum(0).tolist()]
-    packing = packing_of(bounds, torch.device(DEVICE), (None, 0, 0, None, 3)[: len(lengths)])
+    packing = packing_of(bounds, torch.device(DEVICE), (None, 0, 0, None, 3))
     nobody = torch.nn.Identity()
     found: Found = {"tokens": bounds[-1]}
     for window in (None, 64):

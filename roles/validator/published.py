@@ -36,12 +36,12 @@ class PublishedSizes:
     async def keep_up(self, commits: Callable[[], Mapping[int, Commit]]) -> None:
         """Learn the size of each checkpoint while relays still have it, for ever."""
         while True:
-            for step, commit in sorted(commits().items())[-NEWEST:]:
+            for _, commit in sorted(commits().items())[-NEWEST:]:
                 if self.remembers(commit.manifest) or self._asked[commit.manifest] >= TRIES:
                     continue
                 self._asked[commit.manifest] += 1
                 with suppress(NodeError, TimeoutError):  # it may be on its way to relays
-                    await self.of([step], {step: commit})
+                    await self._size(commit.manifest)
             await asyncio.sleep(LOOK_SECONDS)
 
     async def of(self, steps: Iterable[int], commits: Mapping[int, Commit]) -> dict[int, int]:
