@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -31,6 +33,7 @@ JOB = "INTELLECT_LEARNER_JOB"
 def main() -> None:
     """Learn until the node goes. What ends a rank is its last line of output, which the node shows."""
     job = json.loads(os.environ[JOB])
+    _end_with(job["node"])
     try:
         _run(job)
     except Exception as error:
@@ -38,6 +41,26 @@ def main() -> None:
         print(f"rank {os.environ.get('RANK', '0')}: {type(error).__name__}: {said[0]}", file=sys.stderr, flush=True)  # noqa: T201
         # no orderly end: the process group may be waiting for us, and must see us dead
         os._exit(1)
+
+
+def _end_with(node: int) -> None:
+    """A node killed in the middle of a step is not missed by those who make it: this thread is, and ends them at once. Its
+    process is watched, not asked of the kernel by PR_SET_PDEATHSIG: that one means the node's thread, and torchrun is between.
+    """
+    try:
+        watch = os.pidfd_open(node)
+    except ProcessLookupError:
+        os._exit(1)
+    except (AttributeError, OSError):
+        return  # no such call here: the connection's end is seen after the step
+
+    def wait() -> None:
+        poll = select.poll()
+        poll.register(watch, select.POLLIN)
+        poll.poll()
+        os._exit(1)
+
+    threading.Thread(target=wait, name="node-watch", daemon=True).start()
 
 
 def _run(job: dict[str, Any]) -> None:
