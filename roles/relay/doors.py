@@ -5,9 +5,23 @@ So a crowd of silent connections, from one address or from many, costs the crowd
 
 from __future__ import annotations
 
+import ipaddress
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+
+
+def party_of(host: str) -> str:
+    """Whom a connection is counted for: an IPv4 address, or the first half of an IPv6 one, since who has it has all of its
+    2^64 addresses."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv4Address):
+        return host
+    mapped = address.ipv4_mapped
+    return str(mapped or ipaddress.IPv6Network((int(address) >> 64 << 64, 64)))
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ import pytest
 
 from dht.encoding import sha256
 from roles.relay import PortTaken, Relay, RelaySettings, serve
-from roles.relay.doors import Doors
+from roles.relay.doors import Doors, party_of
 from roles.relay.server import ConnectionLimits
 from roles.shardcast.manifest import manifest_digest
 from tests.unit.roles.shardcast.network import (
@@ -243,6 +243,20 @@ def test_doors__nobody_at_work_is_put_out() -> None:
     doors.leave("two", 2)
     doors.leave("one", 1)
     assert doors.enter("three")
+
+
+@pytest.mark.parametrize(
+    ("host", "party"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("", ""),
+    ],
+)
+def test_party_of__who_has_an_ipv6_network_is_one(host: str, party: str) -> None:
+    assert party_of(host) == party
 
 
 async def test_guard__requests_of_one_address_are_bounded(tmp_path: Path) -> None:
