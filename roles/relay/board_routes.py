@@ -17,7 +17,7 @@ from roles.relay.waiting import Waiting
 MOST_HELD_OPEN = 256
 """Questions that wait for rows at once; see `Waiting`."""
 AT_A_TIME = 8
-"""Rows judged before others have their turn."""
+"""Rows judged before others have their turn; so many cost as much as a request, since each is a signature to verify."""
 ROWS_OF_A_REQUEST = 2048
 """Looking through so many costs as much as a request."""
 
@@ -30,11 +30,13 @@ class BoardRoutes:
         self._waiting = Waiting(MOST_HELD_OPEN)
 
     async def post_rows(self, request: Request) -> Response:
-        """Signed rows for the board; a byte for each, 1 where it is held now. A row that is not costs its sender as much as
-        a request; who has no more requests left has the rest not looked at."""
+        """Signed rows for the board; a byte for each, 1 where it is held now. Eight cost their sender as much as a request,
+        and so does each that is not held; who has no more requests left has the rest not looked at."""
         board, sender = self._board(), address_of(request)
         body = await read_body(request, limit=MAX_POST, idle=self._settings.idle, total=self._settings.base)
         rows = unframe(body, most=MAX_POSTED)
+        if not self._desk.rate.take(sender, len(rows) // AT_A_TIME):
+            raise Refusal(429, "too_many_requests", "this address has sent too many rows")
         held = bytearray(len(rows))
         for place, row in enumerate(rows):
             held[place] = board.put(row)

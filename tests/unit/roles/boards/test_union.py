@@ -247,6 +247,16 @@ async def test_post_rows__refused_rows_count_as_requests(tmp_path: Path) -> None
         assert (await network.http.post(url, content=frame([good]))).status_code == 429
 
 
+async def test_post_rows__good_ones_are_not_free_either(tmp_path: Path) -> None:
+    async with running_network(tmp_path, relays=0) as network:
+        board = make_board()
+        await network.add_relay(board=board, settings=RelaySettings(rate=0.001, burst=5))
+        rows = [to_bytes(make_row(1, tail=f":{number}")) for number in range(32)]
+        url = network.infos[0].url + "/board"
+        codes = [(await network.http.post(url, content=frame(part))).status_code for part in (rows[:16], rows[16:])]
+        assert (codes, board.rows) == ([200, 429], 16)
+
+
 async def test_read_rows__whoever_makes_room_is_answered_with_what_there_is() -> None:
     routes, board = BoardRoutes(cast(Desk, SimpleNamespace(settings=None))), make_board()
     asked = Question(board.name, 0, (KEY,))
