@@ -98,7 +98,7 @@ class GuardedProtocol(H11Protocol):
         """Count the connection and start waiting for its first request."""
         super().connection_made(transport)
         self._address = party_of(self.client[0]) if self.client else ""
-        if not self._doors.enter(self._address):
+        if not self._doors.enter(self._address, self, transport.abort):
             transport.abort()
             return
         self._expect_head()
