@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import shutil
 import socket
 import sys
 import threading
@@ -15,7 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -33,7 +34,7 @@ JOB = "INTELLECT_LEARNER_JOB"
 def main() -> None:
     """Learn until the node goes. What ends a rank is its last line of output, which the node shows."""
     job = json.loads(os.environ[JOB])
-    _end_with(job["node"])
+    _end_with(job["node"], Path(job["socket"]).parent)
     try:
         _run(job)
     except Exception as error:
@@ -43,14 +44,18 @@ def main() -> None:
         os._exit(1)
 
 
-def _end_with(node: int) -> None:
-    """A node killed in the middle of a step is not missed by those who make it: this thread is, and ends them at once. Its
-    process is watched, not asked of the kernel by PR_SET_PDEATHSIG: that one means the node's thread, and torchrun is between.
-    """
+def _end_with(node: int, folder: Path) -> None:
+    """End this rank as soon as the node's process has ended, in the middle of a step too, and remove the folder that it can
+    remove no more. PR_SET_PDEATHSIG would mean a thread of the node, and torchrun stands between."""
+
+    def end() -> NoReturn:
+        shutil.rmtree(folder, ignore_errors=True)
+        os._exit(1)
+
     try:
         watch = os.pidfd_open(node)
     except ProcessLookupError:
-        os._exit(1)
+        end()
     except (AttributeError, OSError):
         return  # no such call here: the connection's end is seen after the step
 
@@ -58,7 +63,7 @@ def _end_with(node: int) -> None:
         poll = select.poll()
         poll.register(watch, select.POLLIN)
         poll.poll()
-        os._exit(1)
+        end()
 
     threading.Thread(target=wait, name="node-watch", daemon=True).start()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import subprocess
@@ -20,6 +21,7 @@ from safetensors.torch import load_file
 from roles.rl.batch import Row
 from roles.rl.checkpoint import STATE_FILE, CheckpointError
 from roles.rl.learner import Learner, UnfitGroups
+from roles.rl.rank import JOB
 from roles.rl.ranked import RankedLearner, RankFailed
 from roles.rl.settings import GrpoSettings
 from tests.unit.roles.rl.groups import make_group
@@ -126,6 +128,7 @@ def test_ranks__a_killed_node_takes_them_along_in_the_middle_of_a_step(tmp_path:
         assert node.stdout is not None
         assert "in a step" in node.stdout.readline()
         launcher, rank = psutil.Process(node.pid).children(recursive=True)
+        folder = Path(json.loads(rank.environ()[JOB])["socket"]).parent
         watches = {os.pidfd_open(process.pid): process for process in (launcher, rank)}
         node.kill()
         left = set(watches)
@@ -136,6 +139,7 @@ def test_ranks__a_killed_node_takes_them_along_in_the_middle_of_a_step(tmp_path:
                 process.kill()
             os.close(watch)
     assert not left, "the learner outlived its node"
+    assert not folder.exists()
 
 
 def test_plan__no_rank_is_short_of_a_pass() -> None:
