@@ -32,8 +32,8 @@ log = structlog.get_logger("relay")
 
 MOST_LISTED = 64
 """Checkpoints, or deltas, in one answer: an archive has thousands, and readers take 64 KiB."""
-FILE_STEP = 2**20
-"""Bytes a reader must take before its time limit begins anew."""
+FILE_STEP = 2**23
+"""Bytes handed to the server at once, and counted as served."""
 Handler = Callable[[Request], Awaitable[Response]]
 
 
