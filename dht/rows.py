@@ -197,6 +197,11 @@ class RowStore:
         slot = self._fresh_slot(key, now)
         return list(slot.rows.values()) if slot else []
 
+    def held(self, key: str, now: int) -> Mapping[str, tuple[Envelope, bytes]]:
+        """The same by subkey, as they are kept: not a copy."""
+        slot = self._fresh_slot(key, now)
+        return slot.rows if slot else {}
+
     def put(self, row: Envelope, now: int, data: bytes | None = None) -> Outcome:
         """Take a verified row, or say why not."""
         slot = self._slots.get(row.key)

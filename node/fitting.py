@@ -65,7 +65,8 @@ def _check_vocabulary(tokenizer: Any, config: dict[str, Any], model: Path) -> No
 
 def _check_lengths(spec: RunSpec, config: dict[str, Any]) -> None:
     """Of rows that the run allows: the trainer could not learn from a longer one, however it was accepted."""
-    positions, most = config.get("max_position_embeddings"), spec.sampling.max_prompt_tokens + spec.max_output_tokens
+    most = spec.sampling.max_prompt_tokens + spec.max_output_tokens
+    positions = config.get("max_position_embeddings", config.get("n_positions"))  # the latter as GPT-2 has it
     if isinstance(positions, int) and most > positions:
         raise ConfigError(
             f"the run allows {spec.sampling.max_prompt_tokens} tokens of prompt and {spec.max_output_tokens} of completion, and "

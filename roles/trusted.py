@@ -31,6 +31,7 @@ from roles.messages import (
     Verdict,
     open_row,
 )
+from roles.objections import Objections, is_objection
 from roles.rules import Ignore, Reason, Reject
 from roles.spec import OperatorSpec, RunSpec
 from roles.upgrades import is_of_owner
@@ -140,6 +141,7 @@ class TrustedState:
         self._by_index: defaultdict[tuple[str, int, int], list[str]] = defaultdict(list)
         self._accepted: dict[tuple[str, int, int], str] = {}
         self._equivocations: defaultdict[str, int] = defaultdict(int)
+        self._objections = Objections()
         self._most_early = most_early
         self._early: defaultdict[str, set[str]] = defaultdict(set)  # by validator: judged, and not seen here yet
 
@@ -160,6 +162,7 @@ class TrustedState:
         for standing in self.standings.values():
             for signer in [signer for signer in standing.verdicts if not self.is_validator(signer)]:
                 del standing.verdicts[signer], standing.rows[signer]
+        self._objections.keep_only(frozenset(item.node for item in self.judges))
 
     def committed(self, step: int) -> str | None:
         """Manifest digest of a committed checkpoint."""
@@ -424,6 +427,7 @@ class TrustedState:
         standing = self.standings[verdict.submission]
         standing.verdicts[row.signer] = verdict
         standing.rows[row.signer] = row
+        self._objections.note(verdict.submission, standing.verdicts, quorum=self.quorum)
         self._settle(verdict.submission)
         return verdict
 
@@ -498,12 +502,16 @@ class TrustedState:
         )
 
     def is_doubted(self, digest: str) -> bool:
-        """Whether somebody calls it a fault, or audited and refused it, and no quorum of audited acceptances answers."""
+        """Whether somebody calls it a fault, or audited and refused it and may oblige others by that, and no quorum of
+        audited acceptances answers."""
         standing = self.standings.get(digest)
         if standing is None or self._is_answered(digest, standing):
             return False
-        said = standing.verdicts.values()
-        return any(each.outcome == "fault" or (each.outcome == "soft" and each.audited) for each in said)
+        seen = len(self.submissions)
+        return any(
+            said.outcome == "fault" or (is_objection(said) and self._objections.obliges(digest, validator, seen=seen))
+            for validator, said in standing.verdicts.items()
+        )
 
     def _is_answered(self, digest: str, standing: Standing) -> bool:
         admitted = self.submissions.get(digest)
@@ -527,6 +535,7 @@ class TrustedState:
         for digest in [d for d, s in self.standings.items() if all(v.step < step for v in s.verdicts.values())]:
             for signer in self.standings.pop(digest).verdicts:
                 self._early[signer].discard(digest)
+            self._objections.forget(digest)
         for digest in [d for d, sealed in self._sealed_steps.items() if sealed < step]:
             del self._sealed_steps[digest]
             for signer in self.seals.pop(digest, {}):

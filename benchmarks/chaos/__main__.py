@@ -91,8 +91,8 @@ async def run(folder: Path, *, minutes: float, reference: float, seed: int) -> R
         report.wrong += stage.ended
         for name, count in stage.counts.most_common(25):
             say(f"  {count:5} {name}")
+        await asyncio.to_thread(_keep_logs, stage, folder / "logs")
     _judge(report)
-    await asyncio.to_thread(_keep_logs, stage, folder / "logs")
     return report
 
 
@@ -221,10 +221,10 @@ def main(words: Sequence[str] | None = None) -> int:
         folder = options.keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         report = asyncio.run(run(folder, minutes=options.minutes, reference=reference, seed=options.seed))
-    _print(report)
-    if options.results:
-        with options.results.open("a") as file:
-            file.write(json.dumps(asdict(report)) + "\n")
+        _print(report)
+        if options.results:
+            with options.results.open("a") as file:
+                file.write(json.dumps(asdict(report)) + "\n")
     return 1 if report.wrong else 0
 
 

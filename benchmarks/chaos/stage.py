@@ -27,6 +27,7 @@ from node.testnet.plan import NodePlan, TestnetOptions, TestnetPlan, free_ports,
 from node.testnet.processes import Child, stop_all
 from node.testnet.setup import Prepared, node_child, prepare_run, start_chain
 
+MNT_DETACH = 2
 DISK_BYTES = 2**30
 """Of each node's own small disk, where we may make one."""
 FULL = 16 * 1024
@@ -179,6 +180,7 @@ async def running_stage(options: TestnetOptions) -> AsyncIterator[Stage]:
     plan = make_plan(options)
     has_disks = all([_make_disk(node.home) for node in plan.nodes])  # noqa: C419 - each of them, also after a failure
     async with contextlib.AsyncExitStack() as stack:
+        stack.callback(_remove_disks, plan)
         chain, rpc = await start_chain(plan, free_ports(1)[0])
         stack.push_async_callback(chain.stop)
         stage = Stage(plan, await prepare_run(plan, options, rpc), chain, has_disks, Weather())
@@ -250,3 +252,10 @@ def _make_disk(folder: Path) -> bool:
     libc = ctypes.CDLL(None, use_errno=True)
     size = f"size={DISK_BYTES}".encode()
     return bool(libc.mount(b"chaos", str(folder).encode(), b"tmpfs", 0, size) == 0)
+
+
+def _remove_disks(plan: TestnetPlan) -> None:
+    if "CHAOS_DISKS" in os.environ and sys.platform == "linux":
+        libc = ctypes.CDLL(None, use_errno=True)
+        for node in plan.nodes:
+            libc.umount2(str(node.home).encode(), MNT_DETACH)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from itertools import islice
 
 import structlog
@@ -15,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dht.errors import Malformed, PeerError
 from roles.relay.board_routes import BoardRoutes
-from roles.relay.bodies import address_of, digest_in_path, drain, read_body, waiting_time
+from roles.relay.bodies import LONGEST_WAIT, address_of, digest_in_path, drain, read_body, waiting_time
 from roles.relay.desk import Desk
 from roles.relay.metrics import MAX_CODES, Counters, prometheus_text
 from roles.relay.ranges import parse_range
@@ -24,6 +25,7 @@ from roles.relay.refusal import Refusal
 from roles.relay.server import ZERO_COPY
 from roles.relay.sponsor import MAX_FORM
 from roles.relay.uploads import Uploads
+from roles.relay.waiting import Waiting
 from roles.shardcast.blobs import BlobReader
 from roles.shardcast.catalogue import KeptDelta
 from roles.shardcast.errors import StaleCheckpoint, StoreFull, WrongBytes
@@ -32,6 +34,8 @@ log = structlog.get_logger("relay")
 
 MOST_LISTED = 64
 """Checkpoints, or deltas, in one answer: an archive has thousands, and readers take 64 KiB."""
+MOST_HELD_OPEN = 512
+"""Questions that wait for news at once, those to the board aside; with those fewer than a server's connections."""
 FILE_STEP = 2**23
 """Bytes handed to the server at once, and counted as served."""
 Handler = Callable[[Request], Awaitable[Response]]
@@ -44,7 +48,7 @@ class RelayRoutes:
         self._desk = desk
         self._settings, self._shelf, self._counters = desk.settings, desk.shelf, desk.counters
         self._uploads, self._board = Uploads(desk), BoardRoutes(desk)
-        self._readers = Readers()
+        self._readers, self._waiting = Readers(), Waiting(MOST_HELD_OPEN)
 
     def app(self) -> ASGIApp:
         """The whole application. It never raises: every fault is an answer."""
@@ -72,7 +76,8 @@ class RelayRoutes:
         digest = digest_in_path(request)
         store = self._shelf.store
         if digest not in store and self._shelf.catalogue.lists(digest):
-            await store.wait_for(digest, waiting_time(request))
+            async with self._held(request):
+                await store.wait_for(digest, LONGEST_WAIT)
         size = store.size(digest)
         if size is None:
             raise Refusal(404, "not_held", "this relay does not hold that blob")
@@ -100,9 +105,11 @@ class RelayRoutes:
     async def get_manifest(self, request: Request) -> Response:
         """The envelope of a manifest, or of a delta's row, as it was signed. With X-Wait, one that is not here yet is
         waited for."""
-        name, until = digest_in_path(request), time.monotonic() + waiting_time(request)
-        while (kept := self._shelf.catalogue.parcel(name)) is None and (left := until - time.monotonic()) > 0:
-            await self._shelf.catalogue.wait_for_change(left)
+        name, catalogue = digest_in_path(request), self._shelf.catalogue
+        async with self._held(request):
+            while catalogue.parcel(name) is None:
+                await catalogue.wait_for_change(LONGEST_WAIT)
+        kept = catalogue.parcel(name)
         if kept is None:
             raise Refusal(404, "not_held", "this relay does not hold that manifest")
         return Response(kept.data, media_type="application/octet-stream")
@@ -115,13 +122,11 @@ class RelayRoutes:
         kept = self._shelf.catalogue.parcel(digest_in_path(request))
         if kept is None:
             raise Refusal(404, "not_held", "this relay does not hold that manifest")
-        until = time.monotonic() + waiting_time(request)
         known = request.headers.get("x-known", "")
-        held = self._shelf.holdings(kept)
-        while known == str(held.bit_count()) and (left := until - time.monotonic()) > 0:
-            await self._shelf.store.wait_for_any(left)
-            held = self._shelf.holdings(kept)
-        return JSONResponse({"held": f"{held:x}"})
+        async with self._held(request):
+            while known == str(self._shelf.holdings(kept).bit_count()):
+                await self._shelf.store.wait_for_any(LONGEST_WAIT)
+        return JSONResponse({"held": f"{self._shelf.holdings(kept):x}"})
 
     async def list_manifests(self, request: Request) -> Response:
         """Checkpoints kept, newest first, with the count of shards that are here, and a token that names this state.
@@ -129,11 +134,11 @@ class RelayRoutes:
         With X-Wait, and that token as X-Known, the answer waits until there is news. X-Held names the checkpoint that
         the asker has: it is counted, and the deltas that lead on from exactly that one are listed, those of a chain all.
         """
-        catalogue, until = self._shelf.catalogue, time.monotonic() + waiting_time(request)
-        held = request.headers.get("x-held", "")
+        catalogue, held = self._shelf.catalogue, request.headers.get("x-held", "")
         with self._readers.counted(held):
-            while request.headers.get("x-known") == catalogue.token and (left := until - time.monotonic()) > 0:
-                await catalogue.wait_for_change(left)
+            async with self._held(request):
+                while request.headers.get("x-known") == catalogue.token:
+                    await catalogue.wait_for_change(LONGEST_WAIT)
         body: dict[str, object] = {"token": catalogue.token, "manifests": self._checkpoints()}
         if held:
             body["deltas"] = [_listed(delta) for delta in catalogue.leading_on(held)[:MOST_LISTED]]
@@ -197,6 +202,10 @@ class RelayRoutes:
             "board_bytes": self._desk.board.total_bytes if self._desk.board else 0,
         }
         return PlainTextResponse(prometheus_text(self._counters, gauges), media_type="text/plain; version=0.0.4")
+
+    def _held(self, request: Request) -> AbstractAsyncContextManager[None]:
+        """While the block waits for news, at most as long as the asker would."""
+        return self._waiting.held(address_of(request), waiting_time(request))
 
     def _checkpoints(self) -> list[dict[str, object]]:
         return [

@@ -12,11 +12,14 @@ from roles.relay.boards import Board
 from roles.relay.bodies import address_of, read_body, waiting_time
 from roles.relay.desk import Desk
 from roles.relay.refusal import Refusal
+from roles.relay.waiting import Waiting
 
 MOST_HELD_OPEN = 256
-"""Questions that wait for rows at once."""
+"""Questions that wait for rows at once; see `Waiting`."""
 AT_A_TIME = 8
-"""Rows judged before others have their turn."""
+"""Rows judged before others have their turn; so many cost as much as a request, since each is a signature to verify."""
+ROWS_OF_A_REQUEST = 2048
+"""Looking through so many costs as much as a request."""
 
 
 class BoardRoutes:
@@ -24,14 +27,16 @@ class BoardRoutes:
 
     def __init__(self, desk: Desk) -> None:
         self._desk, self._settings = desk, desk.settings
-        self._held_open = 0
+        self._waiting = Waiting(MOST_HELD_OPEN)
 
     async def post_rows(self, request: Request) -> Response:
-        """Signed rows for the board; a byte for each, 1 where it is held now. A row that is not costs its sender as much as
-        a request; who has no more requests left has the rest not looked at."""
+        """Signed rows for the board; a byte for each, 1 where it is held now. Eight cost their sender as much as a request,
+        and so does each that is not held; who has no more requests left has the rest not looked at."""
         board, sender = self._board(), address_of(request)
         body = await read_body(request, limit=MAX_POST, idle=self._settings.idle, total=self._settings.base)
         rows = unframe(body, most=MAX_POSTED)
+        if not self._desk.rate.take(sender, len(rows) // AT_A_TIME):
+            raise Refusal(429, "too_many_requests", "this address has sent too many rows")
         held = bytearray(len(rows))
         for place, row in enumerate(rows):
             held[place] = board.put(row)
@@ -46,19 +51,17 @@ class BoardRoutes:
         board = self._board()
         body = await read_body(request, limit=MAX_QUESTION, idle=self._settings.idle, total=self._settings.base)
         asked = parse_question(body)
-        batch = await self._follow(board, asked, waiting_time(request))
+        sender = address_of(request)
+        weight = board.weight(asked.keys, board=asked.board, since=asked.since)
+        if not self._desk.rate.take(sender, weight // ROWS_OF_A_REQUEST):
+            raise Refusal(429, "too_many_requests", "this address has asked for too many rows")
+        batch = await self._follow(board, asked, sender, waiting_time(request))
         return Response(pack_batch(batch), media_type="application/octet-stream")
 
-    async def _follow(self, board: Board, asked: Question, seconds: float) -> Batch:
-        if seconds <= 0:
-            return board.read(asked.keys, board=asked.board, since=asked.since)
-        if self._held_open >= MOST_HELD_OPEN:
-            raise Refusal(503, "busy", "too many questions are held open; ask again later")
-        self._held_open += 1
-        try:
+    async def _follow(self, board: Board, asked: Question, sender: str, seconds: float) -> Batch:
+        async with self._waiting.held(sender, seconds):
             return await board.follow(asked.keys, board=asked.board, since=asked.since, seconds=seconds)
-        finally:
-            self._held_open -= 1
+        return board.read(asked.keys, board=asked.board, since=asked.since)  # somebody else needed its place
 
     def _board(self) -> Board:
         if self._desk.board is None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 
 from dht.errors import Malformed
 from dht.rows import Caps, Membership, Outcome, RowGate, RowStore, everyone
@@ -40,9 +40,9 @@ class Board:
         self._rows = RowStore(lifetimes=lifetimes, membership=membership, settled=settled, caps=caps)
         self._clock = clock
         self._serial = 0
-        self._serials: dict[str, dict[str, int]] = {}  # by key and subkey
+        self._serials: dict[str, dict[str, int]] = {}  # by key and subkey, of each key the newest last
         self._latest: dict[str, int] = {}  # the newest serial of each key
-        self._changed = asyncio.Event()
+        self._followers: dict[str, set[asyncio.Event]] = {}  # by key
 
     @property
     def rows(self) -> int:
@@ -63,20 +63,20 @@ class Board:
         outcome = self._rows.put(row, self._clock(), data)
         if outcome is Outcome.STORED:
             self._serial += 1
-            self._serials.setdefault(row.key, {})[row.subkey] = self._latest[row.key] = self._serial
+            serials = self._serials.setdefault(row.key, {})
+            serials.pop(row.subkey, None)
+            serials[row.subkey] = self._latest[row.key] = self._serial
             if self._serial % SWEEP_EVERY == 0:
                 self._sweep()
-            self._changed.set()
-            self._changed = asyncio.Event()
+            for told in self._followers.get(row.key, ()):
+                told.set()
         return outcome.kept
 
     def read(self, keys: Sequence[str], *, board: str, since: int) -> Batch:
         """Rows of these keys that came after a serial, oldest first, as many as an answer holds. A reader that comes from
         another board, or from this one before it was begun anew, is given everything."""
         since = since if board == self.name else 0
-        found = sorted(
-            (serial, data) for key in dict.fromkeys(keys) for serial, data in self._with_serials(key) if serial > since
-        )
+        found = sorted(row for key in dict.fromkeys(keys) for row in self._newer(key, since))
         taken, size, upto = list[bytes](), 0, self._serial
         for serial, data in found:
             if taken and size + len(data) > MAX_ANSWER:
@@ -86,28 +86,50 @@ class Board:
             size += len(data)
         return Batch(self.name, upto, tuple(taken))
 
-    async def follow(self, keys: Sequence[str], *, board: str, since: int, seconds: float) -> Batch:
-        """`read`, waited for until there is something, at most so long. Every row wakes everybody, but rows are looked
-        through only for those whose keys have newer ones."""
-        until = time.monotonic() + seconds
-        while True:
-            if board != self.name or any(self._latest.get(key, 0) > since for key in keys):
-                batch = self.read(keys, board=board, since=since)
-            else:
-                batch = Batch(self.name, self._serial, ())
-            left = until - time.monotonic()
-            if batch.rows or left <= 0:
-                return batch
-            board, since = self.name, batch.upto
-            with suppress(TimeoutError):
-                async with asyncio.timeout(left):
-                    await self._changed.wait()
+    def weight(self, keys: Sequence[str], *, board: str, since: int) -> int:
+        """Rows that `read` looks through at most."""
+        since = since if board == self.name else 0
+        return sum(len(self._serials[key]) for key in dict.fromkeys(keys) if self._latest.get(key, 0) > since)
 
-    def _with_serials(self, key: str) -> list[tuple[int, bytes]]:
-        serials = self._serials.get(key)
-        if serials is None:
-            return []
-        return [(serials[row.subkey], data) for row, data in self._rows.rows(key, self._clock())]
+    async def follow(self, keys: Sequence[str], *, board: str, since: int, seconds: float) -> Batch:
+        """`read`, waited for until there is something, at most so long. A row wakes those who follow its key."""
+        until, told = time.monotonic() + seconds, asyncio.Event()
+        with self._following(frozenset(keys), told):
+            while True:
+                told.clear()
+                if board != self.name or any(self._latest.get(key, 0) > since for key in keys):
+                    batch = self.read(keys, board=board, since=since)
+                else:
+                    batch = Batch(self.name, self._serial, ())
+                left = until - time.monotonic()
+                if batch.rows or left <= 0:
+                    return batch
+                board, since = self.name, batch.upto
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(left):
+                        await told.wait()
+
+    @contextmanager
+    def _following(self, keys: Collection[str], told: asyncio.Event) -> Iterator[None]:
+        for key in keys:
+            self._followers.setdefault(key, set()).add(told)
+        try:
+            yield
+        finally:
+            for key in keys:
+                self._followers[key].discard(told)
+                if not self._followers[key]:
+                    del self._followers[key]
+
+    def _newer(self, key: str, since: int) -> Iterator[tuple[int, bytes]]:
+        if self._latest.get(key, 0) <= since:
+            return
+        held = self._rows.held(key, self._clock())
+        for subkey, serial in reversed(self._serials[key].items()):
+            if serial <= since:
+                return
+            if subkey in held:
+                yield serial, held[subkey][1]
 
     def _sweep(self) -> None:
         now = self._clock()

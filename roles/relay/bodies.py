@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 
 from starlette.requests import ClientDisconnect, Request
 
+from roles.relay.doors import party_of
 from roles.relay.refusal import Refusal
 from roles.relay.server import RAW_BODY
 from roles.shardcast.sinks import Sink, pour
@@ -20,8 +21,8 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 def address_of(request: Request) -> str:
-    """The peer's address, as the connection has it: headers that claim another are not believed."""
-    return request.client.host if request.client else ""
+    """Whose the connection is (`party_of`): headers that claim another are not believed."""
+    return party_of(request.client.host) if request.client else ""
 
 
 def digest_in_path(request: Request) -> str:

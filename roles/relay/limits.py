@@ -24,13 +24,13 @@ class AddressRate:
         self._rate, self._burst, self._clock = rate, burst, clock
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
-    def take(self, address: str) -> bool:
-        """Whether one more request is admitted now."""
+    def take(self, address: str, requests: int = 1) -> bool:
+        """Whether one more request is admitted now, or what weighs as much as so many."""
         now = self._clock()
         tokens, since = self._buckets.pop(address, (self._burst, now))
         tokens = min(self._burst, tokens + (now - since) * self._rate)
-        is_admitted = tokens >= 1
-        self._buckets[address] = (tokens - 1 if is_admitted else tokens, now)
+        is_admitted = tokens >= requests
+        self._buckets[address] = (tokens - requests if is_admitted else tokens, now)
         if len(self._buckets) > MAX_TRACKED:
             self._buckets.popitem(last=False)
         return is_admitted

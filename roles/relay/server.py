@@ -29,7 +29,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from dht.errors import NodeError, TransportError
-from roles.relay.doors import Doors
+from roles.relay.doors import Doors, party_of
 from roles.relay.outlet import send_file
 from roles.shardcast.errors import BadCertificate
 from roles.shardcast.threads import Call, run_stoppable
@@ -107,8 +107,8 @@ class GuardedProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Count the connection and start waiting for its first request."""
         super().connection_made(transport)
-        self._address = self.client[0] if self.client else ""
-        if not self._doors.enter(self._address):
+        self._address = party_of(self.client[0]) if self.client else ""
+        if not self._doors.enter(self._address, self, transport.abort):
             transport.abort()
             return
         self._expect_head()

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import json
 import os
+import select
+import shutil
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -31,6 +34,7 @@ JOB = "INTELLECT_LEARNER_JOB"
 def main() -> None:
     """Learn until the node goes. What ends a rank is its last line of output, which the node shows."""
     job = json.loads(os.environ[JOB])
+    _end_with(job["node"], Path(job["socket"]).parent)
     try:
         _run(job)
     except Exception as error:
@@ -38,6 +42,30 @@ def main() -> None:
         print(f"rank {os.environ.get('RANK', '0')}: {type(error).__name__}: {said[0]}", file=sys.stderr, flush=True)  # noqa: T201
         # no orderly end: the process group may be waiting for us, and must see us dead
         os._exit(1)
+
+
+def _end_with(node: int, folder: Path) -> None:
+    """End this rank as soon as the node's process has ended, in the middle of a step too, and remove the folder that it can
+    remove no more. PR_SET_PDEATHSIG would mean a thread of the node, and torchrun stands between."""
+
+    def end() -> NoReturn:
+        shutil.rmtree(folder, ignore_errors=True)
+        os._exit(1)
+
+    try:
+        watch = os.pidfd_open(node)
+    except ProcessLookupError:
+        end()
+    except (AttributeError, OSError):
+        return  # no such call here: the connection's end is seen after the step
+
+    def wait() -> None:
+        poll = select.poll()
+        poll.register(watch, select.POLLIN)
+        poll.poll()
+        end()
+
+    threading.Thread(target=wait, name="node-watch", daemon=True).start()
 
 
 def _run(job: dict[str, Any]) -> None:

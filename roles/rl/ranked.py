@@ -65,6 +65,7 @@ class RankedLearner:
         self._closed = False
         atexit.register(self.close)
         job = {
+            "node": os.getpid(),
             "base": str(base),
             "settings": asdict(settings),
             "socket": str(self._folder / "node"),

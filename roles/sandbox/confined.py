@@ -16,12 +16,12 @@ OPEN_FILES = 32
 
 
 def main() -> None:
-    """Arguments: the descriptor of the program, and its limits."""
-    descriptor, memory, cpu_seconds = map(int, sys.argv[1:4])
+    """Arguments: the descriptor of the program, its limits, and the process that started us."""
+    descriptor, memory, cpu_seconds, parent = map(int, sys.argv[1:5])
     with os.fdopen(descriptor, "rb") as source:
         program = source.read()
     try:
-        confine(memory=memory, cpu_seconds=cpu_seconds)
+        confine(parent=parent, memory=memory, cpu_seconds=cpu_seconds)
     except OSError as error:
         os.write(2, f"cannot be confined: {error}".encode())
         os._exit(NOT_CONFINED)
@@ -29,9 +29,11 @@ def main() -> None:
     exec(compile(program, "program", "exec"), {"__name__": "__main__", "__builtins__": __builtins__})  # noqa: S102
 
 
-def confine(*, memory: int, cpu_seconds: int = resource.RLIM_INFINITY, readable: Sequence[str] = ()) -> None:
-    """Give up, for good, all but computing, and reading the standard library and what is `readable` besides. Raises
-    OSError where the kernel does not take part."""
+def confine(
+    *, parent: int, memory: int, cpu_seconds: int = resource.RLIM_INFINITY, readable: Sequence[str] = ()
+) -> None:
+    """Give up, for good, all but computing, and reading the standard library and what is `readable` besides, and end with
+    the process `parent`. Raises OSError where the kernel does not take part, or the parent has ended already."""
     for limit, value in (
         (resource.RLIMIT_AS, memory),
         (resource.RLIMIT_CPU, cpu_seconds),
@@ -41,6 +43,8 @@ def confine(*, memory: int, cpu_seconds: int = resource.RLIM_INFINITY, readable:
     ):
         resource.setrlimit(limit, (value, value))
     forbid_new_privileges()
+    if os.getppid() != parent:  # its death came before we asked to share it
+        raise ProcessLookupError("the process that started this one has ended")
     restrict_to_reading((*readable_paths(), *readable))
     restrict_calls()
 

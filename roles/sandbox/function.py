@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import select
 import subprocess
 import sys
@@ -66,7 +67,8 @@ class ConfinedFunction:
         if (reason := why_unavailable()) is not None:
             raise SandboxUnavailable(reason)
         libraries = dict.fromkeys(sysconfig.get_path(name) for name in ("purelib", "platlib"))
-        command = [sys.executable, "-s", "-P", "-B", "-c", START, self.place, str(self._memory), *libraries, ROOT, ROOT]
+        told = self.place, str(self._memory), str(os.getpid())
+        command = [sys.executable, "-s", "-P", "-B", "-c", START, *told, *libraries, ROOT, ROOT]
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(  # noqa: S603 - our own interpreter with our own arguments
             command,

@@ -112,7 +112,7 @@ def _run(source: str, given: bytes, limits: Limits) -> Outcome:
 
 
 def _start(program: int, limits: Limits) -> subprocess.Popen[bytes]:
-    told = map(str, (program, limits.memory, limits.cpu_seconds))
+    told = map(str, (program, limits.memory, limits.cpu_seconds, os.getpid()))
     return subprocess.Popen(  # noqa: S603 - our own interpreter with our own arguments
         [sys.executable, "-s", "-S", "-P", "-B", "-c", START, *told, ROOT],
         stdin=subprocess.PIPE,

@@ -12,8 +12,9 @@ from roles.sandbox.confined import NOT_CONFINED, confine
 
 
 def main() -> None:
-    """Arguments: `module:function`, bytes of memory, and what may be read besides the standard library."""
-    place, memory, *readable = sys.argv[1:]
+    """Arguments: `module:function`, bytes of memory, the process that started us, and what may be read besides the standard
+    library."""
+    place, memory, parent, *readable = sys.argv[1:]
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what the function prints is nobody's answer
     module, _, name = place.partition(":")
@@ -23,7 +24,7 @@ def main() -> None:
         _say(answers, {"error": f"{type(error).__name__}: {error}"[:500]})
         return
     try:
-        confine(memory=int(memory), readable=readable)
+        confine(parent=int(parent), memory=int(memory), readable=readable)
     except OSError as error:
         os.write(2, f"cannot be confined: {error}".encode())
         os._exit(NOT_CONFINED)

@@ -8,6 +8,7 @@ What goes first when room is short: blobs nothing asks to keep and that are olde
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import os
 import re
@@ -32,6 +33,8 @@ RESERVE = 64 * 2**20
 RETENTION = 3600.0
 """Seconds an uploaded blob is safe from eviction: longer than a submission stays un-tallied."""
 MAX_AWAITED = 4096
+SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""Of the machine, for now: they say nothing of the file."""
 _NAME = re.compile(r"[0-9a-f]{64}")
 
 
@@ -120,14 +123,16 @@ class BlobStore:
         return digest
 
     async def open(self, digest: str) -> BlobReader | None:
-        """Open a blob for reading; it stays readable when evicted meanwhile (WGT-15). None when not here, or damaged."""
+        """Open a blob for reading; it stays readable when evicted meanwhile (WGT-15). None when not here, damaged, or too
+        much else is open: readers must not be able to make us forget it."""
         entry = self._entries.get(digest)
         if entry is None:
             return None
         try:
             file = await asyncio.to_thread(self._path(digest).open, "rb")
-        except OSError:
-            self._forget(digest)
+        except OSError as error:
+            if error.errno not in SHORTAGES:
+                self._forget(digest)
             return None
         if not entry.is_checked and not await self._check(digest, entry, file):
             file.close()

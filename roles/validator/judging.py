@@ -27,6 +27,7 @@ from roles.trusted import AdmittedSubmission, TrustedState
 from roles.validator.fetching import Fetches
 from roles.validator.gate_faults import GateFaults
 from roles.validator.histories import Histories, first_key
+from roles.validator.pacing import Pacing
 from roles.validator.probation import Probation
 from roles.validator.records import JudgedRows, place_of_verdict
 from roles.validator.signing import Signing
@@ -96,7 +97,7 @@ class Judging:
         self._verifier = Verifier(spec=spec, run=trusted.run, engine=engine, task=task, checks=checks, secret=secret)
         self._ahead = Ahead(trusted=trusted, observer=observer, relays=relays, folder=folder)
         self._shelf = PolicyShelf(relays=relays, folder=folder, engine=engine, compute=compute, receipts=receipts)
-        self._blobs = Fetches(relays)
+        self._blobs, self._pacing = Fetches(relays), Pacing(clock)
         self._histories = Histories(spec.checks.joined, records)
         is_sampled = spec.checks.audit_rate < 1000
         self._probation = Probation(spec.checks.probation if is_sampled else 0, records)
@@ -139,8 +140,9 @@ class Judging:
         for digest, submission, reason in self._gate_faults.take():
             group.create_task(self._sign_gate_fault(digest, submission, reason))
         for item in self._due():
-            item.busy = True
-            group.create_task(self._judge(item))
+            if self._pacing.begin(item.admitted.submission.node):
+                item.busy = True
+                group.create_task(self._judge(item))
         await self._shelf.keep_only(self._policies_wanted() | {self._ahead.manifest})
 
     async def look_ahead(self) -> None:
@@ -264,7 +266,7 @@ class Judging:
     async def _judge(self, item: Item) -> None:
         began = self._clock()
         try:
-            finding = self._refusal_by_rival(item) or await self._audit(item)
+            finding = await self._find(item)
             if finding is not None and not _is_said(item.verdict, finding):
                 admitted = item.admitted
                 item.verdict = await self._signing.sign(
@@ -273,6 +275,15 @@ class Judging:
         finally:
             item.busy = False
             self._observer.wake()
+
+    async def _find(self, item: Item) -> Finding | None:
+        finding: Finding | None = None
+        try:
+            finding = self._refusal_by_rival(item) or await self._audit(item)
+        finally:
+            self._pacing.end(item.admitted.submission.node, finding)
+            self._observer.wake()  # another of the node's may have its turn, though this one is not signed yet
+        return finding
 
     async def _sign_gate_fault(self, digest: str, submission: Submission, reason: Reason) -> None:
         finding = Finding("fault", reason)

@@ -40,6 +40,8 @@ STAGGER_MS = 5_000
 """How long each validator leaves a strike to the one before it, in an order that differs from strike to strike."""
 RESEND_MS = 30_000
 AUDIT_AGAIN_MS, FETCH_AGAIN_MS = 15_000, 10_000
+OTHERS_MS = 60_000
+"""How long another validator's case keeps us from our own: its evidence may never come, and be meant to."""
 MOST_CASES = 16
 """Open cases of one validator that are looked at."""
 Reaudit = Callable[[Envelope, Reason], Awaitable[bool | None]]
@@ -143,13 +145,17 @@ class Striking:
     # -- attesting -----------------------------------------------------------------------------------------------
 
     async def _propose(self, node: str, faults: Sequence[ProvenFault]) -> None:
-        """Make the case against a node, unless another validator has made it or is before us."""
+        """Make the case against a node, unless this node has attested another validator's, or one is before us."""
         number = self._number(node)
-        if any(
-            case.act == "strike" and (case.strike.node, case.strike.number) == (node, number) for case in self._attested
-        ):
+        made = [
+            case
+            for case in self._attested
+            if case.act == "strike" and (case.strike.node, case.strike.number) == (node, number)
+        ]
+        if any(self._own_operator() in self._attested[case] for case in made):
             return
-        if self._waited(("propose", node, number)) < self._rank(node, number) * STAGGER_MS:
+        wait = self._rank(node, number) * STAGGER_MS + (0 if self._refused.issuperset(made) else OTHERS_MS)
+        if self._waited(("propose", node, number)) < wait:
             return
         items = [pack_item(fault.proof) for fault in faults]
         blob = pack_evidence(run=self._trusted.run, node=node, number=number, faults=items)

@@ -73,6 +73,14 @@ def test_build_spec__rows_longer_than_the_model_s_positions(model: Path) -> None
         build(model, sampling={"max_tokens": 1}, tool={"name": "calculator", "max_calls": 8, "max_tokens": 8})
 
 
+def test_build_spec__positions_as_gpt_2_names_them(model: Path) -> None:
+    config = json.loads((model / "config.json").read_text())
+    config["n_positions"] = config.pop("max_position_embeddings")
+    (model / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ConfigError, match="the model has 128 positions"):
+        build(model, sampling={"max_prompt_tokens": 65, "max_tokens": 64})
+
+
 def test_build_spec__data_set_with_one_long_prompt(model: Path, tmp_path: Path) -> None:
     rows = [{"prompt": "1+1>", "answer": "2"}, {"prompt": "1+" * 30_000 + "1>", "answer": "30001"}]
     (tmp_path / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

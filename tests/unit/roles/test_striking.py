@@ -10,14 +10,18 @@ from typing import Any
 
 from dht.encoding import ZERO_DIGEST
 from dht.identity import NodeKey
+from dht.records import unix_ms
 from ledger.memory import MemoryLedger
-from ledger.records import HeldStrike
+from ledger.records import HeldStrike, Strike
+from ledger.wallet import address_of
 from roles.evidence import check_evidence
+from roles.messages import StrikeRow
 from roles.rules import Reason, Reject
 from roles.spec import CheckSpec, EpochSpec
 from roles.tally.context import Bench
 from roles.verification import CHECKS, Case, Check
 from tests.builders import (
+    VALIDATOR_OPERATORS,
     VALIDATORS,
     WALLETS,
     WORKERS,
@@ -143,3 +147,33 @@ async def test_turn__evidence_that_was_wrong__lifted_and_the_node_is_back(tmp_pa
         await network.hand_in(again, CHEAT)
         await network.until(lambda: again.digest in {item.digest for item in network.accepted()})
         assert len(await network.ledger.strikes()) == 1  # and nobody is struck for the same faults twice
+
+
+async def make_false_case(network: ValidatorNetwork, number: int) -> None:
+    """A validator that covers for the cheat: it makes the case itself, on evidence that nobody will ever see."""
+    ledger = MemoryLedger(network.chain, run=network.spec.run_id, operator_key=VALIDATOR_OPERATORS[number])
+    wallet = address_of(WALLETS[1])
+    strike = Strike(network.spec.run_id, CHEAT.node, wallet, 0, int(Reason.WRONG_REWARD), "ab" * 32)
+    attestation = await ledger.attest_strike(strike)
+    row = StrikeRow(
+        run=strike.run,
+        act="strike",
+        node=strike.node,
+        wallet=wallet,
+        number=strike.number,
+        reason=strike.reason,
+        evidence=strike.evidence,
+        size=100,
+        operator=attestation.operator,
+        signature=attestation.signature,
+    )
+    await network.voice(VALIDATORS[number]).announce(row)
+
+
+async def test_turn__a_case_whose_evidence_never_comes_covers_for_nobody(tmp_path: Path) -> None:
+    began = unix_ms()
+    async with striking(tmp_path, validators=(0, 1), clock=lambda: began + 60 * (unix_ms() - began)) as network:
+        await make_false_case(network, 2)
+        await cheat_twice(network)
+        assert (await held(network)).strike.evidence in network.relays.blobs
+        assert network.trusted.is_ejected(CHEAT.node)

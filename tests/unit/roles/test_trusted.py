@@ -14,6 +14,7 @@ from dht.errors import Malformed
 from dht.identity import NodeKey
 from ledger.records import ValidatorSet
 from roles.messages import NodeRecord, OpenStep, SealedVerdict, Submission, TallyRow, head_key, open_row
+from roles.objections import FREE
 from roles.rules import Ignore, Reason, Reject
 from roles.spec import RewardSpec
 from roles.trusted import MAX_DIGESTS_PER_INDEX, MAX_INDICES, MAX_ROUNDS, TrustedState
@@ -276,6 +277,40 @@ def test_is_doubted__until_a_quorum_that_audited_answers(said: dict[str, Any], d
     assert world.trusted.is_doubted(digest) is doubted
     accept(world, submission)
     assert not world.trusted.is_doubted(digest)
+
+
+def test_is_doubted__soft_refusals_that_no_quorum_upholds_have_a_budget() -> None:
+    world = make_world()
+    submission = make_submission(world)
+
+    def say(validator: int, number: int, *, outcome: str = "soft", **changes: Any) -> None:
+        reason = int(Reason.ACCEPTED if outcome == "accept" else Reason.JOINED_UNCERTAIN)
+        verdict = make_verdict(submission, outcome=outcome, reason=reason)
+        verdict = verdict.model_copy(update={"submission": f"{number:064x}"})
+        world.trusted.admit_verdict(world.row(verdict, VALIDATORS[validator], **changes))
+
+    def doubted() -> list[int]:
+        return [number for number in range(FREE + 3) if world.trusted.is_doubted(f"{number:064x}")]
+
+    for number in range(FREE + 3):
+        say(2, number)
+    assert doubted() == list(range(FREE))
+    say(2, 0, outcome="accept", sequence=2**50)  # taken back, and spent all the same
+    assert doubted() == list(range(1, FREE))
+    say(1, 1)  # a quorum refuses: it was no lie, and counts no more
+    assert doubted() == list(range(1, FREE + 1))
+    say(0, FREE + 2)
+    assert doubted() == [*range(1, FREE + 1), FREE + 2]
+
+
+def test_is_doubted__a_fault_has_to_be_answered_however_many_there_were() -> None:
+    world = make_world()
+    submission = make_submission(world)
+    for number in range(FREE + 1):
+        verdict = make_verdict(submission, outcome="fault", reason=602)
+        verdict = verdict.model_copy(update={"submission": f"{number:064x}"})
+        world.trusted.admit_verdict(world.row(verdict, VALIDATORS[2]))
+    assert world.trusted.is_doubted(f"{FREE:064x}")
 
 
 @pytest.mark.parametrize("changes", [{"tokens": 101}, {"index": 1}, {"node": WORKERS[1].node}])

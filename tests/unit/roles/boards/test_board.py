@@ -176,3 +176,17 @@ def test_unframe__no_more_rows_than_asked_for() -> None:
 
 def test_posts__in_portions_that_a_board_takes() -> None:
     assert [len(portion) for portion in posts([b"x" * 16_000] * 40)] == [16, 16, 8]
+
+
+async def test_follow__a_row_wakes_those_who_follow_its_key() -> None:
+    board, woken = make_board(), f"{RUN}/nodes/other"
+    async with asyncio.TaskGroup() as group:
+        asked = [
+            group.create_task(board.follow([key, key], board=board.name, since=0, seconds=10)) for key in (KEY, woken)
+        ]
+        await asyncio.sleep(0)
+        board.put(to_bytes(make_row(1, record_key=woken)))
+        assert (await asked[1]).rows
+        assert list(board._followers) == [KEY]
+        asked[0].cancel()
+    assert not board._followers

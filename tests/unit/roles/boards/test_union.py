@@ -17,11 +17,10 @@ from dht.errors import TransportError
 from dht.memory import FakeClock, Faults, MemoryDirectory, MemoryNetwork
 from roles.boards import UnionDirectory
 from roles.boards.client import Poster
-from roles.boards.wire import Question, frame
+from roles.boards.wire import Question, frame, pack_question
 from roles.relay import Board, RelaySettings
-from roles.relay.board_routes import MOST_HELD_OPEN, BoardRoutes
+from roles.relay.board_routes import MOST_HELD_OPEN, ROWS_OF_A_REQUEST, BoardRoutes
 from roles.relay.desk import Desk
-from roles.relay.refusal import Refusal
 from roles.shardcast.link import RelayInfo
 from tests.unit.roles.boards.test_board import KEY, NOW, RUN, make_row
 from tests.unit.roles.shardcast.network import Network, running_network, spoiled, wait_until
@@ -248,14 +247,39 @@ async def test_post_rows__refused_rows_count_as_requests(tmp_path: Path) -> None
         assert (await network.http.post(url, content=frame([good]))).status_code == 429
 
 
-async def test_read_rows__questions_held_open_are_bounded() -> None:
-    routes, board, asked = (
-        BoardRoutes(cast(Desk, SimpleNamespace(settings=None))),
-        make_board(),
-        Question("", 0, (KEY,)),
-    )
-    routes._held_open = MOST_HELD_OPEN
-    with pytest.raises(Refusal, match="held open"):
-        await routes._follow(board, asked, 1.0)
-    assert (await routes._follow(board, asked, 0.0)).rows == ()
-    assert routes._held_open == MOST_HELD_OPEN
+async def test_post_rows__good_ones_are_not_free_either(tmp_path: Path) -> None:
+    async with running_network(tmp_path, relays=0) as network:
+        board = make_board()
+        await network.add_relay(board=board, settings=RelaySettings(rate=0.001, burst=5))
+        rows = [to_bytes(make_row(1, tail=f":{number}")) for number in range(32)]
+        url = network.infos[0].url + "/board"
+        codes = [(await network.http.post(url, content=frame(part))).status_code for part in (rows[:16], rows[16:])]
+        assert (codes, board.rows) == ([200, 429], 16)
+
+
+async def test_read_rows__whoever_makes_room_is_answered_with_what_there_is() -> None:
+    routes, board = BoardRoutes(cast(Desk, SimpleNamespace(settings=None))), make_board()
+    asked = Question(board.name, 0, (KEY,))
+    async with asyncio.TaskGroup() as group:
+        crowd = [group.create_task(routes._follow(board, asked, "crowd", 9.0)) for _ in range(MOST_HELD_OPEN)]
+        await asyncio.sleep(0)
+        late = group.create_task(routes._follow(board, asked, "node", 9.0))
+        assert (await crowd[0]).rows == ()
+        assert not late.done()
+        board.put(to_bytes(make_row(1)))
+        assert (await late).rows == (to_bytes(make_row(1)),)
+
+
+async def test_read_rows__looking_through_many_rows_counts_as_requests(
+    tmp_path: Path,
+) -> None:
+    async with running_network(tmp_path, relays=0) as network:
+        board = make_board()
+        await network.add_relay(board=board, settings=RelaySettings(rate=0.001, burst=4))
+        for number in range(ROWS_OF_A_REQUEST):
+            board.put(to_bytes(make_row(1, record_key=f"{RUN}/nodes/{number % 16}", tail=f":{number}")))
+        keys = tuple(f"{RUN}/nodes/{number}" for number in range(16))
+        url, whole = network.infos[0].url + "/board/read", pack_question(Question("", 0, keys))
+        news = pack_question(Question(board.name, ROWS_OF_A_REQUEST, keys))
+        codes = [(await network.http.post(url, content=asked)).status_code for asked in (whole, news, whole)]
+        assert codes == [200, 200, 429]

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
+import select
+import subprocess
+import sys
+import textwrap
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -15,11 +21,13 @@ from safetensors.torch import load_file
 from roles.rl.batch import Row
 from roles.rl.checkpoint import STATE_FILE, CheckpointError
 from roles.rl.learner import Learner, UnfitGroups
+from roles.rl.rank import JOB
 from roles.rl.ranked import RankedLearner, RankFailed
 from roles.rl.settings import GrpoSettings
 from tests.unit.roles.rl.groups import make_group
 from tests.unit.roles.rl.local_run import POLICY
 
+ROOT = Path(__file__).parents[4]
 # three usable groups: 11 rows in two mini-batches, three in one pass at most: the ranks get unequal shares, and one none at times
 GROUPS = [
     make_group(),
@@ -34,6 +42,24 @@ SETTINGS = GrpoSettings(micro_batch=3, warmup_steps=2)
 def two_ranks(folder: Path, base: Path = POLICY, ranks: int = 2) -> Iterator[RankedLearner]:
     with closing(RankedLearner(base, SETTINGS, ranks=ranks, log=folder / "ranks.log", threads=1)) as learner:
         yield learner
+
+
+def node_in_a_long_step(folder: Path) -> subprocess.Popen[str]:
+    """A process that says `in a step` and is then in one for minutes, with a rank of its own."""
+    script = f"""
+        from pathlib import Path
+        from roles.rl.ranked import RankedLearner
+        from roles.rl.settings import GrpoSettings
+        from tests.unit.roles.rl.groups import make_group
+
+        learner = RankedLearner(Path({str(POLICY)!r}), GrpoSettings(micro_batch=1), ranks=1, log=Path({str(folder / "log")!r}))
+        print("in a step", flush=True)
+        learner.step([make_group()] * 20_000, 1)
+    """
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True, env=environment
+    )
 
 
 def kill_a_follower(learner: RankedLearner) -> None:
@@ -94,6 +120,26 @@ def test_ranks__a_model_that_cannot_be_loaded_is_named(tmp_path: Path) -> None:
         two_ranks(tmp_path, tmp_path, ranks=1),
     ):
         raise AssertionError("started")
+
+
+@pytest.mark.slow
+def test_ranks__a_killed_node_takes_them_along_in_the_middle_of_a_step(tmp_path: Path) -> None:
+    with node_in_a_long_step(tmp_path) as node:
+        assert node.stdout is not None
+        assert "in a step" in node.stdout.readline()
+        launcher, rank = psutil.Process(node.pid).children(recursive=True)
+        folder = Path(json.loads(rank.environ()[JOB])["socket"]).parent
+        watches = {os.pidfd_open(process.pid): process for process in (launcher, rank)}
+        node.kill()
+        left = set(watches)
+        while left and (ended := select.select(left, [], [], 10)[0]):
+            left.difference_update(ended)
+        for watch, process in watches.items():
+            if watch in left:
+                process.kill()
+            os.close(watch)
+    assert not left, "the learner outlived its node"
+    assert not folder.exists()
 
 
 def test_plan__no_rank_is_short_of_a_pass() -> None:

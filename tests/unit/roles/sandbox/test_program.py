@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from roles.sandbox.program import Ending, Limits, Outcome, run_program, why_unavailable
+from roles.sandbox.confined import NOT_CONFINED
+from roles.sandbox.program import ROOT, START, Ending, Limits, Outcome, run_program, why_unavailable
 from roles.sandbox.seccomp import JUMP_EQUAL, JUMP_SET, build_filter
 
 pytestmark = pytest.mark.skipif(why_unavailable() is not None, reason=str(why_unavailable()))
@@ -145,6 +146,17 @@ def test_run_program__sees_no_environment_and_no_open_file(monkeypatch: pytest.M
         os.set_inheritable(ours.fileno(), True)
         outcome = run(LOOK_ROUND)
     assert outcome.output == b"False []\n"
+
+
+def test_main__whose_parent_has_ended_runs_nothing(tmp_path: Path) -> None:
+    (tmp_path / "program").write_text("print('ran')")
+    with (tmp_path / "program").open() as program:
+        number = program.fileno()
+        told = map(str, (number, 2**29, 1, os.getppid()))  # of somebody else
+        command = [sys.executable, "-s", "-S", "-P", "-B", "-c", START, *told, ROOT]
+        done = subprocess.run(command, capture_output=True, pass_fds=(number,), check=False)
+    assert (done.returncode, done.stdout) == (NOT_CONFINED, b"")
+    assert b"has ended" in done.stderr
 
 
 def test_run_program__too_large_is_refused_before_it_runs() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,18 @@ async def test_open__damaged_blob_never_served_wgt_01(tmp_path: Path) -> None:
     assert await read(again, digest) is None
     assert digest not in again
     assert again.used == 0
+
+
+async def test_open__without_a_free_descriptor_the_blob_is_kept(tmp_path: Path) -> None:
+    store = BlobStore(tmp_path, max_disk=10_000)
+    digest = await store.put(DATA)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1, hard))
+    try:
+        assert await store.open(digest) is None
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert await read(store, digest) == DATA
 
 
 async def test_commit__wrong_digest_leaves_nothing(tmp_path: Path) -> None:

@@ -1,0 +1,57 @@
+"""Questions held open until there is news: so many at once, shared among the addresses that ask.
+
+Of too many, the eldest one of the address that has most is answered as things stand, and its asker comes again: so a crowd
+of questions costs the crowd, and nobody else is kept from asking.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+
+class Waiting:
+    """The questions held open of one kind, `most` at once."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._open: dict[str, dict[asyncio.Timeout, None]] = {}  # by address, the eldest first
+        self._total = 0
+
+    def __len__(self) -> int:
+        """How many wait now."""
+        return self._total
+
+    @asynccontextmanager
+    async def held(self, address: str, seconds: float) -> AsyncIterator[None]:
+        """Let the block wait, at most so long; it is left quietly when its time is over, or its place is needed."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds) as place:
+                if seconds <= 0:
+                    yield
+                    return
+                self._enter(address, place)
+                try:
+                    yield
+                finally:
+                    self._leave(address, place)
+
+    def _enter(self, address: str, place: asyncio.Timeout) -> None:
+        self._open.setdefault(address, {})[place] = None
+        self._total += 1
+        if self._total > self._most:
+            busiest = max(self._open, key=lambda each: len(self._open[each]))
+            eldest = next(iter(self._open[busiest]))
+            self._leave(busiest, eldest)
+            if not eldest.expired():
+                eldest.reschedule(asyncio.get_running_loop().time())
+
+    def _leave(self, address: str, place: asyncio.Timeout) -> None:
+        of_address = self._open.get(address, {})
+        if place not in of_address:
+            return  # it made room already
+        del of_address[place]
+        self._total -= 1
+        if not of_address:
+            del self._open[address]

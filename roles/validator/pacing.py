@@ -1,0 +1,46 @@
+"""How many submissions of a node are judged at once, and how soon: the engine's time is everybody's.
+
+Scoring an answer may run into its time limit on honest machines too, so it is never a fault, and is tried again. Who hands
+in many such answers is judged one at a time, and later and later, until something of his is accepted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from roles.ports import Clock
+from roles.rules import Reason
+from roles.verification import Finding
+
+OF_NODE = 2
+"""At once: one on its way while the other is judged."""
+FIRST_MS, LONGEST_MS = 2_000, 600_000
+"""Pauses after one that took too long to score."""
+
+
+class Pacing:
+    """Turns at being judged, by node."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._busy: Counter[str] = Counter()
+        self._slow: dict[str, tuple[int, int]] = {}  # how many took too long, and until when the node waits
+
+    def begin(self, node: str) -> bool:
+        """Whether one more of the node's may be judged now; then `end` is to follow."""
+        slow, until = self._slow.get(node, (0, 0))
+        if self._busy[node] >= (1 if slow else OF_NODE) or 0 < until - self._clock() <= LONGEST_MS:
+            return False
+        self._busy[node] += 1
+        return True
+
+    def end(self, node: str, finding: Finding | None) -> None:
+        """It was judged; None: it could not be."""
+        self._busy[node] -= 1
+        slow, _ = self._slow.get(node, (0, 0))
+        if finding is not None and finding.reason is Reason.SCORING_TIMEOUT:
+            self._slow[node] = slow + 1, self._clock() + min(FIRST_MS * 2 ** min(slow, 10), LONGEST_MS)
+        elif finding is not None and finding.outcome == "accept" and slow:
+            self._slow[node] = slow - 1, 0
+            if slow == 1:
+                del self._slow[node]
