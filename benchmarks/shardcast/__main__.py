@@ -3,9 +3,10 @@
     python -m benchmarks.shardcast [--quick | --large | --sizes MB ...] [--peer PYTHON] [--only NAME ...]
 
 Origin, two relays, two or four clients on loopback; the floor is one copy and one SHA-256 of the same bytes by one
-process, measured in the same run. `--peer` names an interpreter that has PyPI `shardcast==0.3.2` (it needs wget), which
-then moves the same bytes: once as it is, and once with clients that begin when the relays have everything (`helped`).
-The floor of a whole broadcast is a copy and a SHA-256 for each relay and client, shared by the cores there are. The throttled case is a chain of three links of 200 Mbit/s and 20 ms each.
+process, measured in the same run; that of a whole broadcast is as much for each relay and client, shared by the cores.
+`--peer` names an interpreter that has PyPI `shardcast==0.3.2` (it needs wget), which then moves the same bytes: once as it
+is, and once `helped`, with clients that begin when the relays have everything. The throttled case is a chain of three links
+of 200 Mbit/s and 20 ms each.
 """
 
 from __future__ import annotations
