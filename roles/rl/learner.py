@@ -42,6 +42,7 @@ from roles.rl.settings import GrpoSettings
 from roles.rl.sharded import POINTER, fill_from_shards, save_shards, whole_state
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
+_NO_MEMORY = ("can't allocate memory", "CUDA error: out of memory", "_STATUS_ALLOC_FAILED")
 
 
 class TrainingDiverged(RuntimeError):
@@ -57,8 +58,8 @@ class OutOfMemory(RuntimeError):
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
-    """Whether PyTorch could not have memory: on a CPU it has no error class for that."""
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+    """Whether PyTorch could not have memory: a CPU, CUDA itself and its libraries have no error class for that."""
+    return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in _NO_MEMORY)
 
 
 class Learner:
