@@ -177,8 +177,8 @@ class Learner:
         return whole_state(folder)
 
     def load_state(self, folder: Path) -> None:
-        """Continue from `save_state`, of however many ranks: the next step of equally many gives bit-equal weights. On
-        CheckpointError nothing has changed."""
+        """Continue from `save_state`, of however many ranks: the next step of equally many gives bit-equal weights on
+        CPUs (a GPU adds up in no fixed order). On CheckpointError nothing has changed."""
         tensors, numbers = load_state(folder)
         updates, step = numbers.get("updates"), numbers.get("step")
         if not isinstance(updates, int) or not isinstance(step, int):
