@@ -194,6 +194,8 @@ class VllmEngine:
             raise refusal_of(checkpoint, error) from error
 
     def _stop(self) -> None:
+        if self._llm is not None:
+            self._llm.llm_engine.engine_core.shutdown()  # it froze its objects: no collection frees their memory before
         self._llm = None
         gc.collect()
         if self._device.type == "cuda":
