@@ -64,8 +64,12 @@ def load_model(checkpoint: Path, *, device: torch.device, dtype: torch.dtype, at
             )
     for name, parameter in model.named_parameters():
         _check_finite(checkpoint, name, parameter)
-    with _refusals(checkpoint):  # a GPU may be too small
+    try:
         return model.to(device).eval().requires_grad_(False)
+    except RuntimeError as error:
+        if is_out_of_memory(error):
+            raise OutOfMemory(f"{checkpoint.name}: the model does not fit into the memory of {device}") from error
+        raise
 
 
 def load_tokenizer(folder: Path) -> Any:
