@@ -3,8 +3,10 @@
     python -m benchmarks.shardcast [--quick | --large | --sizes MB ...] [--peer PYTHON] [--only NAME ...]
 
 Origin, two relays, two or four clients on loopback; the floor is one copy and one SHA-256 of the same bytes by one
-process, measured in the same run. `--peer` names an interpreter that has PyPI `shardcast==0.3.2` (it needs wget), which
-then moves the same bytes. The throttled case is a chain of three links of 200 Mbit/s and 20 ms each.
+process, measured in the same run; that of a whole broadcast is as much for each relay and client, shared by the cores.
+`--peer` names an interpreter that has PyPI `shardcast==0.3.2` (it needs wget), which then moves the same bytes: once as it
+is, and once `helped`, with clients that begin when the relays have everything. The throttled case is a chain of three links
+of 200 Mbit/s and 20 ms each.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from benchmarks.shardcast.throttle import Link
 
 LINK = Link(bandwidth=200e6, delay=0.02)
 BLOCK = 2**20
+RELAYS = 2
 CASES = ("loopback", "peer", "throttled")
 
 
@@ -61,10 +64,16 @@ def measure(base: Path, size: int, *, clients: int, peer: str | None) -> dict[st
     shutil.rmtree(base / "ours")
     row = _row(f"{size / 1e6:.0f} MB, {clients} clients", size, ours)
     row |= {"copy_seconds": copy, "sha256_seconds": sha, "times_floor": ours.last / (copy + sha)}
+    whole = (copy + sha) * max(1.0, (RELAYS + clients) / len(os.sched_getaffinity(0)))
+    row |= {"times_floor_of_all": ours.last / whole}
     row |= {f"hash_share_{kind}": sha / ours.cpu[kind] for kind in ("relay", "client")}
     if peer:
-        theirs = asyncio.run(peer_broadcast(peer, source / "model.safetensors", base / "theirs", clients=clients))
-        row |= {"peer_last_seconds": theirs.last, "times_faster": theirs.last / ours.last}
+        for name, is_helped in (("peer", False), ("helped_peer", True)):
+            theirs = asyncio.run(
+                peer_broadcast(peer, source / "model.safetensors", base / name, clients=clients, is_helped=is_helped)
+            )
+            shutil.rmtree(base / name)
+            row |= {f"{name}_last_seconds": theirs.last, f"times_faster_than_{name}": theirs.last / ours.last}
         row |= {"peer_cpu_of_all": theirs.cpu_of_all, "times_less_cpu": theirs.cpu_of_all / ours.cpu_of_all}
     shutil.rmtree(base)
     return row

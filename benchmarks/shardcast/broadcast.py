@@ -138,11 +138,13 @@ def _most(spent: dict[str, list[Said]], name: str) -> dict[str, float]:
     return {kind: max(float(said[name]) for said in all_said) for kind, all_said in spent.items()}
 
 
-async def peer_broadcast(python: str, file: Path, into: Path, *, clients: int, relays: int = 2) -> Outcome:
+async def peer_broadcast(
+    python: str, file: Path, into: Path, *, clients: int, relays: int = 2, is_helped: bool
+) -> Outcome:
     """The same with the `shardcast` package of the interpreter given: origin first, relays that look every second.
 
-    Its clients are started the moment both relays hold every shard: sooner they meet 404s and wait 2 to 15 seconds
-    between tries, which took over a minute here. So the figure flatters it.
+    Its relays announce a version before they have its shards, and its clients, which meet 404s then, wait 2 to 15 seconds
+    between tries. `is_helped`: they are started the moment both relays hold every shard, which nobody could tell them.
     """
     origin_port, ports = free_port(), [free_port() for _ in range(relays)]
     upstream = f"http://127.0.0.1:{origin_port}"
@@ -170,7 +172,7 @@ async def peer_broadcast(python: str, file: Path, into: Path, *, clients: int, r
         idle, began = _cpu_of(everyone), time.monotonic()
         origin.tell()
         shards = -(-(await asyncio.to_thread(file.stat)).st_size // PEER_SHARD)
-        while min(await asyncio.to_thread(_count_shards, middles)) < shards:  # noqa: ASYNC110 - nothing to wait on
+        while is_helped and min(await asyncio.to_thread(_count_shards, middles)) < shards:  # noqa: ASYNC110 - nothing to wait on
             await asyncio.sleep(0.02)
         for one in readers:
             one.tell()

@@ -24,6 +24,8 @@ transformers_logging.disable_progress_bar()
 DATED = "its chat template writes today's date, on which nodes do not agree; put a fixed date into it"
 _CONFIG_BYTES = 1 << 20
 _LIBRARY_ERRORS = (OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError, SafetensorError)
+_NO_MEMORY = ("can't allocate memory", "CUDA error: out of memory", "_STATUS_ALLOC_FAILED")
+"""PyTorch on a CPU; CUDA itself; its libraries, which want room of their own."""
 _NOT_ARCHITECTURE = frozenset({"_name_or_path", "transformers_version"})
 
 
@@ -62,7 +64,12 @@ def load_model(checkpoint: Path, *, device: torch.device, dtype: torch.dtype, at
             )
     for name, parameter in model.named_parameters():
         _check_finite(checkpoint, name, parameter)
-    return model.to(device).eval().requires_grad_(False)
+    try:
+        return model.to(device).eval().requires_grad_(False)
+    except RuntimeError as error:
+        if is_out_of_memory(error):
+            raise OutOfMemory(f"{checkpoint.name}: the model does not fit into the memory of {device}") from error
+        raise
 
 
 def load_tokenizer(folder: Path) -> Any:
@@ -196,4 +203,4 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error is the allocator's, on a GPU or on the CPU (which has no class of its own)."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in _NO_MEMORY)

@@ -147,12 +147,18 @@ class VllmEngine:
                 [{"prompt_token_ids": list(prompt)} for prompt in prompts], parameters, use_tqdm=False
             )
         except (RuntimeError, MemoryError) as error:
+            self._forget_requests()
             if is_out_of_memory(error):
                 raise OutOfMemory(
                     f"{self._device}: vLLM's memory is full; a smaller `gpu_share` leaves more"
                 ) from error
             raise
         return list(outputs)
+
+    def _forget_requests(self) -> None:
+        """After a failure: else the next call would go on with these, and answer them too."""
+        engine = self._loaded_model().llm_engine
+        engine.abort_request(list(engine.output_processor.request_states), internal=True)
 
     def _collect(self) -> tuple[Any, list[tuple[int, int, torch.Tensor]]]:
         """What the first rank kept: draws, and states of prefills."""
@@ -194,6 +200,8 @@ class VllmEngine:
             raise refusal_of(checkpoint, error) from error
 
     def _stop(self) -> None:
+        if self._llm is not None:
+            self._llm.llm_engine.engine_core.shutdown()  # it froze its objects: no collection frees their memory before
         self._llm = None
         gc.collect()
         if self._device.type == "cuda":

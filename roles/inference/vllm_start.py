@@ -18,6 +18,8 @@ from roles.inference.errors import BadCheckpoint, InferenceError, OutOfMemory
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the scheduler in this process: no copies, and the device lock is ours to hold
     "VLLM_USE_V2_MODEL_RUNNER": "0",  # the other runner takes no logits processors
+    "VLLM_USE_BREAKABLE_CUDAGRAPH": "0",  # such graphs, which it takes for some models by itself, replay past the hooks
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # a node has threads, and a CUDA context does not live through a fork
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # a node is not alone on its machine
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_LOGGING_LEVEL": "ERROR",

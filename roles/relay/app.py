@@ -36,8 +36,8 @@ MOST_LISTED = 64
 """Checkpoints, or deltas, in one answer: an archive has thousands, and readers take 64 KiB."""
 MOST_HELD_OPEN = 512
 """Questions that wait for news at once, those to the board aside; with those fewer than a server's connections."""
-FILE_STEP = 2**20
-"""Bytes a reader must take before its time limit begins anew."""
+FILE_STEP = 2**23
+"""Bytes handed to the server at once, and counted as served."""
 Handler = Callable[[Request], Awaitable[Response]]
 
 

@@ -28,8 +28,9 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from dht.errors import NodeError
+from dht.errors import NodeError, TransportError
 from roles.relay.doors import Doors, party_of
+from roles.relay.outlet import send_file
 from roles.shardcast.errors import BadCertificate
 from roles.shardcast.threads import Call, run_stoppable
 
@@ -39,7 +40,8 @@ MAX_HEAD = 32 * 1024
 ZERO_COPY = "http.response.zerocopysend"
 RAW_BODY = "intellect.request.rawbody"
 """Our own extension: a request's body straight from the socket, in a thread."""
-INTAKE_THREADS = 16
+INTAKE_THREADS = OUTLET_THREADS = 16
+FIRST_PART = 2**12
 RAW_BLOCK = 2**18
 START_SECONDS = 10.0
 GRACE = 1
@@ -79,15 +81,23 @@ class ConnectionLimits:
     per_address: int = 512
 
 
+@dataclass(frozen=True, slots=True)
+class Threads:
+    """Of one server: bodies that come hold theirs, files that go share them."""
+
+    intake: ThreadPoolExecutor
+    outlet: ThreadPoolExecutor
+
+
 class GuardedProtocol(H11Protocol):
     """uvicorn's HTTP protocol, with time limits on both directions and a bound per address and in all.
 
     `doors` is shared by all connections of one server.
     """
 
-    def __init__(self, limits: ConnectionLimits, doors: Doors, intake: ThreadPoolExecutor, **arguments: Any) -> None:
+    def __init__(self, limits: ConnectionLimits, doors: Doors, threads: Threads, **arguments: Any) -> None:
         super().__init__(**arguments)
-        self._limits, self._doors, self._intake = limits, doors, intake
+        self._limits, self._doors, self._threads = limits, doors, threads
         self._was_raw = False
         self._deadline: asyncio.TimerHandle | None = None
         self._address = ""
@@ -167,7 +177,7 @@ class GuardedProtocol(H11Protocol):
             call.use(source)
             source.settimeout(idle)
             work = partial(_receive, source, first, take, last, size, time.monotonic() + total)
-            await run_stoppable(self._intake, call, work)
+            await run_stoppable(self._threads.intake, call, work)
         except ConnectionError as error:
             raise ClientDisconnect from error
         finally:
@@ -177,10 +187,12 @@ class GuardedProtocol(H11Protocol):
         if self.transport.is_closing():
             raise ClientDisconnect
         self.conn.send_with_data_passthrough(h11.Data(data=cast(bytes, range(count))))  # only its length is looked at
+        first, within = min(count, FIRST_PART), self._limits.reader
         try:
-            async with asyncio.timeout(self._limits.reader):
-                await self.loop.sendfile(self.transport, file, offset, count)
-        except (OSError, TimeoutError) as error:  # the reader went away, or does not read
+            async with asyncio.timeout(within):  # by the loop, which sends what waits before it
+                await self.loop.sendfile(self.transport, file, offset, first)
+            await send_file(self._threads.outlet, self.transport, file, offset + first, count - first, within=within)
+        except (OSError, TimeoutError, TransportError) as error:  # the reader went away, or does not read
             self.transport.abort()
             raise ClientDisconnect from error
 
@@ -253,10 +265,13 @@ async def serve(
     limits = limits or ConnectionLimits()
     doors = Doors(limits.total, limits.per_address)
     _silence_uvicorn()
-    intake = ThreadPoolExecutor(INTAKE_THREADS, thread_name_prefix="intake")
+    threads = Threads(
+        ThreadPoolExecutor(INTAKE_THREADS, thread_name_prefix="intake"),
+        ThreadPoolExecutor(OUTLET_THREADS, thread_name_prefix="outlet"),
+    )
     config = uvicorn.Config(
         app,
-        http=cast(type[asyncio.Protocol], partial(GuardedProtocol, limits, doors, intake)),
+        http=cast(type[asyncio.Protocol], partial(GuardedProtocol, limits, doors, threads)),
         ws="none",
         lifespan="off",
         log_config=None,
@@ -284,7 +299,8 @@ async def serve(
         server.should_exit = True
         await _stopped(server, task)
         listener.close()
-        intake.shutdown(wait=False, cancel_futures=True)
+        threads.intake.shutdown(wait=False, cancel_futures=True)
+        threads.outlet.shutdown(wait=False, cancel_futures=True)
 
 
 def _silence_uvicorn() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
+from inspect import signature
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -21,8 +22,10 @@ NAME = "packed"
 _HALF = (torch.bfloat16, torch.float16)
 
 _varlen: Any = None
-with suppress(ImportError):  # PyTorch before 2.10: each row by itself on a GPU too
-    _varlen = import_module("torch.nn.attention.varlen").varlen_attn
+with suppress(ImportError):  # an older PyTorch has none, or one without windows: each row by itself on a GPU too
+    _found = import_module("torch.nn.attention.varlen").varlen_attn
+    if {"window_size", "enable_gqa"} <= signature(_found).parameters.keys():
+        _varlen = _found
 
 
 def packing_of(

@@ -42,6 +42,7 @@ from roles.rl.settings import GrpoSettings
 from roles.rl.sharded import POINTER, fill_from_shards, save_shards, whole_state
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
+_NO_MEMORY = ("can't allocate memory", "CUDA error: out of memory", "_STATUS_ALLOC_FAILED")
 
 
 class TrainingDiverged(RuntimeError):
@@ -57,8 +58,8 @@ class OutOfMemory(RuntimeError):
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
-    """Whether PyTorch could not have memory: on a CPU it has no error class for that."""
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+    """Whether PyTorch could not have memory: a CPU, CUDA itself and its libraries have no error class for that."""
+    return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in _NO_MEMORY)
 
 
 class Learner:
@@ -176,8 +177,8 @@ class Learner:
         return whole_state(folder)
 
     def load_state(self, folder: Path) -> None:
-        """Continue from `save_state`, of however many ranks: the next step of equally many gives bit-equal weights. On
-        CheckpointError nothing has changed."""
+        """Continue from `save_state`, of however many ranks: the next step of equally many gives bit-equal weights on
+        CPUs (a GPU adds up in no fixed order). On CheckpointError nothing has changed."""
         tensors, numbers = load_state(folder)
         updates, step = numbers.get("updates"), numbers.get("step")
         if not isinstance(updates, int) or not isinstance(step, int):

@@ -69,10 +69,10 @@ def join_ranks(device: str | None = None) -> Ranks:
         place = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) if place.index is None else place.index)
         torch.cuda.set_device(place)
     if not dist.is_initialized():
-        alone: dict[str, Any] = {}
+        told: dict[str, Any] = {"device_id": place} if on_gpu else {}  # else a barrier guesses which GPU is ours
         if world <= 1:
-            alone = {"store": dist.HashStore(), "rank": 0, "world_size": 1}  # type: ignore[attr-defined]
-        dist.init_process_group("nccl" if on_gpu else "gloo", timeout=IDLE_LIMIT, **alone)
+            told |= {"store": dist.HashStore(), "rank": 0, "world_size": 1}  # type: ignore[attr-defined]
+        dist.init_process_group("nccl" if on_gpu else "gloo", timeout=IDLE_LIMIT, **told)
     mesh = init_device_mesh(place.type, (max(1, world),))
     if on_gpu:
         torch.cuda.set_device(place)  # the mesh may have chosen another for a group of one

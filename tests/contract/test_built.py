@@ -9,6 +9,8 @@ import pytest
 
 from ledger import abi
 
+pytestmark = pytest.mark.no_cover  # the compiler's lines, not ours: traced, it takes as long again
+
 
 def test_built__is_what_the_pinned_compiler_makes() -> None:
     pytest.importorskip("vyper")

@@ -41,6 +41,8 @@ from tests.contract.harness import (
 )
 from tests.contract.worlds import MONEY_TERMS, ContractWorld
 
+pytestmark = pytest.mark.no_cover  # the contract's lines are at stake, not ours
+
 PAYEE = ADDRESSES[7]
 NODE = NODES[5]
 OTHER_RUN = digest("other run")

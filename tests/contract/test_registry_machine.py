@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -42,6 +43,11 @@ from tests.contract.harness import (
 
 SEQUENCES = int(os.environ.get("REGISTRY_SEQUENCES", "100"))
 ACTIONS = int(os.environ.get("REGISTRY_ACTIONS", "20"))
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.no_cover,  # tracing takes as long again, in the EVM above all; other tests reach the same lines
+    pytest.mark.timeout(0 if SEQUENCES > 100 else 300),
+]
 OTHER = digest("other run")
 OTHER_VALIDATORS = KEYS[4:6]
 TRAINERS = (TRAINER, KEYS[4], KEYS[6])
@@ -67,11 +73,22 @@ def outcome(call: Callable[[], Any]) -> str:
 
 
 class RegistryMachine(RuleBasedStateMachine):
+    registry: Registry
+    model: RegistryModel
+    beginning: ClassVar[tuple[Registry, RegistryModel] | None] = None
+    """Contract and model with two runs made, funded and one step on: each sequence takes a copy, which is cheap."""
+
     def __init__(self) -> None:
         super().__init__()
+        self.trees: dict[str, list[tuple[Leaf, ...]]] = {RUN: [], OTHER: []}
+        if RegistryMachine.beginning is None:
+            self._begin()
+            RegistryMachine.beginning = self.registry, self.model
+        self.registry, self.model = deepcopy(RegistryMachine.beginning)
+
+    def _begin(self) -> None:
         self.registry = Registry()
         self.model = RegistryModel(self.registry.domain)
-        self.trees: dict[str, list[tuple[Leaf, ...]]] = {RUN: [], OTHER: []}
         for run in (RUN, OTHER):
             terms = make_terms(
                 run=run,
@@ -404,4 +421,4 @@ RegistryMachine.TestCase.settings = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
-TestRegistryMachine = pytest.mark.timeout(0 if SEQUENCES > 100 else 300)(RegistryMachine.TestCase)
+TestRegistryMachine = RegistryMachine.TestCase

@@ -32,6 +32,7 @@ from tests.contract.harness import (
     VALIDATORS,
     Registry,
     digest,
+    make_registry,
     make_terms,
 )
 
@@ -77,8 +78,9 @@ class ContractWorld:
     """The compiled contract on an EVM, through the client every node uses."""
 
     def __init__(self, terms: RunTerms, registry: Registry | None = None) -> None:
-        self.registry = registry or Registry()
-        self.registry.create_run(terms)
+        if registry:
+            registry.create_run(terms)
+        self.registry = registry or make_registry(terms)
         self._rpc = DirectRpc(self.registry)
 
     @property

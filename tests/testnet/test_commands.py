@@ -14,7 +14,7 @@ import pytest
 from ledger.keystore import save_key
 from tests.testnet.conftest import Network
 
-pytestmark = [pytest.mark.testnet, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.testnet, pytest.mark.slow, pytest.mark.no_cover, pytest.mark.timeout(600)]
 
 SIZES = {"workers": 1, "validators": 1, "relays": 2, "steps": 60}
 

@@ -7,7 +7,7 @@ import pytest
 from ledger.client import LedgerClient
 from tests.testnet.conftest import Event, Network
 
-pytestmark = [pytest.mark.testnet, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.testnet, pytest.mark.slow, pytest.mark.no_cover, pytest.mark.timeout(400)]
 
 SIZES = {"workers": 1, "validators": 1, "relays": 1, "trainers": 2, "steps": 10}
 

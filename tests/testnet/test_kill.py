@@ -6,7 +6,7 @@ import pytest
 
 from tests.testnet.conftest import Event, Network
 
-pytestmark = [pytest.mark.testnet, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.testnet, pytest.mark.slow, pytest.mark.no_cover, pytest.mark.timeout(300)]
 
 SIZES = {"workers": 2, "validators": 3, "relays": 2, "steps": 60}
 

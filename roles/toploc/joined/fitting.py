@@ -28,6 +28,7 @@ from roles.toploc.joined.score import score, tail
 from roles.toploc.observation import Observation
 
 AT = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
+TAIL = 0.1  # above it, more variance makes a Gamma's p smaller, not larger: its median falls
 LEAST_UNITS = 30  # of a class, below which its level is not known
 UNSEEN = 3  # events that may have stayed unseen (95%: none in N trials is at most 3 in N), each a grain
 NEAR = 0.5  # spreads are those of environments whose deviation is at least so much of the worst
@@ -112,11 +113,9 @@ def _spreads(
     for each, (total, count), ratio in zip(units, sums, ratios, strict=True):
         if ratio <= 0 or not count.sum():
             continue
-        by_class = np.asarray(levels)[each.classes]
-        judged = by_class > 0
-        relative = each.values[judged] / by_class[judged] / ratio
-        mean = (total / np.maximum(count, 1) / ratio)[each.owners[judged]]
-        within += float(((relative - mean) ** 2).sum())
+        relative, owners = each.relative(levels)
+        mean = (total / np.maximum(count, 1))[owners]
+        within += float((((relative - mean) / ratio) ** 2).sum())
         degrees += float(np.maximum(count - 1, 0).sum())
         miss = total / ratio - count
         apart += float((miss**2).sum())
@@ -152,12 +151,14 @@ def _inflation(component: Component, sums: Sequence[tuple[Floats, Floats]], rati
         for (total, count), ratio in zip(sums, ratios, strict=True)
         if ratio > 0 and count.sum()
     ]
+    counts = dict[float, int]()
     for factor in INFLATIONS:
         wider = _inflated(component, factor)
         ps = np.array([tail(wider, float(total), count) for total, count in judged])
-        if all((ps < at).sum() <= _most(len(ps), at) for at in AT):
-            return factor
-    return INFLATIONS[-1]
+        counts[factor] = sum(max(0, int((ps < at).sum()) - _most(len(ps), at)) for at in AT if at <= TAIL)
+        if not counts[factor]:
+            break
+    return min(counts, key=lambda factor: counts[factor])
 
 
 def _most(n: int, p: float) -> int:

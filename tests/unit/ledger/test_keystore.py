@@ -61,7 +61,7 @@ def test_load_keystore__a_strangers_file_costs_little(store: Path, spoil: dict[s
         load_keystore(store, "correct horse")
 
 
-@pytest.mark.parametrize("text", ["{}", "{", "[1]", "{" * 9000, '{"crypto": 3}', "\x00"])
+@pytest.mark.parametrize("text", ["{}", "{", "[]", "[1]", "{" * 9000, '{"crypto": 3}', "\x00"])
 def test_load_keystore__junk(store: Path, text: str) -> None:
     store.write_text(text)
     with pytest.raises(WalletError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -76,16 +77,13 @@ def test_load_key__names_a_missing_file(tmp_path: Path) -> None:
         load_key(tmp_path / "absent.key")
 
 
-def test_load_keystore__needs_the_password(tmp_path: Path) -> None:
+def test_save_keystore__read_back_and_dear_to_guess(tmp_path: Path) -> None:
     path, key = tmp_path / "wallet.json", new_key()
     save_keystore(path, key, "correct horse")
     assert key.hex() not in path.read_text()
+    crypto = json.loads(path.read_text())["crypto"]
+    assert (crypto["kdf"], crypto["kdfparams"]["n"], crypto["kdfparams"]["r"]) == ("scrypt", 2**18, 8)
     assert load_keystore(path, "correct horse") == key
-    with pytest.raises(WalletError, match="password"):
-        load_keystore(path, "wrong")
-    (tmp_path / "junk").write_text("[]")
-    with pytest.raises(WalletError, match="key store"):
-        load_keystore(tmp_path / "junk", "x")
 
 
 def test_check_node_signature__binds_every_field() -> None:

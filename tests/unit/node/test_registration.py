@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from eth_account import Account
 
 from ledger.errors import WalletError
-from ledger.keystore import save_key, save_keystore
+from ledger.keystore import save_key
 from ledger.records import Registration
 from ledger.wallet import address_of
 from node.config import NodeConfig
@@ -61,7 +63,8 @@ def test_read_wallet__key_file_others_can_read(tmp_path: Path) -> None:
 
 
 def test_read_wallet__encrypted_needs_its_password(tmp_path: Path) -> None:
-    save_keystore(tmp_path / "wallet.json", KEY, "correct")
+    few_rounds = Account.encrypt(KEY, "correct", kdf="pbkdf2", iterations=10)
+    (tmp_path / "wallet.json").write_text(json.dumps(few_rounds))
     with pytest.raises(ConfigError, match="--wallet-password-file"):
         read_wallet(config(str(tmp_path / "wallet.json")))
     (tmp_path / "password").write_text("correct\n")

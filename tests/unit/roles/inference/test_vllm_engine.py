@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from roles.inference.engine import Completion, Engine, Request, SamplingSettings
-from roles.inference.errors import InferenceError
+from roles.inference.errors import InferenceError, OutOfMemory
 from roles.inference.transformers_engine import TransformersEngine
 from roles.inference.vllm_engine import VllmEngine, VllmSettings
 from roles.toploc.encoding import BF16, FP32
@@ -65,6 +65,19 @@ def test_generate__pre_empted_and_in_chunks__top_05_06(folder: Path, plain: Tran
     for mine, other in zip(engine.prefill(pairs(completions)), plain.prefill(pairs(completions)), strict=True):
         assert torch.allclose(mine.states, other.states, atol=1e-3)
         assert torch.allclose(mine.logits, other.logits, atol=1e-3)
+
+
+@needs_vllm
+def test_generate__after_memory_ran_out_only_what_is_asked_then_is_said(
+    folder: Path, plain: TransformersEngine
+) -> None:
+    engine = VllmEngine(settings=VllmSettings(kv_cache_bytes=1 << 26))
+    engine.load(folder)
+    fail_at(engine, call=5)
+    with pytest.raises(OutOfMemory):
+        engine.generate(REQUESTS, SETTINGS)
+    half = REQUESTS[6:]
+    assert [c.tokens for c in engine.generate(half, SETTINGS)] == [c.tokens for c in plain.generate(half, SETTINGS)]
 
 
 @needs_vllm
@@ -132,3 +145,15 @@ def count_preemptions(engine: VllmEngine) -> list[Any]:
 
     scheduler._preempt_request = watched
     return put_off
+
+
+def fail_at(engine: VllmEngine, *, call: int) -> None:
+    """The model has no memory at that pass, once."""
+    calls = iter(range(1, 10_000))
+
+    def hook(module: torch.nn.Module, arguments: Any) -> None:
+        if next(calls) == call:
+            raise torch.OutOfMemoryError("no memory")
+
+    llm: Any = engine._llm
+    llm.apply_model(lambda model: bool(model.register_forward_pre_hook(hook)))

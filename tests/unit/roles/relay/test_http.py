@@ -201,6 +201,25 @@ async def test_serve__reader_that_does_not_read_is_cut_off(tmp_path: Path) -> No
         writer.close()
 
 
+async def test_serve__readers_that_do_not_read_keep_no_other_from_reading(tmp_path: Path) -> None:
+    relay = make_relay(tmp_path)
+    data = bytes(range(256)) * 80_000
+    digest = await relay.shelf.store.put(data)
+    ask = f"GET /blobs/{digest} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+    async with serve(relay.app, host="127.0.0.1", port=0) as url:
+        idle = [await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]), limit=1024) for _ in range(40)]
+        for _, writer in idle:
+            writer.write(ask)
+        async with httpx.AsyncClient() as http:
+            reply = await http.get(f"{url}/blobs/{digest}")
+        assert reply.content == data
+        head = await idle[-1][0].readuntil(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200")
+        assert await idle[-1][0].readexactly(len(data)) == data  # who waited goes on
+        for _, writer in idle:
+            writer.close()
+
+
 async def test_serve__connections_of_one_address_are_bounded(tmp_path: Path) -> None:
     limits = ConnectionLimits(per_address=2)
     async with serve(make_relay(tmp_path).app, host="127.0.0.1", port=0, limits=limits) as url:

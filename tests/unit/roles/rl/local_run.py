@@ -2,6 +2,7 @@
 
 import random
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -74,18 +75,17 @@ class LocalRun:
     prompts: int = 16
     samples: int = 8
 
-    def run(self, steps: int) -> list[StepMetrics]:
+    def steps(self, count: int) -> Iterator[StepMetrics]:
+        """One after the other, as far as they are asked for."""
         torch.manual_seed(self.seed)
         rng, sampler, learner = random.Random(self.seed), Sampler(), Learner(POLICY, self.settings)
         kept = deque([self._weights(learner)], maxlen=self.staleness + 1)
-        curve = []
-        for step in range(1, steps + 1):
+        for step in range(1, count + 1):
             sampler.model.load_state_dict(kept[0])
             indices = [rng.randrange(sampler.task.size) for _ in range(self.prompts)]
             groups = sampler.sample(indices, samples=self.samples, policy_step=max(0, step - 1 - self.staleness))
-            curve.append(learner.step(groups, step))
+            yield learner.step(groups, step)
             kept.append(self._weights(learner))
-        return curve
 
     def _weights(self, learner: Learner) -> dict[str, torch.Tensor]:
         return {name: tensor.detach().clone() for name, tensor in learner._model.state_dict().items()}

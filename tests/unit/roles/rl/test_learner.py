@@ -178,13 +178,20 @@ def test_grpo_settings__refuse_what_cannot_work(spoiled: dict[str, float]) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.no_cover  # the tests above reach the same lines, and tracing slows the libraries
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("staleness", "seed"), [(0, 1), (2, 1)])
 def test_local_run__reaches_the_mark(staleness: int, seed: int) -> None:
-    """From at most 0.4 to 0.85 within 30 steps of 16 prompts x 8 samples, also with policies two updates old."""
-    curve = [metrics.reward for metrics in LocalRun(seed=seed, staleness=staleness).run(20 if staleness == 0 else 24)]
+    """From at most 0.4 to 0.85, a mean of three steps, within 20 of 16 prompts x 8 samples; within 24 where the policies
+    are two updates old. Where the mark is reached the run has shown it: it goes no further."""
+    curve: list[float] = []
+    for metrics in LocalRun(seed=seed, staleness=staleness).steps(20 if staleness == 0 else 24):
+        curve.append(metrics.reward)
+        if sum(curve[-3:]) / 3 >= 0.85:
+            break
+    else:
+        pytest.fail(f"the mark was not reached: {curve}")
     assert curve[0] <= 0.4
-    assert max(sum(curve[at : at + 3]) / 3 for at in range(len(curve) - 2)) >= 0.85
 
 
 def test_is_out_of_memory__of_a_cpu_too() -> None:

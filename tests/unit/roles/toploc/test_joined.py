@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -60,6 +61,13 @@ def test_score__one_spoiled_completion_is_named() -> None:
     assert "of completion 5" in str(found)
 
 
+def test_score__one_freak_chunk_of_honest_work_convicts_nobody() -> None:
+    honest = make_observation(np.random.default_rng(3))
+    first, *others = honest.chunks
+    freak = replace(honest, chunks=((replace(first[0], mantissa_mean=20.0), *first[1:]), *others))
+    assert score(freak, fitted().calibration).p > 0.01
+
+
 def test_score__states_that_have_nothing_in_common() -> None:
     plain = make_many(1, 1)[0].to_plain()
     plain["chunks"] = [[(128, 2.0**64, 2.0**64) for _ in parts] for parts in plain["chunks"]]
@@ -87,6 +95,13 @@ def test_fit__engines_that_agree_exactly__one_small_miss_is_no_proof_and_many_ar
         part[:5] = 0.05
     assert score(one, calibration).p > 0.01
     assert score(many, calibration).p < 1e-6
+
+
+def test_fit__most_submissions_above_the_mean_do_not_widen_it_without_end() -> None:
+    honest = [*make_many(1, 160, times=1.1), *make_many(2, 40, times=0.6)]
+    found = fit({"only": honest})
+    assert max(found.inflation) < 1.5
+    assert all(score(each, found.calibration).p < 0.001 for each in make_many(3, 20, times=2.5))
 
 
 def test_fit__one_submission_is_not_enough() -> None:

@@ -17,7 +17,7 @@ from node.run_creation import ChainPlace, build_spec, default_model, read_draft
 from node.testnet.plan import TestnetOptions, free_ports, make_plan
 from roles.spec import RunSpec
 
-pytestmark = [pytest.mark.testnet, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 NOBODY = "12D3KooWFYKueu8TNC7M47zb5jo64jdEsZvzQ8z4SFdrn1J7Lbc7"
 SILENT = f"/ip4/127.0.0.1/tcp/9/p2p/{NOBODY}"

@@ -1,0 +1,74 @@
+"""Files to sockets, from the page cache, in threads: the event loop's part in each piece costs more than its bytes do.
+
+A thread stays with a reader only as long as that one takes what it is given; who does not is waited for in the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import socket
+import time
+from concurrent.futures import Executor
+from functools import partial
+from typing import BinaryIO
+
+from dht.errors import TransportError
+from roles.shardcast.threads import Call, run_stoppable
+
+AT_ONCE = 2**23
+"""Bytes, and ..."""
+TURN = 0.1
+"""... seconds, after which another reader may have the thread."""
+PATIENCE_MS = 10
+TAKEN = 2**20
+"""Bytes a reader must take before its time limit begins anew."""
+
+
+async def send_file(
+    threads: Executor, transport: asyncio.Transport, file: BinaryIO, offset: int, count: int, *, within: float
+) -> None:
+    """Send a part of a file over a transport that has nothing left to send, in plain text. Raises TimeoutError when the
+    reader does not take a MiB, or the rest, in `within` seconds; OSError, TransportError when it is gone."""
+    call, loop, taken = Call(), asyncio.get_running_loop(), 0
+    with socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno())) as sink:
+        call.use(sink)
+        async with asyncio.timeout(within) as limit:
+            while count:
+                sent = await run_stoppable(threads, call, partial(_push, sink, file, offset, min(count, AT_ONCE)))
+                offset, count, taken = offset + sent, count - sent, taken + sent
+                if transport.is_closing():
+                    raise TransportError("the connection was closed")
+                if taken >= TAKEN:
+                    limit.reschedule(loop.time() + within)
+                    taken = 0
+                if count:
+                    await _writable(sink)
+
+
+def _push(sink: socket.socket, file: BinaryIO, offset: int, count: int) -> int:
+    """As much as the socket takes without much waiting."""
+    sent, until, waiting = 0, time.monotonic() + TURN, select.poll()
+    waiting.register(sink, select.POLLOUT)
+    while sent < count and time.monotonic() < until:
+        try:
+            piece = os.sendfile(sink.fileno(), file.fileno(), offset + sent, count - sent)
+        except BlockingIOError:
+            if not waiting.poll(PATIENCE_MS):
+                break
+            continue
+        if not piece:
+            raise OSError("the file ended before its time")
+        sent += piece
+    return sent
+
+
+async def _writable(sink: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    loop.add_writer(sink, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_writer(sink)
