@@ -273,8 +273,8 @@ class _BlobResponse(StreamingResponse):
         start, length = self._span
         for offset in range(start, start + length, FILE_STEP):
             step = min(FILE_STEP, start + length - offset)
+            self._count(step)  # before: who has read it all may look at the count at once
             await send({"type": ZERO_COPY, "file": self._reader.file, "offset": offset, "count": step})
-            self._count(step)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _counted(self) -> AsyncIterator[bytes]:

@@ -24,7 +24,7 @@ Floats = npt.NDArray[np.float64]
 NAMES = ("exponents", "mantissas", "margins")
 FILLS = (0.25, 0.5, 0.999, 1.0)  # classes of chunks by how full they are: fewer tokens have other largest values
 LARGEST_MARGIN = 1.0  # one freak token weighs at most this
-LARGEST_MANTISSA = 2.0  # times its level: one freak chunk; honest ones of more than three times it were seen
+LARGEST_MANTISSA, LEAST_MANTISSA = 2.0, 1.0  # times its level, but a unit: one freak chunk; honest ones were seen at three times
 MANTISSA_CAP = 4095.0  # the largest of any encoding, where no exponent agrees
 GRAINS = (1.0, 0.05, 0.02)  # the smallest event of each: a mismatch, a mantissa error of a chunk, a margin
 
@@ -78,18 +78,20 @@ class Fit:
 @dataclass(frozen=True, slots=True)
 class Units:
     """Every unit of one component in one observation: its value, its class, and the completion it is of. None weighs more
-    than `most` times its level."""
+    than `most` times its level, or `least` where that is less."""
 
     values: Floats
     classes: npt.NDArray[np.int64]
     owners: npt.NDArray[np.int64]
     most: float = np.inf
+    least: float = 0.0
 
     def relative(self, levels: Sequence[float]) -> tuple[Floats, npt.NDArray[np.int64]]:
         """Values over their levels, of those judged, and the completions they are of."""
         by_class = np.asarray(levels, dtype=np.float64)[self.classes]
         judged = by_class > 0
-        return np.minimum(self.values[judged] / by_class[judged], self.most), self.owners[judged]
+        most = np.maximum(self.most * by_class[judged], self.least)
+        return np.minimum(self.values[judged], most) / by_class[judged], self.owners[judged]
 
 
 def units_of(observation: Observation) -> tuple[Units, Units, Units]:
@@ -111,7 +113,7 @@ def units_of(observation: Observation) -> tuple[Units, Units, Units]:
     whose = np.repeat(np.arange(len(observation.margins)), [len(part) for part in observation.margins])
     return (
         Units(table[:, 0], classes, owners),
-        Units(table[:, 1], classes, owners, LARGEST_MANTISSA),
+        Units(table[:, 1], classes, owners, LARGEST_MANTISSA, LEAST_MANTISSA),
         Units(margins, np.zeros(len(margins), dtype=np.int64), whose),
     )
 
