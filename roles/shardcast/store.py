@@ -17,6 +17,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
@@ -129,7 +130,7 @@ class BlobStore:
         if entry is None:
             return None
         try:
-            file = await asyncio.to_thread(self._path(digest).open, "rb")
+            file = await _opened(self._path(digest))
         except OSError as error:
             if error.errno not in SHORTAGES:
                 self._forget(digest)
@@ -255,3 +256,18 @@ def _digest_of(file: BinaryIO) -> str:
     while block := file.read(BLOCK):
         found.update(block)
     return found.hexdigest()
+
+
+async def _opened(path: Path) -> BinaryIO:
+    """A file opened in a thread, which closes it again if nobody waits for it any more."""
+    opening = asyncio.ensure_future(asyncio.to_thread(path.open, "rb"))
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        opening.add_done_callback(_close)
+        raise
+
+
+def _close(opened: asyncio.Future[BufferedReader]) -> None:
+    if not opened.cancelled() and opened.exception() is None:
+        opened.result().close()

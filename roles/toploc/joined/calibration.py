@@ -24,10 +24,8 @@ Floats = npt.NDArray[np.float64]
 NAMES = ("exponents", "mantissas", "margins")
 FILLS = (0.25, 0.5, 0.999, 1.0)  # classes of chunks by how full they are: fewer tokens have other largest values
 LARGEST_MARGIN = 1.0  # one freak token weighs at most this
-LARGEST_MANTISSA, LEAST_MANTISSA = (
-    2.0,
-    1.0,
-)  # times its level, but a unit: one freak chunk; honest ones were seen at three times
+LARGEST_MANTISSA = 2.0  # times its level: one freak chunk; honest ones were seen at three times ...
+LEAST_MANTISSA = 1.0  # ... but never less than one unit
 MANTISSA_CAP = 4095.0  # the largest of any encoding, where no exponent agrees
 GRAINS = (1.0, 0.05, 0.02)  # the smallest event of each: a mismatch, a mantissa error of a chunk, a margin
 
