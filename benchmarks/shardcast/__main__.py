@@ -23,13 +23,12 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.shardcast.broadcast import Outcome, broadcast, peer_broadcast, throttled_chain
+from benchmarks.shardcast.broadcast import RELAYS, Outcome, broadcast, peer_broadcast, throttled_chain
 from benchmarks.shardcast.processes import PATIENCE
 from benchmarks.shardcast.throttle import Link
 
 LINK = Link(bandwidth=200e6, delay=0.02)
 BLOCK = 2**20
-RELAYS = 2
 CASES = ("loopback", "peer", "throttled")
 
 

@@ -15,6 +15,7 @@ from benchmarks.shardcast.throttle import Link, throttled
 SHARDS, SHARDS_OF_CHAIN = 64, 128
 """As the trainer cuts; a chain adds two shards' time a hop, and wants more of them."""
 PEER_SHARD = 50_000_000
+RELAYS = 2
 PEER_SCRIPT = Path(__file__).with_name("peer_node.py")
 
 
@@ -44,7 +45,7 @@ class Nodes:
         return [self.origin, *self.relays, *self.clients]
 
 
-async def broadcast(source: Path, into: Path, *, clients: int, relays: int = 2) -> Outcome:
+async def broadcast(source: Path, into: Path, *, clients: int, relays: int = RELAYS) -> Outcome:
     """Origin, relays that know each other, clients that know every relay; all on loopback."""
     ports = [free_port() for _ in range(relays)]
     urls = {str(number): f"http://127.0.0.1:{port}" for number, port in enumerate(ports)}
@@ -139,7 +140,7 @@ def _most(spent: dict[str, list[Said]], name: str) -> dict[str, float]:
 
 
 async def peer_broadcast(
-    python: str, file: Path, into: Path, *, clients: int, relays: int = 2, is_helped: bool
+    python: str, file: Path, into: Path, *, clients: int, relays: int = RELAYS, is_helped: bool
 ) -> Outcome:
     """The same with the `shardcast` package of the interpreter given: origin first, relays that look every second.
 

@@ -124,9 +124,9 @@ class RelayRoutes:
             raise Refusal(404, "not_held", "this relay does not hold that manifest")
         known = request.headers.get("x-known", "")
         async with self._held(request):
-            while known == str(self._shelf.holdings(kept).bit_count()):
+            while known == str((held := self._shelf.holdings(kept)).bit_count()):
                 await self._shelf.store.wait_for_any(LONGEST_WAIT)
-        return JSONResponse({"held": f"{self._shelf.holdings(kept):x}"})
+        return JSONResponse({"held": f"{held:x}"})
 
     async def list_manifests(self, request: Request) -> Response:
         """Checkpoints kept, newest first, with the count of shards that are here, and a token that names this state.

@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from roles.inference.checkpoint_loading import is_out_of_memory
 from roles.rl.batch import (
     MicroBatch,
     Row,
@@ -42,7 +43,6 @@ from roles.rl.settings import GrpoSettings
 from roles.rl.sharded import POINTER, fill_from_shards, save_shards, whole_state
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
-_NO_MEMORY = ("can't allocate memory", "CUDA error: out of memory", "_STATUS_ALLOC_FAILED")
 
 
 class TrainingDiverged(RuntimeError):
@@ -55,11 +55,6 @@ class UnfitGroups(RuntimeError):
 
 class OutOfMemory(RuntimeError):
     """The device has not the memory that a pass takes. Updates of the step may have been made: go on from the last state."""
-
-
-def is_out_of_memory(error: RuntimeError) -> bool:
-    """Whether PyTorch could not have memory: a CPU, CUDA itself and its libraries have no error class for that."""
-    return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in _NO_MEMORY)
 
 
 class Learner:

@@ -7,10 +7,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from roles.inference.checkpoint_loading import is_out_of_memory
 from roles.rl.batch import Row, TrainingGroup, build_batch
 from roles.rl.checkpoint import CheckpointError, save_state
 from roles.rl.frozen import score_still
-from roles.rl.learner import Learner, TrainingDiverged, is_out_of_memory
+from roles.rl.learner import Learner, TrainingDiverged
 from roles.rl.policy import load_policy
 from roles.rl.settings import GrpoSettings
 from tests.unit.roles.rl.groups import make_group
