@@ -32,6 +32,7 @@ from dht.errors import NodeError, TransportError
 from roles.relay.doors import Doors, party_of
 from roles.relay.outlet import send_file
 from roles.shardcast.errors import BadCertificate
+from roles.shardcast.inflow import BLOCK, LowWater
 from roles.shardcast.threads import Call, run_stoppable
 
 log = structlog.get_logger("relay")
@@ -42,7 +43,6 @@ RAW_BODY = "intellect.request.rawbody"
 """Our own extension: a request's body straight from the socket, in a thread."""
 INTAKE_THREADS = OUTLET_THREADS = 16
 FIRST_PART = 2**12
-RAW_BLOCK = 2**18
 START_SECONDS = 10.0
 GRACE = 1
 
@@ -217,16 +217,24 @@ def _receive(
     left = size - len(first)
     if len(first):
         take(first)
-    room = memoryview(bytearray(RAW_BLOCK))
+    room, level = memoryview(bytearray(BLOCK)), LowWater(source)
     while left > 0:
-        got = source.recv_into(room[: min(left, RAW_BLOCK)])
+        level.before(left=left)
+        block = room[: min(left, BLOCK)]
+        _fill(block, source, until)
+        take(block)
+        left -= len(block)
+    last()
+
+
+def _fill(block: memoryview, source: socket.socket, until: float) -> None:
+    while len(block):
+        got = source.recv_into(block)
         if not got:
             raise ConnectionResetError("the sender closed the connection")
         if time.monotonic() > until:
             raise TimeoutError
-        take(room[:got])
-        left -= got
-    last()
+        block = block[got:]
 
 
 class _Server(uvicorn.Server):

@@ -20,11 +20,11 @@ from pathlib import Path
 import httpx
 
 from roles.shardcast.errors import Oversize
+from roles.shardcast.inflow import BLOCK, LowWater
 from roles.shardcast.sinks import Sink
 from roles.shardcast.threads import Call, run_stoppable
 
 THREADS = 32
-BLOCK = 2**18
 KEPT_SECONDS = 4.0
 """A connection idle for longer is not used again: the relay may be about to close it."""
 MOST_KEPT = 64
@@ -138,7 +138,7 @@ class _Exchange:
         with self._connected() as connection, closing(self._ask(connection, headers)) as reply:
             if reply.status not in SUCCESS:
                 return self._done(reply, Answer(reply.status, body=reply.read(MAX_REFUSAL + 1)))
-            size = _drain(reply, sink, limit)
+            size = _drain(connection, reply, sink, limit)
             sink.commit()
             return self._done(reply, Answer(reply.status, size=size))
 
@@ -194,11 +194,15 @@ class _Exchange:
         connection.endheaders()
 
 
-def _drain(reply: http.client.HTTPResponse, sink: Sink, limit: int) -> int:
+def _drain(connection: http.client.HTTPConnection, reply: http.client.HTTPResponse, sink: Sink, limit: int) -> int:
     declared, size, room = reply.length, 0, memoryview(bytearray(BLOCK))
     if declared is not None and declared > limit:
         raise Oversize(f"the blob has more than {limit} bytes")
-    while got := reply.readinto(room):
+    level = LowWater(connection.sock)
+    while True:
+        level.before(left=(declared or 0) - size)
+        if not (got := reply.readinto(room)):
+            break
         size += got
         if size > limit:
             raise Oversize(f"the blob has more than {limit} bytes")

@@ -25,7 +25,8 @@ from dht.errors import Malformed, PeerError, TransportError
 from dht.identity import NodeKey
 from roles.shardcast.errors import BadCertificate, NotHeld, Oversize, RelayRefused, WrongBytes
 from roles.shardcast.grants import seal_grant
-from roles.shardcast.lanes import BLOCK, FilePart, Lanes, Patience
+from roles.shardcast.inflow import BLOCK
+from roles.shardcast.lanes import FilePart, Lanes, Patience
 from roles.shardcast.manifest import MAX_MANIFEST_BYTES, manifest_digest
 from roles.shardcast.server_choice import ServerChoice
 from roles.shardcast.sinks import Sink, pour

@@ -1,0 +1,28 @@
+"""Large bodies from a socket in few pieces. Each piece costs its thread the interpreter's lock, and a wake-up, several times:
+with many transfers at once that comes to more than the bytes do."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+
+BLOCK = 2**20
+"""Bytes read, hashed and written in one go: what a core's cache holds."""
+LOW_WATER = 2**18
+"""Bytes the kernel gathers before it wakes the reader. At the slowest speed a transfer is allowed it takes 4 seconds."""
+
+
+class LowWater:
+    """Has a socket wake its reader for `LOW_WATER` bytes at least, as long as so many are sure to come."""
+
+    def __init__(self, sock: socket.socket | None) -> None:
+        """Of a socket with TLS, or none, nothing is asked: there the bytes that come are not those that are read."""
+        self._sock = None if isinstance(sock, ssl.SSLSocket) else sock
+        self._level = 1
+
+    def before(self, *, left: int) -> None:
+        """A block is read next, and `left` bytes are to come in all."""
+        level = LOW_WATER if left >= BLOCK + LOW_WATER else 1
+        if self._sock is not None and level != self._level:
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, level)
+            self._level = level
