@@ -10,6 +10,7 @@ import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ MANIFEST_WAIT = 0.02
 Config = dict[str, Any]
 
 
+@cache
 def relay_key(number: int) -> NodeKey:
     """The same in every process."""
     return NodeKey(bytes([number + 1]) * 32)

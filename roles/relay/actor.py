@@ -110,7 +110,8 @@ class Relay:
         self._rebuilder = Rebuilder(self.shelf, self._link, opener=self._opener, arrived=self._count)
         self._hints: dict[str, tuple[NodeId, ...]] = {}
         self._pulling: set[str] = set()
-        self._rested: dict[str, float] = {}
+        self._asked: dict[str, float] = {}  # manifests: when they may be asked for again
+        self._rested: dict[str, float] = {}  # checkpoints: when they may be pulled again
         self._news = asyncio.Event()
         self._last_push = 0.0
         self.app: ASGIApp = RelayRoutes(self._desk(is_member, sponsor, clock)).app()
@@ -194,7 +195,7 @@ class Relay:
             while True:
                 offer = await offers.get()
                 for relay in self._link.known():
-                    if relay.node == offer.relay and self._rested.get(offer.manifest) != STALE:
+                    if relay.node == offer.relay and self._asked.get(offer.manifest) != STALE:
                         await self._take_up(self._link, relay, offer.manifest)
 
     async def _learn(self, row: Envelope) -> None:
@@ -211,7 +212,7 @@ class Relay:
         hints = relays_in(row.hint)
         if message.manifest in self.shelf.catalogue:
             self._hints[message.manifest] = hints
-        elif self._link is not None and self._has_rested(message.manifest) and not self._is_past(message):
+        elif self._link is not None and _has_rested(self._asked, message.manifest) and not self._is_past(message):
             await self._fetch_manifest(self._link, message.manifest, hints)
 
     def _is_past(self, message: CheckpointRow) -> bool:
@@ -233,19 +234,19 @@ class Relay:
         """Fetch a manifest from one relay; whether nobody else need be asked."""
         if digest in self.shelf.catalogue:
             return True
-        self._rested[digest] = time.monotonic() + RETRY_PULL
+        self._asked[digest] = time.monotonic() + RETRY_PULL
         try:
             envelope = await link.receive_manifest(relay, digest)
             kept = self._fence.check_parcel(self.shelf.catalogue.check(envelope))
             await self._fetch_deltas(link, relay, digest)  # first: pulling begins once the manifest is there
             await self.shelf.add(kept)
         except StaleCheckpoint:
-            self._rested[digest] = STALE
+            self._asked[digest] = STALE
             return True
         except (NodeError, OSError) as error:
             log.info("manifest.missed", relay=relay.node, reason=str(error))
             return False
-        self._rested.pop(digest, None)
+        self._asked.pop(digest, None)
         self._hints[digest] = (relay.node,)
         self._news.set()
         return True
@@ -277,7 +278,7 @@ class Relay:
                 continue
 
     def _is_due(self, kept: KeptCheckpoint) -> bool:
-        if kept.digest in self._pulling or not self._has_rested(kept.digest) or not self.shelf.missing(kept):
+        if kept.digest in self._pulling or not _has_rested(self._rested, kept.digest) or not self.shelf.missing(kept):
             return False
         if self._rebuilder.way_to(kept):
             return True
@@ -351,10 +352,12 @@ class Relay:
 
         return open_sink
 
-    def _has_rested(self, digest: str) -> bool:
-        return self._rested.get(digest, 0.0) <= time.monotonic()
-
     def _forget_old(self) -> None:
         self._hints = {digest: hints for digest, hints in self._hints.items() if digest in self.shelf.catalogue}
-        if len(self._rested) > 1024:
-            self._rested.clear()
+        for times in (self._asked, self._rested):
+            if len(times) > 1024:
+                times.clear()
+
+
+def _has_rested(times: Mapping[str, float], digest: str) -> bool:
+    return times.get(digest, 0.0) <= time.monotonic()

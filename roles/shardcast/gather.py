@@ -12,6 +12,9 @@ import random
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from functools import reduce
+from operator import or_
 
 from dht.errors import NodeError, PeerError, TransportError
 from roles.shardcast.errors import Oversize, WrongBytes
@@ -29,9 +32,9 @@ ASKED = 4
 """Relays asked which shards they hold."""
 ANSWER_WITHIN = 5.0
 ASK_AGAIN = 0.25
-BREATH, HUNGRY_BREATH = 0.06, 0.01
-"""Least seconds between two questions to one relay, however fast shards reach it; the shorter one while nothing else is to
-be had: on a chain of relays each hop adds as much to the whole."""
+BREATH, HUNGRY_BREATH = 0.25, 0.01
+"""Least seconds between two questions to one relay, however fast shards reach it; the shorter one once nothing that is known
+of is left to fetch: on a chain of relays each hop adds as much to the whole."""
 FROM_ONE = 2
 """Shards at once from one relay that is still receiving: more would share its link, and all come late."""
 
@@ -61,7 +64,7 @@ class ShardGatherer:
         self._queue: deque[int] = deque()
         self._scouted: set[str] = set()
         self._unheard: set[str] = set()  # scouted, and about to say
-        self._hungry = 0  # workers that wait for news
+        self._is_hungry = asyncio.Event()  # nothing is left that a relay is known to have
         self._doubted: set[str] = set()
         self._busy: Counter[str] = Counter()
         self._news = asyncio.Event()
@@ -112,10 +115,17 @@ class ShardGatherer:
             await asyncio.sleep(ASK_AGAIN)
             self._doubted.discard(relay.node)
         self._holdings[relay.node] = held & every
+        self._is_hungry.clear()
         self._tell()
-        await asyncio.sleep(HUNGRY_BREATH if self._hungry else BREATH)
+        await self._breathe()
         is_of_use = any(held >> index & 1 for index in self._queue)
         return is_of_use or time.monotonic() - asked < ANSWER_WITHIN
+
+    async def _breathe(self) -> None:
+        await asyncio.sleep(HUNGRY_BREATH)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(BREATH - HUNGRY_BREATH):
+                await self._is_hungry.wait()
 
     def _elsewhere(self, relay: RelayInfo) -> RelayInfo:
         """A relay that no scout looks at, rather one not heard of yet; the same when there is none."""
@@ -180,14 +190,12 @@ class ShardGatherer:
 
     async def _pause(self, seconds: float) -> None:
         """Until there is news of a shard, at the latest after so long."""
-        self._hungry += 1
-        try:
+        known = reduce(or_, self._holdings.values(), 0)
+        if not any(known >> index & 1 for index in self._queue):
+            self._is_hungry.set()
+        with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._news.wait()
-        except TimeoutError:
-            return
-        finally:
-            self._hungry -= 1
 
     def _tell(self) -> None:
         self._news.set()

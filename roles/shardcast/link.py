@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -449,6 +449,7 @@ def _delta_hint(relay: RelayInfo, *, delta: str, base: str, target: str, size: i
     return DeltaHint(delta, base, target, size, relay)
 
 
+@lru_cache(1024)
 def is_usable(url: str) -> bool:
     """Whether the address in a peer's record is one to connect to at all."""
     try:

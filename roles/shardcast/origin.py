@@ -45,6 +45,8 @@ ALONE_GRACE = 2.0
 BACKGROUND_TRIES = 20
 HELD_OPEN = 8.0
 """Seconds one question for a relay's holdings is held open."""
+BREATH = 0.25
+"""Least seconds between two of those."""
 SHARD_TIMES = 8
 """A relay that gets a shard from its neighbours may take so many times as long as one took to go out."""
 REBUILD_PATIENCE = 10.0
@@ -232,6 +234,7 @@ class Origin:
             now = (await self._link.read_holdings(relay, checkpoint.digest, known=known, wait=wait)).bit_count()
             if now > known:
                 known, until = now, time.monotonic() + patience
+                await asyncio.sleep(BREATH)
         return known == every
 
     async def _spread(self, cargo: _Cargo, relay: RelayInfo) -> None:
