@@ -55,7 +55,7 @@ class Asking:
         )
         if limit > opened.limit:
             log.info("limit.raised", step=step, limit=limit, usable=usable)
-            await self._heads.raise_limit(limit)
+            await self._heads.raise_limit(step, limit)
 
     def _workers(self) -> int:
         """Nodes that have submitted in the steps still remembered."""

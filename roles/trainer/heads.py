@@ -41,16 +41,23 @@ class HeadBoard:
             self._voice.withdraw(self.head)
 
     async def open(self, opened: OpenStep, *, newest: Commit, state: State) -> None:
-        """Move to a step. Earlier ones stay open while their submissions are in time."""
+        """Move to a step. Earlier ones stay open while their submissions are in time.
+
+        After a lost disk a step may be opened that this term went past before: nobody takes a head that goes back, so it
+        names the furthest step said, and the later ones stay open as they were.
+        """
 
         def change(head: Head | None) -> Head:
             before = head or self._trusted.head  # the leader before us may have opened steps that are open still
             kept = before.open_steps if before else ()
             reach = opened.step - self._trusted.spec.training.async_level
-            open_steps = (*(item for item in kept if reach <= item.step < opened.step), opened)[-MAX_OPEN:]
+            said = before.step if before is not None and before.term == self._term else 0
+            furthest = max(opened.step, said)
+            steps = {item.step: item for item in kept if reach <= item.step <= furthest} | {opened.step: opened}
+            open_steps = tuple(steps[step] for step in sorted(steps))[-MAX_OPEN:]
             return Head(
                 term=self._term,
-                step=opened.step,
+                step=furthest,
                 policy_step=newest.step,
                 manifest=newest.manifest,
                 groups_wanted=self._trusted.spec.training.batch_groups,
@@ -69,12 +76,14 @@ class HeadBoard:
         update = {"policy_step": commit.step, "manifest": commit.manifest}
         await self._change(lambda head: head if head.policy_step >= commit.step else head.model_copy(update=update))
 
-    async def raise_limit(self, limit: int) -> None:
-        """Ask for more indices of the step that is collected."""
+    async def raise_limit(self, step: int, limit: int) -> None:
+        """Ask for more indices of an open step."""
+
+        def raised(opened: OpenStep) -> OpenStep:
+            return opened.model_copy(update={"limit": limit}) if opened.step == step else opened
 
         def change(head: Head) -> Head:
-            *before, last = head.open_steps
-            return head.model_copy(update={"open_steps": (*before, last.model_copy(update={"limit": limit}))})
+            return head.model_copy(update={"open_steps": tuple(raised(opened) for opened in head.open_steps)})
 
         await self._change(change)
 

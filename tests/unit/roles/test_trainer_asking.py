@@ -125,3 +125,19 @@ async def test_for_more__quiet_with_everybody_admitted_means_no_worker(tmp_path:
     desk.clock.advance(seconds)
     await desk.asking.for_more(1)
     assert desk.limit == 1
+
+
+async def test_for_more__step_opened_again_after_a_lost_disk__ckpt_03(tmp_path: Path) -> None:
+    """The leader had moved on to step 2 when its disk was lost; nobody takes a head of the same term that goes back."""
+    steps = tuple(OpenStep(step=step, limit=1, share=SHARE_ALL) for step in (1, 2))
+    desk = Desk(tmp_path, steps[0])
+    trusted = desk.world.trusted
+    trusted.admit_head(desk.world.row(make_head(step=2, open_steps=steps), TRAINER, sequence=2))
+    newest = trusted.newest_commit()
+    assert newest is not None
+    desk.heads.head = None
+    await desk.heads.open(steps[0], newest=newest, state="collecting")
+    desk.hand_in(0)
+    await desk.asking.for_more(1)
+    assert (desk.limit, trusted.opened[2].limit) == (4, 1)
+    assert trusted.head == desk.heads.head
