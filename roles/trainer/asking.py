@@ -40,8 +40,12 @@ class Asking:
         return open_demand(self._spec, workers=self._workers(), usable_fraction=fraction, in_hand=in_hand)
 
     async def for_more(self, step: int) -> None:
-        """Raise the limit while the batch is short and somebody has used up the old one."""
-        opened = self._trusted.opened.get(step)
+        """Raise the limit while the batch is short and somebody has used up the old one.
+
+        Workers look at the head's step. After a lost disk it may be a later one than what is collected: its groups are of
+        policies that serve here as well.
+        """
+        opened = self._trusted.opened.get(max(step, self._heads.step))
         if opened is None or not self._is_reached(opened):
             return
         usable = self._usable(step)
@@ -54,8 +58,8 @@ class Asking:
             usable_fraction=self._usable_fraction(),
         )
         if limit > opened.limit:
-            log.info("limit.raised", step=step, limit=limit, usable=usable)
-            await self._heads.raise_limit(step, limit)
+            log.info("limit.raised", step=opened.step, limit=limit, usable=usable)
+            await self._heads.raise_limit(opened.step, limit)
 
     def _workers(self) -> int:
         """Nodes that have submitted in the steps still remembered."""

@@ -29,6 +29,11 @@ class HeadBoard:
         self._lock = asyncio.Lock()
         self.head: Head | None = None
 
+    @property
+    def step(self) -> int:
+        """The furthest step said in this term; 0 before any."""
+        return max((head.step for head in (self.head, self._trusted.head) if head and head.term == self._term), default=0)
+
     async def restore(self) -> None:
         """Say again what was said last, if anything was in this term."""
         stored = await asyncio.to_thread(self._journal.head)
@@ -48,11 +53,10 @@ class HeadBoard:
         """
 
         def change(head: Head | None) -> Head:
-            before = head or self._trusted.head  # the leader before us may have opened steps that are open still
+            before = self._furthest(head) if head else self._trusted.head  # the leader before us may have opened steps that are open still
             kept = before.open_steps if before else ()
             reach = opened.step - self._trusted.spec.training.async_level
-            said = before.step if before is not None and before.term == self._term else 0
-            furthest = max(opened.step, said)
+            furthest = max(opened.step, self.step)
             steps = {item.step: item for item in kept if reach <= item.step <= furthest} | {opened.step: opened}
             open_steps = tuple(steps[step] for step in sorted(steps))[-MAX_OPEN:]
             return Head(
@@ -88,7 +92,12 @@ class HeadBoard:
         await self._change(change)
 
     async def _change(self, change: Callable[[Head], Head]) -> None:
-        await self._say(lambda head: change(head) if head is not None else None)
+        await self._say(lambda head: change(self._furthest(head)) if head is not None else None)
+
+    def _furthest(self, head: Head) -> Head:
+        """What a lost disk had said may be read only after the first head of ours, which nobody takes then."""
+        known = self._trusted.head
+        return known if known is not None and known.term == self._term and known.step > head.step else head
 
     async def _say(self, change: Callable[[Head | None], Head | None]) -> None:
         async with self._lock:

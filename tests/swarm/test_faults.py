@@ -142,9 +142,14 @@ async def test_trainer_killed__goes_on_with_the_same_checkpoints(tmp_path: Path,
         assert len(swarm.events.find("batch.closed", step=1)) == 1
 
 
-async def test_trainer_with_a_lost_disk__rebuilds_from_ledger_and_relays__ckpt_03(tmp_path: Path) -> None:  # CKPT-03
+@pytest.mark.parametrize(("moment", "fields"), [("state.published", {}), ("step.opened", {"step": 3})])
+async def test_trainer_with_a_lost_disk__rebuilds_from_ledger_and_relays__ckpt_03(  # CKPT-03
+    tmp_path: Path, moment: str, fields: dict[str, int]
+) -> None:
+    """Also two steps beyond the last checkpoint that others hold: workers have left the step that is collected again."""
     async with SimulatedSwarm.open(tmp_path, state_every=1) as swarm:
         await swarm.events.wait("state.published")
+        await swarm.events.wait(moment, **fields)
         await swarm.kill(swarm.trainer)
         swarm.wipe(swarm.trainer)
         await swarm.start(swarm.trainer)

@@ -86,8 +86,8 @@ class Desk:
         pool = Pool(spec=spec, trusted=trusted, observer=observer, relays=MemoryRelays(), vocabulary=64)
         self.asking = Asking(spec, trusted=trusted, pool=pool, heads=self.heads, clock=self.clock)
 
-    def hand_in(self, index: int = 0, predecessor: str = ZERO_DIGEST) -> None:
-        submission = make_submission(self.world, index=index, predecessor=predecessor)
+    def hand_in(self, index: int = 0, predecessor: str = ZERO_DIGEST, step: int = 1) -> None:
+        submission = make_submission(self.world, step=step, index=index, predecessor=predecessor)
         self.world.trusted.admit_submission(self.world.row(submission, WORKERS[0]))
 
     @property
@@ -128,16 +128,32 @@ async def test_for_more__quiet_with_everybody_admitted_means_no_worker(tmp_path:
 
 
 async def test_for_more__step_opened_again_after_a_lost_disk__ckpt_03(tmp_path: Path) -> None:
-    """The leader had moved on to step 2 when its disk was lost; nobody takes a head of the same term that goes back."""
-    steps = tuple(OpenStep(step=step, limit=1, share=SHARE_ALL) for step in (1, 2))
-    desk = Desk(tmp_path, steps[0])
-    trusted = desk.world.trusted
-    trusted.admit_head(desk.world.row(make_head(step=2, open_steps=steps), TRAINER, sequence=2))
-    newest = trusted.newest_commit()
+    """The leader had moved on to step 2 when its disk was lost. Nobody takes a head of the same term that goes back, and
+    workers are at step 2: more is asked for there."""
+    desk = _after_a_lost_disk(tmp_path)
+    newest = desk.world.trusted.newest_commit()
     assert newest is not None
-    desk.heads.head = None
-    await desk.heads.open(steps[0], newest=newest, state="collecting")
-    desk.hand_in(0)
+    await desk.heads.open(STEPS[0], newest=newest, state="collecting")
+    desk.hand_in(0, step=2)
     await desk.asking.for_more(1)
-    assert (desk.limit, trusted.opened[2].limit) == (4, 1)
-    assert trusted.head == desk.heads.head
+    assert (desk.world.trusted.opened[2].limit, desk.limit) == (4, 1)
+    assert desk.world.trusted.head == desk.heads.head
+
+
+async def test_for_more__what_a_lost_disk_had_said_is_read_late__ckpt_03(tmp_path: Path) -> None:
+    desk = _after_a_lost_disk(tmp_path)
+    desk.heads.head = make_head(open_steps=STEPS[:1])
+    desk.hand_in(0, step=2)
+    await desk.asking.for_more(1)
+    assert desk.world.trusted.opened[2].limit == 4
+    assert desk.world.trusted.head == desk.heads.head
+
+
+STEPS = tuple(OpenStep(step=step, limit=1, share=SHARE_ALL) for step in (1, 2))
+
+
+def _after_a_lost_disk(folder: Path) -> Desk:
+    desk = Desk(folder, STEPS[0])
+    desk.world.trusted.admit_head(desk.world.row(make_head(step=2, open_steps=STEPS), TRAINER, sequence=2))
+    desk.heads.head = None
+    return desk
