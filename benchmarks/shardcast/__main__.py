@@ -5,8 +5,9 @@
 Origin, two relays, two or four clients on loopback; the floor is one copy and one SHA-256 of the same bytes by one
 process, measured in the same run; that of a whole broadcast is as much for each relay and client, shared by the cores.
 `--peer` names an interpreter that has PyPI `shardcast==0.3.2` (it needs wget), which then moves the same bytes: once as it
-is, and once `helped`, with clients that begin when the relays have everything. The throttled case is a chain of three links
-of 200 Mbit/s and 20 ms each.
+is, and once `helped`, with clients that begin when the relays have everything. Before each of these memory is filled with
+file pages, as on a machine that has been up for a while (`--memory as-it-is` leaves that out). The throttled case is a
+chain of three links of 200 Mbit/s and 20 ms each.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks.shardcast.broadcast import RELAYS, Outcome, broadcast, peer_broadcast, throttled_chain
+from benchmarks.shardcast.memory import Filler
 from benchmarks.shardcast.processes import PATIENCE
 from benchmarks.shardcast.throttle import Link
 
@@ -55,11 +58,13 @@ def floor(source: Path, into: Path) -> tuple[float, float]:
     return copied - began, time.perf_counter() - copied
 
 
-def measure(base: Path, size: int, *, clients: int, peer: str | None) -> dict[str, object]:
-    """One size on loopback: floor, ours, the peer's."""
+def measure(base: Path, size: int, *, clients: int, peer: str | None, settle: Callable[[], None]) -> dict[str, object]:
+    """One size on loopback: floor, ours, the peer's. `settle` is called before each."""
     source = make_source(base / "source", size)
+    settle()
     copy, sha = floor(source, base / "copy")
     (base / "ours").mkdir()
+    settle()
     ours = asyncio.run(broadcast(source, base / "ours", clients=clients))
     shutil.rmtree(base / "ours")
     row = _row(f"{size / 1e6:.0f} MB, {clients} clients", size, ours)
@@ -69,6 +74,7 @@ def measure(base: Path, size: int, *, clients: int, peer: str | None) -> dict[st
     row |= {f"hash_share_{kind}": sha / ours.cpu[kind] for kind in ("relay", "client")}
     if peer:
         for name, is_helped in (("peer", False), ("helped_peer", True)):
+            settle()
             row |= _beside_peer(base / name, source, ours, name, python=peer, clients=clients, is_helped=is_helped)
     shutil.rmtree(base)
     return row
@@ -125,18 +131,21 @@ def main(arguments: argparse.Namespace) -> int:
     sizes += [(2000, 2)] if arguments.large else []
     sizes = [(size, arguments.clients) for size in arguments.sizes] if arguments.sizes else sizes
     peer = arguments.peer if "peer" in arguments.only else None
+    memory = arguments.memory or ("as-it-is" if arguments.quick else "full")
     rows: list[dict[str, object]] = []
     with tempfile.TemporaryDirectory(dir=arguments.directory, prefix="shardcast-") as base:
+        settle = Filler(Path(base)).fill if memory == "full" else os.sync
         if "loopback" in arguments.only:
             for number, (size, clients) in enumerate(sizes):
                 (folder := Path(base) / str(number)).mkdir()
-                rows.append(measure(folder, size * 1_000_000, clients=clients, peer=peer))
+                rows.append(measure(folder, size * 1_000_000, clients=clients, peer=peer, settle=settle))
                 show(rows[-1])
         if "throttled" in arguments.only:
             (folder := Path(base) / "throttled").mkdir()
             rows.append(measure_throttled(folder, 64_000_000 if arguments.quick else 256_000_000))
             show(rows[-1])
-    sys.stdout.write("\n" + json.dumps({"benchmark": "shardcast", "rows": rows}) + "\n")
+    told = {"benchmark": "shardcast", "memory": memory, "rows": rows}
+    sys.stdout.write("\n" + json.dumps(told) + "\n")
     return 0
 
 
@@ -149,6 +158,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--clients", type=int, default=2, help="with --sizes")
     parser.add_argument("--peer", help="an interpreter that has shardcast==0.3.2")
     parser.add_argument("--only", nargs="+", choices=CASES, default=CASES, help="leave the other cases out")
+    parser.add_argument(
+        "--memory", choices=("full", "as-it-is"), help="before each broadcast; as it is with --quick, else full"
+    )
     parser.add_argument("--directory", help="where the bytes go; default the temporary folder")
     return parser.parse_args()
 

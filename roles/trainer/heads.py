@@ -32,7 +32,8 @@ class HeadBoard:
     @property
     def step(self) -> int:
         """The furthest step said in this term; 0 before any."""
-        return max((head.step for head in (self.head, self._trusted.head) if head and head.term == self._term), default=0)
+        said = (self.head, self._trusted.head)
+        return max((head.step for head in said if head and head.term == self._term), default=0)
 
     async def restore(self) -> None:
         """Say again what was said last, if anything was in this term."""
@@ -53,7 +54,8 @@ class HeadBoard:
         """
 
         def change(head: Head | None) -> Head:
-            before = self._furthest(head) if head else self._trusted.head  # the leader before us may have opened steps that are open still
+            # the leader before us may have opened steps that are open still
+            before = self._furthest(head) if head else self._trusted.head
             kept = before.open_steps if before else ()
             reach = opened.step - self._trusted.spec.training.async_level
             furthest = max(opened.step, self.step)
