@@ -16,6 +16,7 @@ from dht.errors import TransportError
 from dht.identity import NodeKey
 from roles.messages import CheckpointRow, checkpoints_key, place_of, subkey_for
 from roles.relay import RelaySettings
+from roles.relay.actor import RETRY_PULL
 from roles.shardcast.grants import hint_of
 from roles.shardcast.link import RelayInfo
 from roles.shardcast.manifest import manifest_digest
@@ -218,6 +219,21 @@ async def test_run__keeps_and_serves_its_own_when_sources_fail_wgt_11(tmp_path: 
             await wait_until(lambda: rows.reads > before + 2)
         network.infos.pop()
         await network.client().fetch_checkpoint(manifest_digest(make_envelope(old)), tmp_path / "into")
+
+
+async def test_run__manifest_it_asked_for_in_vain_and_was_given_then_is_pulled_at_once(tmp_path: Path) -> None:
+    """A relay hears of each new checkpoint by its row while the trainer still sends it the manifest."""
+    folder = make_checkpoint(tmp_path / "c")
+    envelope = make_envelope(folder)
+    digest = manifest_digest(envelope)
+    async with running_network(tmp_path, relays=1) as network:
+        hearing = await network.add_relay(read=Rows(make_row(digest)))
+        async with pulling(network):
+            await wait_until(lambda: network.relays[0].counters.requests[404] > 0)
+            await network.client(TRAINER).link.send_manifest(network.infos[1], envelope)
+            await network.client(TRAINER, relays=lambda: (network.infos[0],)).put_checkpoint(envelope, folder)
+            await wait_until(lambda: held(network, 1, digest) == 5, seconds=RETRY_PULL - 0.5)
+    assert hearing.counters.bytes_pulled == 300_000
 
 
 async def test_run__row_of_a_stranger_is_not_followed(tmp_path: Path) -> None:
