@@ -60,6 +60,7 @@ from node.status.server import status_server
 from node.status.story import OF_ONE_NODE, Story
 from node.twin import check_twin, new_boot
 from node.upgrading import Upgrading
+from node.watchdog import Watchdog
 from roles.announce import Voice
 from roles.boards import UnionDirectory
 from roles.compute import ComputeThread
@@ -107,6 +108,7 @@ class Node:
         self._node = key.node
         log.info("node.started", version=__version__, node=key.node, run=join.run, pid=os.getpid())
         async with AsyncExitStack() as stack:
+            stack.callback(asyncio.create_task(Watchdog(self._config.home).run()).cancel)
             port = await stack.enter_async_context(self._open_status())
             write_status_file(self._config.home, port=port)
             parts = await self._join(stack, key, join)
