@@ -41,6 +41,11 @@ class Rate:
         """Clopper and Pearson's."""
         return exact_interval(self.hits, self.trials)
 
+    @property
+    def least(self) -> float:
+        """The true rate is above it at 95%: (30, 30) -> 0.905."""
+        return exact_interval(self.hits, self.trials, confidence=0.9)[0]
+
 
 @dataclass(frozen=True, slots=True)
 class Detection:

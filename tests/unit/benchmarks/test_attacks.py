@@ -44,6 +44,10 @@ def test_exact_interval__as_published(hits: int, trials: int, low: float, high: 
     assert exact_interval(hits, trials) == pytest.approx((low, high), abs=1e-4)
 
 
+def test_least__lower_bound_of_thirty_of_thirty() -> None:
+    assert Rate(30, 30).least == pytest.approx(0.05 ** (1 / 30), abs=1e-4)
+
+
 def test_tail_rate__of_an_exponential_is_that_of_the_exponential() -> None:
     values = [float(value) for value in np.random.default_rng(3).exponential(size=4000)]
     assert tail_rate(values, 6.9) == pytest.approx(0.001, rel=0.5)
