@@ -68,7 +68,7 @@ from roles.messages import NodeRecord, nodes_key
 from roles.observer import Observer
 from roles.requirements import describe_hardware, with_upload
 from roles.shardcast.client import RelayClient
-from roles.shardcast.link import make_http
+from roles.shardcast.relay_http import make_http
 from roles.tally import MAX_BLOB
 from roles.trusted import TrustedState
 

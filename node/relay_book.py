@@ -19,7 +19,7 @@ from dht.errors import PeerError, TransportError
 from node.defaults import RELAY_REFRESH_SECONDS
 from roles.messages import NodeRecord, nodes_key, open_row
 from roles.ports import Directory
-from roles.shardcast.link import RelayInfo
+from roles.shardcast.replies import RelayInfo
 
 log = structlog.get_logger()
 

@@ -25,7 +25,7 @@ from node.relay_book import RelayBook
 from node.running import patiently
 from node.secrets import read_operator_key
 from roles.shardcast.client import RelayClient
-from roles.shardcast.link import make_http
+from roles.shardcast.relay_http import make_http
 from roles.spec import RunSpec
 
 FINDING_SECONDS = 20.0

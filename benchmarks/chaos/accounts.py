@@ -15,7 +15,8 @@ from dht.envelope import from_bytes
 from dht.identity import NodeKey
 from ledger.client import LedgerClient
 from roles.shardcast.client import RelayClient
-from roles.shardcast.link import RelayInfo, make_http
+from roles.shardcast.relay_http import make_http
+from roles.shardcast.replies import RelayInfo
 from tests.recount import Fetch, recount
 
 Place = tuple[str, int, int]

@@ -23,8 +23,9 @@ from roles.relay import Relay, RelaySettings, serve
 from roles.shardcast.client import RelayClient
 from roles.shardcast.disk import write_durably
 from roles.shardcast.grants import hint_of
-from roles.shardcast.link import RelayInfo, make_http
 from roles.shardcast.manifest import build_manifest, manifest_digest, seal_manifest
+from roles.shardcast.relay_http import make_http
+from roles.shardcast.replies import RelayInfo
 
 RUN = "ab" * 32
 TRAINER = NodeKey(b"t" * 32)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import httpx
 
     from dht.identity import NodeKey
-    from roles.shardcast.link import RelayInfo
+    from roles.shardcast.replies import RelayInfo
 
 EXAMPLES = """\
   intellect-node shardcast serve ./checkpoint --key publisher.key              publish, and serve it from here
@@ -132,7 +132,7 @@ async def _serving(options: argparse.Namespace, *, publisher: str) -> AsyncItera
     """A relay that runs while the block lasts; its URL."""
     from roles.relay import Certificate, Relay, RelaySettings, serve
     from roles.shardcast import NodeKey, channel_of
-    from roles.shardcast.link import make_http
+    from roles.shardcast.relay_http import make_http
 
     path = options.data / "relay.key"
     if not path.exists():

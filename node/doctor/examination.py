@@ -34,7 +34,7 @@ from node.relay_book import RelayBook
 from node.visitor import open_as_visitor
 from roles.messages import Role, nodes_key
 from roles.shardcast.client import RelayClient
-from roles.shardcast.link import make_http
+from roles.shardcast.relay_http import make_http
 from roles.spec import MAX_SPEC_BYTES, RunSpec, SpecError, spec_from_bytes
 
 ROLES: tuple[Role, ...] = ("trainer", "validator", "relay")

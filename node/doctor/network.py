@@ -11,7 +11,7 @@ import httpx
 from dht.directory import HivemindDirectory
 from dht.peers import PeerInfo, parse_peers
 from node.doctor.finding import Finding, fault, ok, warning
-from roles.shardcast.link import RelayInfo
+from roles.shardcast.replies import RelayInfo
 
 SEEDS_SECONDS = 12.0
 """Time for the seeds to answer, all at once; a silent one costs a dial of 5 s."""

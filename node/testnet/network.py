@@ -35,7 +35,8 @@ from node.testnet.plan import NodePlan, TestnetOptions, TestnetPlan, free_ports,
 from node.testnet.processes import Child, guests_in, processes_of, remove_traces, stop_all
 from node.testnet.setup import Prepared, join_command, node_child, prepare_run, restart_command, start_chain
 from roles.shardcast.client import RelayClient
-from roles.shardcast.link import RelayInfo, make_http
+from roles.shardcast.relay_http import make_http
+from roles.shardcast.replies import RelayInfo
 from roles.tally import MAX_BLOB
 
 TURN_SECONDS = 0.25

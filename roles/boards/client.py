@@ -15,7 +15,7 @@ import httpx
 
 from dht.errors import Malformed, TransportError
 from roles.boards.wire import LARGEST_BATCH, MAX_KEYS, Batch, Question, frame, pack_question, parse_batch, posts
-from roles.shardcast.link import RelayInfo
+from roles.shardcast.replies import RelayInfo
 
 POST_SECONDS = 8.0
 CONNECT_SECONDS = 5.0

@@ -21,7 +21,7 @@ from dht.records import unix_ms
 from dht.rows import Membership, RowGate, RowStore, everyone, newest
 from roles.boards.client import Follower, Poster
 from roles.ports import Directory
-from roles.shardcast.link import RelayInfo, is_usable
+from roles.shardcast.replies import RelayInfo, is_usable
 
 log = structlog.get_logger()
 

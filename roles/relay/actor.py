@@ -35,7 +35,8 @@ from roles.shardcast.chains import find_chain
 from roles.shardcast.errors import StaleCheckpoint
 from roles.shardcast.gather import FROM_ONE, ShardGatherer
 from roles.shardcast.grants import relays_in
-from roles.shardcast.link import RelayInfo, RelayLink, TransferLimits, unix_ms
+from roles.shardcast.link import RelayLink, TransferLimits, unix_ms
+from roles.shardcast.replies import RelayInfo
 from roles.shardcast.shelf import Shelf
 from roles.shardcast.sinks import Sink
 from roles.shardcast.subscription import Offered, Subscription

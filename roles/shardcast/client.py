@@ -25,10 +25,11 @@ from roles.shardcast.copies import replicate
 from roles.shardcast.errors import NotHeld
 from roles.shardcast.gather import ShardGatherer
 from roles.shardcast.keeper import Keeper
-from roles.shardcast.link import RelayInfo, RelayLink, TransferLimits
+from roles.shardcast.link import RelayLink, TransferLimits
 from roles.shardcast.manifest import check_manifest
 from roles.shardcast.origin import Origin
 from roles.shardcast.progress import Progress
+from roles.shardcast.replies import RelayInfo
 from roles.shardcast.shortcut import Fetched, Shortcuts
 from roles.shardcast.sinks import MemorySink
 from roles.shardcast.subscription import Offered, Subscription

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 
 from dht.identity import NodeId
-from roles.shardcast.link import RelayInfo
+from roles.shardcast.replies import RelayInfo
 
 
 async def replicate(

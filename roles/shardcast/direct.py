@@ -25,8 +25,9 @@ from roles.messages import CheckpointManifest
 from roles.shardcast.assembly import find_newest
 from roles.shardcast.client import RelayClient
 from roles.shardcast.delta import encode_worthwhile
-from roles.shardcast.link import Offer, RelayHttp, RelayInfo, make_http
 from roles.shardcast.manifest import build_delta, build_manifest, check_manifest, manifest_digest, seal_manifest
+from roles.shardcast.relay_http import RelayHttp, make_http
+from roles.shardcast.replies import Offer, RelayInfo
 from roles.shardcast.shards import Layout, is_checkpoint_intact
 
 log = structlog.get_logger("shardcast")

@@ -18,7 +18,8 @@ from operator import or_
 
 from dht.errors import NodeError, PeerError, TransportError
 from roles.shardcast.errors import Oversize, WrongBytes
-from roles.shardcast.link import RelayInfo, RelayLink
+from roles.shardcast.link import RelayLink
+from roles.shardcast.replies import RelayInfo
 from roles.shardcast.shards import Layout
 from roles.shardcast.sinks import Sink
 

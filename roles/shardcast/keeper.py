@@ -18,7 +18,8 @@ import structlog
 from dht.errors import PeerError, TransportError
 from dht.identity import NodeId
 from roles.shardcast.errors import NotHeld
-from roles.shardcast.link import RelayInfo, RelayLink
+from roles.shardcast.link import RelayLink
+from roles.shardcast.replies import RelayInfo
 
 log = structlog.get_logger("shardcast")
 

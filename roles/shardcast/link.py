@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import http.client
-import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
-from functools import lru_cache, partial
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
 
 import httpx
 import structlog
@@ -23,21 +21,30 @@ import structlog
 from dht.envelope import Envelope, from_bytes, to_bytes
 from dht.errors import Malformed, PeerError, TransportError
 from dht.identity import NodeKey
-from roles.shardcast.errors import BadCertificate, NotHeld, Oversize, RelayRefused, WrongBytes
+from roles.shardcast.errors import NotHeld, Oversize, RelayRefused, WrongBytes
 from roles.shardcast.grants import seal_grant
 from roles.shardcast.inflow import BLOCK
-from roles.shardcast.lanes import FilePart, Lanes, Patience
+from roles.shardcast.lanes import FilePart, Patience
 from roles.shardcast.manifest import MAX_MANIFEST_BYTES, manifest_digest
+from roles.shardcast.relay_http import RelayHttp
+from roles.shardcast.replies import (
+    DeltaHint,
+    News,
+    RelayInfo,
+    check_answer,
+    is_usable,
+    read_deltas,
+    read_held,
+    read_news,
+)
 from roles.shardcast.server_choice import ServerChoice
 from roles.shardcast.sinks import Sink, pour
-from roles.shardcast.wide_reads import WideTransport
+
+T = TypeVar("T")
 
 log = structlog.get_logger("shardcast")
 
 MOST_TRIED = 16
-MAX_URL = 256
-MAX_OFFERS = 64
-MAX_TOKEN = 64
 TELLING_UPLOAD = 2**18
 """Least bytes of an upload that tells of the line, not of round trips."""
 MAX_REPLY = 64 * 1024
@@ -47,44 +54,6 @@ MAX_REPLY = 64 * 1024
 def unix_ms() -> int:
     """The machine's clock."""
     return time.time_ns() // 1_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class RelayInfo:
-    """A relay as its node record tells it. `is_free`: its id cost nothing, so that one hand may have made many."""
-
-    node: str
-    url: str
-    is_free: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class DeltaHint:
-    """A delta as a relay lists it, unsigned: digests of its row and of two manifests, its bytes, and who says so."""
-
-    delta: str
-    base: str
-    target: str
-    size: int
-    relay: RelayInfo = field(compare=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Offer:
-    """A checkpoint as a relay lists it, unsigned."""
-
-    manifest: str
-    term: int
-    step: int
-
-
-@dataclass(frozen=True, slots=True)
-class News:
-    """What a relay has now, newest first. `token` names this state of it; `deltas` are those from what the asker holds."""
-
-    token: str
-    offers: tuple[Offer, ...]
-    deltas: tuple[DeltaHint, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,41 +90,6 @@ _FAULTS = (
 )
 Content = Callable[[], AsyncIterator[bytes]]
 """Makes the blob's bytes, from the start, each time it is called."""
-
-
-class RelayHttp(httpx.AsyncClient):
-    """The client every node uses: httpx for what is small, lanes for shards. Closing it closes both.
-
-    Proxy variables are not read: relays on loopback must be reached (BOOT-06).
-    """
-
-    def __init__(self, *, connections: int, context: ssl.SSLContext) -> None:
-        limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections, keepalive_expiry=4.0)
-        super().__init__(trust_env=False, follow_redirects=False, transport=WideTransport(limits, context))
-        self.lanes = Lanes(context=context)
-
-    async def aclose(self) -> None:
-        """End every transfer."""
-        self.lanes.close()
-        await super().aclose()
-
-    async def __aexit__(self, *error: Any) -> None:
-        self.lanes.close()
-        await super().__aexit__(*error)
-
-
-def make_http(*, connections: int = 64, ca: Path | None = None) -> RelayHttp:
-    """Certificates are checked against the system's authorities, and against those of the file `ca`, if given.
-
-    Raises BadCertificate when the file cannot be read or holds none.
-    """
-    context = ssl.create_default_context()
-    try:
-        if ca is not None:
-            context.load_verify_locations(ca.expanduser())
-    except OSError as error:
-        raise BadCertificate(f"no certificates of authorities in {ca}: {error.strerror or error}") from error
-    return RelayHttp(connections=connections, context=context)
 
 
 class RelayLink:
@@ -248,48 +182,19 @@ class RelayLink:
         NotHeld when it does not know the checkpoint (or does not tell), TransportError.
         """
         headers = {"X-Wait": f"{wait:g}"} | ({} if known is None else {"X-Known": str(known)})
-        with self._scored(relay):
-            async with (
-                asyncio.timeout(self.limits.total(MAX_REPLY) + wait),
-                self._request("GET", relay, f"/manifests/{manifest}/shards", headers=headers) as reply,
-            ):
-                await _check_reply(reply)
-                data = await _read_all(reply, MAX_REPLY)
-        try:
-            return int(str(httpx.Response(200, content=data).json()["held"]), 16)
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise TransportError(f"relay {relay.node} does not say which shards it holds") from error
+        path = f"/manifests/{manifest}/shards"
+        return await self._read_json(relay, path, headers, "which shards it holds", parse=read_held, wait=wait)
 
     async def read_news(self, relay: RelayInfo, *, known: str = "", held: str = "", wait: float = 0.0) -> News:
         """Which checkpoints the relay says it has: at once, or, when the token `known` names its state still, once that
         has changed, after `wait` seconds at the latest. It is told what we hold. Raises TransportError."""
         headers = {"X-Wait": f"{wait:g}"} | ({"X-Known": known} if known else {}) | ({"X-Held": held} if held else {})
-        with self._scored(relay):
-            async with (
-                asyncio.timeout(self.limits.total(MAX_REPLY) + wait),
-                self._request("GET", relay, "/manifests", headers=headers) as reply,
-            ):
-                await _check_reply(reply)
-                data = await _read_all(reply, MAX_REPLY)
-        try:
-            return _news(relay, httpx.Response(200, content=data).json())
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise TransportError(f"relay {relay.node} does not say which checkpoints it has") from error
+        parse = partial(read_news, relay)
+        return await self._read_json(relay, "/manifests", headers, "which checkpoints it has", parse=parse, wait=wait)
 
     async def read_deltas(self, relay: RelayInfo) -> list[DeltaHint]:
         """Deltas the relay says it keeps. Raises TransportError."""
-        with self._scored(relay):
-            async with (
-                asyncio.timeout(self.limits.total(MAX_REPLY)),
-                self._request("GET", relay, "/deltas") as reply,
-            ):
-                await _check_reply(reply)
-                data = await _read_all(reply, MAX_REPLY)
-        try:
-            listed = httpx.Response(200, content=data).json()["deltas"]
-            return [_delta_hint(relay, **entry) for entry in listed]
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise TransportError(f"relay {relay.node} does not say which deltas it keeps") from error
+        return await self._read_json(relay, "/deltas", {}, "which deltas it keeps", parse=partial(read_deltas, relay))
 
     async def send(self, relay: RelayInfo, digest: str, size: int, content: Content, *, ask: bool = True) -> None:
         """Upload a blob under a fresh grant; with `ask`, unless the relay has it. Raises TransportError."""
@@ -313,7 +218,7 @@ class RelayLink:
                 answer = await self._lanes.send(
                     _url_of(relay, f"/blobs/{digest}"), headers, parts, patience=self._patience()
                 )
-                _check_answer(answer.status, answer.body)
+                check_answer(answer.status, answer.body)
         self._sent(relay, size, time.monotonic() - started)
 
     async def send_manifest(self, relay: RelayInfo, envelope: Envelope) -> None:
@@ -357,6 +262,28 @@ class RelayLink:
         except (ValueError, RecursionError) as error:
             raise TransportError(f"relay {relay.node} answered with something that is not JSON") from error
 
+    async def _read_json(
+        self,
+        relay: RelayInfo,
+        path: str,
+        headers: dict[str, str],
+        what: str,
+        *,
+        parse: Callable[[Any], T],
+        wait: float = 0.0,
+    ) -> T:
+        with self._scored(relay):
+            async with (
+                asyncio.timeout(self.limits.total(MAX_REPLY) + wait),
+                self._request("GET", relay, path, headers=headers) as reply,
+            ):
+                await _check_reply(reply)
+                data = await _read_all(reply, MAX_REPLY)
+        try:
+            return parse(httpx.Response(200, content=data).json())
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise TransportError(f"relay {relay.node} does not say {what}") from error
+
     def _sent(self, relay: RelayInfo, size: int, seconds: float) -> None:
         self.choice.succeeded(relay.node, size=size, seconds=seconds)
         if size >= TELLING_UPLOAD:
@@ -380,7 +307,7 @@ class RelayLink:
         if self._lanes is not None and limit >= self.limits.bulk:
             patience = self._patience()
             answer = await self._lanes.fetch(_url_of(relay, path), headers, sink, limit=limit, patience=patience)
-            _check_answer(answer.status, answer.body)
+            check_answer(answer.status, answer.body)
             return answer.size
         async with self._request("GET", relay, path, headers=headers) as reply:
             await _check_reply(reply)
@@ -427,72 +354,13 @@ class RelayLink:
             raise TransportError(f"relay {relay.node} at {relay.url}: {text}") from error
 
 
-def _news(relay: RelayInfo, said: Any) -> News:
-    token, listed, deltas = said["token"], said["manifests"], said.get("deltas", [])
-    if type(token) is not str or len(token) > MAX_TOKEN or not token.isascii():
-        raise ValueError("not a token")
-    offers = tuple(Offer(_digest(entry["manifest"]), int(entry["term"]), int(entry["step"])) for entry in listed)
-    return News(token, offers[:MAX_OFFERS], tuple(_delta_hint(relay, **entry) for entry in deltas))
-
-
-def _digest(name: object) -> str:
-    if not isinstance(name, str) or len(name) != 64:
-        raise ValueError("not a digest")
-    return name
-
-
-def _delta_hint(relay: RelayInfo, *, delta: str, base: str, target: str, size: int) -> DeltaHint:
-    if not all(isinstance(name, str) and len(name) == 64 for name in (delta, base, target)):
-        raise ValueError("not a digest")
-    if type(size) is not int or size < 1:
-        raise ValueError("not a size")
-    return DeltaHint(delta, base, target, size, relay)
-
-
-@lru_cache(1024)
-def is_usable(url: str) -> bool:
-    """Whether the address in a peer's record is one to connect to at all."""
-    try:
-        parsed = httpx.URL(url)
-        return (
-            len(url) <= MAX_URL
-            and parsed.scheme in ("http", "https")
-            and bool(parsed.host)
-            and not parsed.userinfo
-            and 0 < (parsed.port or 80) < 2**16
-        )
-    except (httpx.InvalidURL, ValueError):
-        return False
-
-
 def _url_of(relay: RelayInfo, path: str) -> str:
     return relay.url.rstrip("/") + path
 
 
 async def _check_reply(reply: httpx.Response) -> None:
     is_refusal = reply.status_code >= 400 and reply.status_code != 404
-    _check_answer(reply.status_code, await _read_all(reply, MAX_REPLY) if is_refusal else b"")
-
-
-def _check_answer(status: int, body: bytes) -> None:
-    if status in (200, 201):
-        return
-    if status == 404:
-        raise NotHeld
-    if status in (301, 302, 307, 308) or status < 200:
-        raise TransportError(f"the relay answered {status}, which no relay should")
-    code, detail = _refusal_of(body, status)
-    if status >= 500 and status != 507:
-        raise TransportError(f"the relay failed ({code}): {detail}")
-    raise RelayRefused(code, detail)
-
-
-def _refusal_of(data: bytes, status: int) -> tuple[str, str]:
-    try:
-        plain = httpx.Response(status, content=data).json()
-        return str(plain["error"])[:64], str(plain["detail"])[:300]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return f"http_{status}", "no reason given"
+    check_answer(reply.status_code, await _read_all(reply, MAX_REPLY) if is_refusal else b"")
 
 
 async def _limited(reply: httpx.Response, limit: int) -> AsyncIterator[bytes]:

@@ -23,8 +23,9 @@ from roles.shardcast.copies import replicate
 from roles.shardcast.errors import NotHeld, RelayRefused
 from roles.shardcast.gather import first_error
 from roles.shardcast.lanes import FilePart
-from roles.shardcast.link import RelayInfo, RelayLink
+from roles.shardcast.link import RelayLink
 from roles.shardcast.manifest import check_delta, check_manifest, manifest_digest
+from roles.shardcast.replies import RelayInfo
 from roles.shardcast.shards import Layout
 
 log = structlog.get_logger("shardcast")

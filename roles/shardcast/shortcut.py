@@ -24,9 +24,10 @@ from roles.shardcast.chains import find_chain
 from roles.shardcast.delta import WORTHWHILE_SHARE, FolderBase
 from roles.shardcast.errors import WrongBytes
 from roles.shardcast.gather import ShardGatherer
-from roles.shardcast.link import DeltaHint, RelayInfo, RelayLink
+from roles.shardcast.link import RelayLink
 from roles.shardcast.manifest import check_delta
 from roles.shardcast.rebuild import rebuild
+from roles.shardcast.replies import DeltaHint, RelayInfo
 from roles.shardcast.shards import is_checkpoint_intact
 
 log = structlog.get_logger("shardcast")

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from dht.errors import PeerError, TransportError
-from roles.shardcast.link import DeltaHint, Offer, RelayInfo, RelayLink
+from roles.shardcast.link import RelayLink
+from roles.shardcast.replies import DeltaHint, Offer, RelayInfo
 
 ASKED = 2
 """Relays asked at once."""

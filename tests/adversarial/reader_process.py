@@ -10,7 +10,8 @@ from pathlib import Path
 
 from roles.shardcast.client import RelayClient
 from roles.shardcast.errors import StoreFull
-from roles.shardcast.link import RelayInfo, make_http
+from roles.shardcast.relay_http import make_http
+from roles.shardcast.replies import RelayInfo
 from tests.unit.roles.shardcast.network import RUN, TRAINER, WORKER
 
 

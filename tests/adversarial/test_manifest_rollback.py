@@ -12,8 +12,9 @@ from dht.envelope import Envelope, to_bytes
 from dht.errors import PeerError, TransportError
 from dht.identity import NodeKey
 from roles.shardcast.grants import seal_grant
-from roles.shardcast.link import RelayInfo, unix_ms
+from roles.shardcast.link import unix_ms
 from roles.shardcast.manifest import manifest_digest, seal_manifest
+from roles.shardcast.replies import RelayInfo
 from tests.unit.roles.shardcast.network import (
     RUN,
     TRAINER,

@@ -45,7 +45,7 @@ from roles.relay.boards import Board
 from roles.rl.learner import Learner
 from roles.rl.settings import GrpoSettings
 from roles.shardcast.client import RelayClient
-from roles.shardcast.link import RelayInfo
+from roles.shardcast.replies import RelayInfo
 from roles.spec import (
     BroadcastSpec,
     CheckSpec,

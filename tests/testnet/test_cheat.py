@@ -9,7 +9,7 @@ import pytest
 
 from ledger.client import LedgerClient
 from node.testnet.processes import node_command
-from roles.shardcast.link import make_http
+from roles.shardcast.relay_http import make_http
 from roles.tally import open_final_tally
 from tests.testnet.conftest import Network
 

@@ -18,7 +18,8 @@ import pytest
 from dht.identity import NodeKey
 from ledger.client import LedgerClient
 from roles.shardcast.client import RelayClient
-from roles.shardcast.link import RelayInfo, make_http
+from roles.shardcast.relay_http import make_http
+from roles.shardcast.replies import RelayInfo
 from tests.recount import recount
 from tests.testnet.conftest import Event, Network
 

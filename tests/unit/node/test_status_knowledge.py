@@ -9,7 +9,7 @@ import pytest
 from node.status.knowledge import Knowledge, reason_name
 from node.status.story import Story
 from roles.rules import Reason
-from roles.shardcast.link import RelayInfo
+from roles.shardcast.replies import RelayInfo
 from tests.builders import STRANGER, VALIDATORS, WORKERS, World, make_submission, make_verdict, make_world
 
 

@@ -11,7 +11,7 @@ import pytest
 from dht.errors import Malformed, TransportError
 from roles.boards.client import ANSWER_SECONDS, HELD_OPEN, Follower, call
 from roles.boards.wire import LARGEST_BATCH, Batch, pack_batch
-from roles.shardcast.link import RelayInfo
+from roles.shardcast.replies import RelayInfo
 
 RELAY = RelayInfo("r" * 43, "http://board")
 

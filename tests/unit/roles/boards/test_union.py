@@ -21,7 +21,7 @@ from roles.boards.wire import Question, frame, pack_question
 from roles.relay import Board, RelaySettings
 from roles.relay.board_routes import MOST_HELD_OPEN, ROWS_OF_A_REQUEST, BoardRoutes
 from roles.relay.desk import Desk
-from roles.shardcast.link import RelayInfo
+from roles.shardcast.replies import RelayInfo
 from tests.unit.roles.boards.test_board import KEY, NOW, RUN, make_row
 from tests.unit.roles.shardcast.network import Network, running_network, spoiled, wait_until
 

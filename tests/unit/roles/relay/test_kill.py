@@ -10,8 +10,8 @@ from pathlib import Path
 
 import httpx
 
-from roles.shardcast.link import RelayInfo
 from roles.shardcast.manifest import manifest_digest
+from roles.shardcast.replies import RelayInfo
 from tests.unit.roles.shardcast.network import TRAINER, WORKER, make_checkpoint, make_envelope, running_network
 
 ROOT = Path(__file__).parents[4]

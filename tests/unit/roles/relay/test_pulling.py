@@ -18,8 +18,8 @@ from roles.messages import CheckpointRow, checkpoints_key, place_of, subkey_for
 from roles.relay import RelaySettings
 from roles.relay.actor import RETRY_PULL
 from roles.shardcast.grants import hint_of
-from roles.shardcast.link import RelayInfo
 from roles.shardcast.manifest import manifest_digest
+from roles.shardcast.replies import RelayInfo
 from roles.shardcast.shards import read_shard
 from tests.unit.roles.shardcast.line import make_line
 from tests.unit.roles.shardcast.network import (

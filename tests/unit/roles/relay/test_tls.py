@@ -11,8 +11,9 @@ from dht.errors import TransportError
 from dht.identity import NodeKey
 from roles.relay import BadCertificate, Certificate, Relay, RelaySettings, serve
 from roles.shardcast.client import RelayClient
-from roles.shardcast.link import RelayInfo, make_http
 from roles.shardcast.manifest import manifest_digest
+from roles.shardcast.relay_http import make_http
+from roles.shardcast.replies import RelayInfo
 from tests.unit.roles.shardcast.network import QUICK, RUN, TRAINER, WORKER, make_checkpoint, make_envelope
 
 

@@ -19,8 +19,10 @@ from dht.identity import NodeKey
 from roles.messages import CheckpointManifest
 from roles.relay import Relay, RelaySettings, serve
 from roles.shardcast.client import RelayClient
-from roles.shardcast.link import RelayInfo, TransferLimits, make_http
+from roles.shardcast.link import TransferLimits
 from roles.shardcast.manifest import build_manifest, seal_manifest
+from roles.shardcast.relay_http import make_http
+from roles.shardcast.replies import RelayInfo
 
 RUN = "ab" * 32
 TRAINER = NodeKey(b"t" * 32)

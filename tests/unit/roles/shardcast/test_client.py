@@ -16,8 +16,9 @@ from dht.encoding import sha256
 from dht.errors import PeerError, TransportError
 from dht.identity import NodeKey
 from roles.shardcast.assembly import Assembly
-from roles.shardcast.link import RelayInfo, RelayLink
+from roles.shardcast.link import RelayLink
 from roles.shardcast.manifest import manifest_digest
+from roles.shardcast.replies import RelayInfo
 from roles.shardcast.server_choice import ServerChoice
 from roles.shardcast.shards import read_shard
 from tests.unit.roles.shardcast.network import (

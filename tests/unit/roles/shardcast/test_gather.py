@@ -13,8 +13,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dht.envelope import Envelope
 from dht.identity import NodeKey
-from roles.shardcast.link import RelayInfo
 from roles.shardcast.manifest import manifest_digest
+from roles.shardcast.replies import RelayInfo
 from roles.shardcast.shards import Layout, read_shard
 from tests.unit.roles.shardcast.network import (
     TRAINER,

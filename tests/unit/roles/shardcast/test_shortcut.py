@@ -12,8 +12,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from roles.shardcast.assembly import Assembly
 from roles.shardcast.chains import LONGEST_CHAIN, find_chain, leading_on
-from roles.shardcast.link import DeltaHint, RelayInfo
 from roles.shardcast.manifest import check_manifest, manifest_digest
+from roles.shardcast.replies import DeltaHint, RelayInfo
 from roles.shardcast.shards import read_shard
 from tests.unit.roles.shardcast.line import Line, fetches, is_same, make_line, publish, pulling
 from tests.unit.roles.shardcast.network import RUN, TRAINER, running_network, wait_until

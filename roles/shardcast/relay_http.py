@@ -1,0 +1,48 @@
+"""The HTTP client of every node that talks to relays."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from roles.shardcast.errors import BadCertificate
+from roles.shardcast.lanes import Lanes
+from roles.shardcast.wide_reads import WideTransport
+
+
+class RelayHttp(httpx.AsyncClient):
+    """The client every node uses: httpx for what is small, lanes for shards. Closing it closes both.
+
+    Proxy variables are not read: relays on loopback must be reached (BOOT-06).
+    """
+
+    def __init__(self, *, connections: int, context: ssl.SSLContext) -> None:
+        limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections, keepalive_expiry=4.0)
+        super().__init__(trust_env=False, follow_redirects=False, transport=WideTransport(limits, context))
+        self.lanes = Lanes(context=context)
+
+    async def aclose(self) -> None:
+        """End every transfer."""
+        self.lanes.close()
+        await super().aclose()
+
+    async def __aexit__(self, *error: Any) -> None:
+        self.lanes.close()
+        await super().__aexit__(*error)
+
+
+def make_http(*, connections: int = 64, ca: Path | None = None) -> RelayHttp:
+    """Certificates are checked against the system's authorities, and against those of the file `ca`, if given.
+
+    Raises BadCertificate when the file cannot be read or holds none.
+    """
+    context = ssl.create_default_context()
+    try:
+        if ca is not None:
+            context.load_verify_locations(ca.expanduser())
+    except OSError as error:
+        raise BadCertificate(f"no certificates of authorities in {ca}: {error.strerror or error}") from error
+    return RelayHttp(connections=connections, context=context)

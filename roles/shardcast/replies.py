@@ -1,0 +1,125 @@
+"""What relays are known as, and what they say of themselves: unsigned, so bounded here and believed nowhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import httpx
+
+from dht.errors import TransportError
+from roles.shardcast.errors import NotHeld, RelayRefused
+
+MAX_URL = 256
+MAX_OFFERS = 64
+MAX_TOKEN = 64
+
+
+@dataclass(frozen=True, slots=True)
+class RelayInfo:
+    """A relay as its node record tells it. `is_free`: its id cost nothing, so that one hand may have made many."""
+
+    node: str
+    url: str
+    is_free: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaHint:
+    """A delta as a relay lists it, unsigned: digests of its row and of two manifests, its bytes, and who says so."""
+
+    delta: str
+    base: str
+    target: str
+    size: int
+    relay: RelayInfo = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A checkpoint as a relay lists it, unsigned."""
+
+    manifest: str
+    term: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What a relay has now, newest first. `token` names this state of it; `deltas` are those from what the asker holds."""
+
+    token: str
+    offers: tuple[Offer, ...]
+    deltas: tuple[DeltaHint, ...]
+
+
+def read_held(said: Any) -> int:
+    """Which shards of a checkpoint: bit i is shard i. Raises ValueError, KeyError, TypeError."""
+    return int(str(said["held"]), 16)
+
+
+def read_news(relay: RelayInfo, said: Any) -> News:
+    """Checkpoints and deltas. Raises ValueError, KeyError, TypeError."""
+    token, listed, deltas = said["token"], said["manifests"], said.get("deltas", [])
+    if type(token) is not str or len(token) > MAX_TOKEN or not token.isascii():
+        raise ValueError("not a token")
+    offers = tuple(Offer(_digest(entry["manifest"]), int(entry["term"]), int(entry["step"])) for entry in listed)
+    return News(token, offers[:MAX_OFFERS], tuple(_delta_hint(relay, **entry) for entry in deltas))
+
+
+def _digest(name: object) -> str:
+    if not isinstance(name, str) or len(name) != 64:
+        raise ValueError("not a digest")
+    return name
+
+
+def read_deltas(relay: RelayInfo, said: Any) -> list[DeltaHint]:
+    """Deltas kept. Raises ValueError, KeyError, TypeError."""
+    return [_delta_hint(relay, **entry) for entry in said["deltas"]]
+
+
+def _delta_hint(relay: RelayInfo, *, delta: str, base: str, target: str, size: int) -> DeltaHint:
+    if not all(isinstance(name, str) and len(name) == 64 for name in (delta, base, target)):
+        raise ValueError("not a digest")
+    if type(size) is not int or size < 1:
+        raise ValueError("not a size")
+    return DeltaHint(delta, base, target, size, relay)
+
+
+@lru_cache(1024)
+def is_usable(url: str) -> bool:
+    """Whether the address in a peer's record is one to connect to at all."""
+    try:
+        parsed = httpx.URL(url)
+        return (
+            len(url) <= MAX_URL
+            and parsed.scheme in ("http", "https")
+            and bool(parsed.host)
+            and not parsed.userinfo
+            and 0 < (parsed.port or 80) < 2**16
+        )
+    except (httpx.InvalidURL, ValueError):
+        return False
+
+
+def check_answer(status: int, body: bytes) -> None:
+    """Raises NotHeld, TransportError, or RelayRefused with the relay's reason, unless the answer is a success."""
+    if status in (200, 201):
+        return
+    if status == 404:
+        raise NotHeld
+    if status in (301, 302, 307, 308) or status < 200:
+        raise TransportError(f"the relay answered {status}, which no relay should")
+    code, detail = _refusal_of(body, status)
+    if status >= 500 and status != 507:
+        raise TransportError(f"the relay failed ({code}): {detail}")
+    raise RelayRefused(code, detail)
+
+
+def _refusal_of(data: bytes, status: int) -> tuple[str, str]:
+    try:
+        plain = httpx.Response(status, content=data).json()
+        return str(plain["error"])[:64], str(plain["detail"])[:300]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return f"http_{status}", "no reason given"
