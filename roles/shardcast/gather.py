@@ -122,6 +122,11 @@ class ShardGatherer:
         is_of_use = any(held >> index & 1 for index in self._queue)
         return is_of_use or time.monotonic() - asked < ANSWER_WITHIN
 
+    def _note_hunger(self) -> None:
+        known = reduce(or_, self._holdings.values(), 0)
+        if self._queue and not any(known >> index & 1 for index in self._queue):
+            self._is_hungry.set()
+
     async def _breathe(self) -> None:
         await asyncio.sleep(HUNGRY_BREATH)
         with suppress(TimeoutError):
@@ -140,6 +145,7 @@ class ShardGatherer:
         misses, pause = 0, FIRST_PAUSE
         while queue:
             index = self._next(queue)
+            self._note_hunger()
             if index is None:  # what is to be had comes from relays that are busy with us, or will say so
                 await self._pause(LONGEST_PAUSE)
                 self._check_stall()
@@ -191,9 +197,6 @@ class ShardGatherer:
 
     async def _pause(self, seconds: float) -> None:
         """Until there is news of a shard, at the latest after so long."""
-        known = reduce(or_, self._holdings.values(), 0)
-        if not any(known >> index & 1 for index in self._queue):
-            self._is_hungry.set()
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._news.wait()
