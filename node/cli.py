@@ -96,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _mend_streams()
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        code = dispatch(words)
+        code = _code_of(words)
         sys.stdout.flush()  # a reader that has gone is noticed here, not while the interpreter ends
         return code
     except KeyboardInterrupt:
@@ -106,6 +106,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     except Exception as error:
         return report(error)
+
+
+def _code_of(words: Sequence[str]) -> int:
+    try:
+        return dispatch(words)
+    except SystemExit as ended:  # argparse's way, for --help and for what it does not know
+        return ended.code if isinstance(ended.code, int) else int(bool(ended.code))
 
 
 def _mend_streams() -> None:
