@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+from contextlib import suppress
 
 BLOCK = 2**20
 """Bytes read, hashed and written in one go: what a core's cache holds."""
@@ -24,5 +25,6 @@ class LowWater:
         """A block is read next, and `left` bytes are to come in all."""
         level = LOW_WATER if left >= BLOCK + LOW_WATER else 1
         if self._sock is not None and level != self._level:
-            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, level)
+            with suppress(OSError):  # a system that has no such thing wakes us oftener, and that is all
+                self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, level)
             self._level = level
