@@ -32,8 +32,13 @@ class HeadBoard:
     @property
     def step(self) -> int:
         """The furthest step said in this term; 0 before any."""
-        said = (self.head, self._trusted.head)
-        return max((head.step for head in said if head and head.term == self._term), default=0)
+        latest = self._latest()
+        return latest.step if latest else 0
+
+    def _latest(self) -> Head | None:
+        """Of this term. What a lost disk had said may be read only after the first head of ours, which nobody takes then."""
+        said = (head for head in (self.head, self._trusted.head) if head and head.term == self._term)
+        return max(said, key=lambda head: head.step, default=None)
 
     async def restore(self) -> None:
         """Say again what was said last, if anything was in this term."""
@@ -53,9 +58,10 @@ class HeadBoard:
         names the furthest step said, and the later ones stay open as they were.
         """
 
-        def change(head: Head | None) -> Head:
-            # the leader before us may have opened steps that are open still
-            before = self._furthest(head) if head else self._trusted.head
+        def change(_: Head | None) -> Head:
+            before = (
+                self._latest() or self._trusted.head
+            )  # the leader before us may have opened steps that are open still
             kept = before.open_steps if before else ()
             reach = opened.step - self._trusted.spec.training.async_level
             furthest = max(opened.step, self.step)
@@ -94,12 +100,7 @@ class HeadBoard:
         await self._change(change)
 
     async def _change(self, change: Callable[[Head], Head]) -> None:
-        await self._say(lambda head: change(self._furthest(head)) if head is not None else None)
-
-    def _furthest(self, head: Head) -> Head:
-        """What a lost disk had said may be read only after the first head of ours, which nobody takes then."""
-        known = self._trusted.head
-        return known if known is not None and known.term == self._term and known.step > head.step else head
+        await self._say(lambda head: change(self._latest() or head) if head is not None else None)
 
     async def _say(self, change: Callable[[Head | None], Head | None]) -> None:
         async with self._lock:
