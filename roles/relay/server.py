@@ -32,7 +32,7 @@ from dht.errors import NodeError, TransportError
 from roles.relay.doors import Doors, party_of
 from roles.relay.outlet import send_file
 from roles.shardcast.errors import BadCertificate
-from roles.shardcast.inflow import BLOCK, LowWater
+from roles.shardcast.inflow import BLOCK, LowWater, room
 from roles.shardcast.threads import Call, run_stoppable
 
 log = structlog.get_logger("relay")
@@ -187,10 +187,12 @@ class GuardedProtocol(H11Protocol):
         if self.transport.is_closing():
             raise ClientDisconnect
         self.conn.send_with_data_passthrough(h11.Data(data=cast(bytes, range(count))))  # only its length is looked at
-        first, within = min(count, FIRST_PART), self._limits.reader
+        first, within = 0, self._limits.reader
         try:
-            async with asyncio.timeout(within):  # by the loop, which sends what waits before it
-                await self.loop.sendfile(self.transport, file, offset, first)
+            if self.transport.get_write_buffer_size():
+                first = min(count, FIRST_PART)
+                async with asyncio.timeout(within):  # by the loop, which sends what waits before it
+                    await self.loop.sendfile(self.transport, file, offset, first)
             await send_file(self._threads.outlet, self.transport, file, offset + first, count - first, within=within)
         except (OSError, TimeoutError, TransportError) as error:  # the reader went away, or does not read
             self.transport.abort()
@@ -217,10 +219,10 @@ def _receive(
     left = size - len(first)
     if len(first):
         take(first)
-    room, level = memoryview(bytearray(BLOCK)), LowWater(source)
+    whole, level = room(), LowWater(source)
     while left > 0:
         level.before(left=left)
-        block = room[: min(left, BLOCK)]
+        block = whole[: min(left, BLOCK)]
         _fill(block, source, until)
         take(block)
         left -= len(block)

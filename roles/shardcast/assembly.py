@@ -26,7 +26,7 @@ from dht.errors import PeerError
 from dht.identity import NodeId
 from roles.messages import CheckpointManifest
 from roles.shardcast.blobs import write_all
-from roles.shardcast.disk import sync_directory, write_durably
+from roles.shardcast.disk import reserve_room, sync_directory, write_durably
 from roles.shardcast.errors import StoreFull, WrongBytes
 from roles.shardcast.manifest import MAX_MANIFEST_BYTES, Sharded, check_manifest, manifest_digest
 from roles.shardcast.shards import Layout, Piece, is_checkpoint_intact, is_shard_intact
@@ -147,6 +147,7 @@ class Assembly:
             try:
                 if os.fstat(descriptor).st_size != file.size:
                     os.ftruncate(descriptor, file.size)
+                reserve_room(descriptor, file.size)
             finally:
                 os.close(descriptor)
 

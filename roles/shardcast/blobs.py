@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
-from roles.shardcast.disk import sync_directory
+from roles.shardcast.disk import reserve_room, sync_directory
 from roles.shardcast.errors import StoreFull, WrongBytes
 
 BLOCK = 2**20
@@ -83,6 +83,7 @@ class BlobWriter:
     def _opened(self) -> FileIO:
         if self._file is None:
             self._file = self._path.open("wb", buffering=0)
+            reserve_room(self._file.fileno(), self._size)
         return self._file
 
     def _move(self, file: FileIO) -> None:

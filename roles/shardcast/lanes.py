@@ -20,7 +20,7 @@ from pathlib import Path
 import httpx
 
 from roles.shardcast.errors import Oversize
-from roles.shardcast.inflow import BLOCK, LowWater
+from roles.shardcast.inflow import BLOCK, LowWater, room
 from roles.shardcast.sinks import Sink
 from roles.shardcast.threads import Call, run_stoppable
 
@@ -195,18 +195,18 @@ class _Exchange:
 
 
 def _drain(connection: http.client.HTTPConnection, reply: http.client.HTTPResponse, sink: Sink, limit: int) -> int:
-    declared, size, room = reply.length, 0, memoryview(bytearray(BLOCK))
+    declared, size, block = reply.length, 0, room()
     if declared is not None and declared > limit:
         raise Oversize(f"the blob has more than {limit} bytes")
     level = LowWater(connection.sock)
     while True:
         level.before(left=(declared or 0) - size)
-        if not (got := reply.readinto(room)):
+        if not (got := reply.readinto(block)):
             break
         size += got
         if size > limit:
             raise Oversize(f"the blob has more than {limit} bytes")
-        sink.take(room[:got])
+        sink.take(block[:got])
     if declared is not None and size != declared:
         raise ConnectionResetError("the relay closed the connection before the end")
     return size

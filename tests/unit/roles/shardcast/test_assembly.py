@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from roles.shardcast.assembly import Assembly, load_checkpoint_manifest, prune_checkpoints
-from roles.shardcast.errors import WrongBytes
+from roles.shardcast.errors import StoreFull, WrongBytes
 from roles.shardcast.manifest import manifest_digest
 from roles.shardcast.shards import Layout, is_checkpoint_intact, read_shard
 from tests.unit.roles.shardcast.network import RUN, TRAINER, make_checkpoint, make_envelope, make_manifest
@@ -28,6 +31,24 @@ async def write(assembly: Assembly, index: int, data: bytes) -> None:
     async with assembly.writer(index) as writer:
         writer.take(data)
         writer.commit()
+
+
+@contextmanager
+def no_file_larger(than: int) -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (than, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_open__a_disk_without_the_room_says_so_before_a_byte_is_fetched_ckpt_12(tmp_path: Path) -> None:
+    folder = make_checkpoint(tmp_path / "c", size=6_000_000)
+    assembly = Assembly(tmp_path / "into", make_envelope(folder), make_manifest(folder))
+    with no_file_larger(3_000_000), pytest.raises(StoreFull, match="cannot write a checkpoint under"):
+        assembly.open()
+    assert assembly.open()  # with room it goes on, and nobody holds its lock
 
 
 @pytest.mark.parametrize("seed", range(3))
