@@ -98,7 +98,6 @@ def _relay(number: int, into: Path, *, port: int, relays: dict[str, str]) -> dic
         "port": port,
         "relays": relays,
         "row": str(into / "row"),
-        "poll": 0.1,
     }
 
 

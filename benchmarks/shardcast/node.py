@@ -93,7 +93,7 @@ class RowFile:
 
 async def run_relay(config: Config) -> None:
     """Serve and pull until stdin says to stop."""
-    settings = RelaySettings(max_disk=2**36, poll=config["poll"])
+    settings = RelaySettings(max_disk=2**36)
     async with make_http() as http:
         relay = Relay(
             relay_key(config["number"]),

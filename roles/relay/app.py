@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from itertools import islice
 
 import structlog
@@ -18,6 +19,7 @@ from dht.errors import Malformed, PeerError
 from roles.relay.board_routes import BoardRoutes
 from roles.relay.bodies import LONGEST_WAIT, address_of, digest_in_path, drain, read_body, waiting_time
 from roles.relay.desk import Desk
+from roles.relay.following import FollowedHoldings
 from roles.relay.metrics import MAX_CODES, Counters, prometheus_text
 from roles.relay.ranges import parse_range
 from roles.relay.readers import Readers
@@ -36,8 +38,6 @@ MOST_LISTED = 64
 """Checkpoints, or deltas, in one answer: an archive has thousands, and readers take 64 KiB."""
 MOST_HELD_OPEN = 512
 """Questions that wait for news at once, those to the board aside; with those fewer than a server's connections."""
-FILE_STEP = 2**23
-"""Bytes handed to the server at once, and counted as served."""
 Handler = Callable[[Request], Awaitable[Response]]
 
 
@@ -117,11 +117,15 @@ class RelayRoutes:
     async def list_shards(self, request: Request) -> Response:
         """Which shards of a checkpoint or a delta are here, as a number whose bit i is shard i, in hexadecimal.
 
-        With X-Wait, and X-Known saying how many the asker knows of, the answer waits until there is another.
+        With X-Wait, and X-Known saying how many the asker knows of, the answer waits until there is another; with
+        X-Follow it goes on for so long, a line each time.
         """
         kept = self._shelf.catalogue.parcel(digest_in_path(request))
         if kept is None:
             raise Refusal(404, "not_held", "this relay does not hold that manifest")
+        if "x-follow" in request.headers:
+            every, holdings = (1 << len(kept.layout.manifest.shards)) - 1, partial(self._shelf.holdings, kept)
+            return FollowedHoldings(self._held(request), holdings, every, self._shelf.store.wait_for_any)
         known = request.headers.get("x-known", "")
         async with self._held(request):
             while known == str((held := self._shelf.holdings(kept)).bit_count()):
@@ -271,10 +275,9 @@ class _BlobResponse(StreamingResponse):
     async def _send_file(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         start, length = self._span
-        for offset in range(start, start + length, FILE_STEP):
-            step = min(FILE_STEP, start + length - offset)
-            self._count(step)  # before: who has read it all may look at the count at once
-            await send({"type": ZERO_COPY, "file": self._reader.file, "offset": offset, "count": step})
+        self._count(length)  # before: who has read it all may look at the count at once
+        if length:
+            await send({"type": ZERO_COPY, "file": self._reader.file, "offset": start, "count": length})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _counted(self) -> AsyncIterator[bytes]:

@@ -1,6 +1,6 @@
 """Fetching many shards: any order, any relay, bounded at once, each sink verified on arrival. Used by clients and relays.
 
-A few relays are asked again and again which shards they hold; the answer comes the moment they hold another. So nobody
+A few relays are asked which shards they hold, and go on to say so the moment they hold another. So nobody
 guesses which shard has come where, and a chain of relays moves at the pace of its slowest link. Only of relays that do not
 say, or were not asked, is a shard asked for that may not be there.
 """
@@ -13,8 +13,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from functools import reduce
-from operator import or_
+from functools import partial
 
 from dht.errors import NodeError, PeerError, TransportError
 from roles.shardcast.errors import Oversize, WrongBytes
@@ -31,11 +30,11 @@ FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 1.0
 ASKED = 4
 """Relays asked which shards they hold."""
-ANSWER_WITHIN = 5.0
+FOLLOWED = 1.0
+"""Seconds a relay is asked to go on saying so; then it is asked again: it may have told of what it did not give."""
 ASK_AGAIN = 0.25
-BREATH, HUNGRY_BREATH = 0.25, 0.01
-"""Least seconds between two questions to one relay, however fast shards reach it; the shorter one once nothing that is known
-of is left to fetch: on a chain of relays each hop adds as much to the whole."""
+USELESS_AFTER = 5.0
+"""Seconds without anything to give, after which another relay is asked in its place."""
 FROM_ONE = 2
 """Shards at once from one relay that is still receiving: more would share its link, and all come late."""
 
@@ -61,12 +60,11 @@ class ShardGatherer:
         self._from_whole = from_whole or link.limits.concurrency
         self.served: Counter[str] = Counter()  # verified bytes, by the relay they came from
         self._moved = time.monotonic()
+        self._every = (1 << len(layout.manifest.shards)) - 1
         self._holdings: dict[str, int] = {}
         self._queue: deque[int] = deque()
         self._scouted: set[str] = set()
         self._unheard: set[str] = set()  # scouted, and about to say
-        self._is_hungry = asyncio.Event()  # nothing is left that a relay is known to have
-        self._doubted: set[str] = set()
         self._busy: Counter[str] = Counter()
         self._news = asyncio.Event()
 
@@ -91,47 +89,40 @@ class ShardGatherer:
             raise first_error(errors) from errors
 
     async def _scout(self, relay: RelayInfo) -> None:
-        """Keep what is known of a relay's shards fresh; of another one's, once this one is of no use."""
+        """Keep what is known of a relay's shards fresh; of another one's, once this one fails or was of no use for long."""
+        useful = time.monotonic()
         while True:
-            if not await self._look(relay):
-                relay = self._elsewhere(relay)
+            asked = time.monotonic()
+            does_answer = await self._follow(relay)
+            if self._is_of_use(relay):
+                useful = time.monotonic()
+            elif not does_answer or time.monotonic() - useful > USELESS_AFTER:
+                relay, useful = self._elsewhere(relay), time.monotonic()
+            await asyncio.sleep(max(0.0, asked + ASK_AGAIN - time.monotonic()))
 
-    async def _look(self, relay: RelayInfo) -> bool:
-        """Ask once; whether to stay: not with a relay that fails, or had nothing to give in a while."""
-        every = (1 << len(self._layout.manifest.shards)) - 1
-        before, asked = self._holdings.get(relay.node), time.monotonic()
-        if before == every:
+    async def _follow(self, relay: RelayInfo) -> bool:
+        """Hear for a while which shards a relay holds; whether it said."""
+        if self._holdings.get(relay.node) == self._every:
             await asyncio.sleep(LONGEST_PAUSE)
             return True
-        known = None if before is None else before.bit_count()
         try:
-            held = await self._link.read_holdings(relay, self._digest, known=known, wait=ANSWER_WITHIN)
+            told = partial(self._hear, relay.node)
+            await self._link.follow_holdings(relay, self._digest, told, wait=FOLLOWED)
         except (PeerError, TransportError):
             self._holdings.pop(relay.node, None)
-            self._unheard.discard(relay.node)
-            await asyncio.sleep(ASK_AGAIN)
             return False
-        self._unheard.discard(relay.node)
-        if relay.node in self._doubted:  # it may say the same again at once, without end
-            await asyncio.sleep(ASK_AGAIN)
-            self._doubted.discard(relay.node)
-        self._holdings[relay.node] = held & every
-        self._is_hungry.clear()
+        finally:
+            self._unheard.discard(relay.node)
+        return True
+
+    def _hear(self, node: str, held: int) -> None:
+        self._unheard.discard(node)
+        self._holdings[node] = held & self._every
         self._tell()
-        await self._breathe()
-        is_of_use = any(held >> index & 1 for index in self._queue)
-        return is_of_use or time.monotonic() - asked < ANSWER_WITHIN
 
-    def _note_hunger(self) -> None:
-        known = reduce(or_, self._holdings.values(), 0)
-        if self._queue and not any(known >> index & 1 for index in self._queue):
-            self._is_hungry.set()
-
-    async def _breathe(self) -> None:
-        await asyncio.sleep(HUNGRY_BREATH)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(BREATH - HUNGRY_BREATH):
-                await self._is_hungry.wait()
+    def _is_of_use(self, relay: RelayInfo) -> bool:
+        held = self._holdings.get(relay.node, 0)
+        return any(held >> index & 1 for index in self._queue)
 
     def _elsewhere(self, relay: RelayInfo) -> RelayInfo:
         """A relay that no scout looks at, rather one not heard of yet; the same when there is none."""
@@ -145,7 +136,6 @@ class ShardGatherer:
         misses, pause = 0, FIRST_PAUSE
         while queue:
             index = self._next(queue)
-            self._note_hunger()
             if index is None:  # what is to be had comes from relays that are busy with us, or will say so
                 await self._pause(LONGEST_PAUSE)
                 self._check_stall()
@@ -192,8 +182,7 @@ class ShardGatherer:
 
     def _places(self, held: int) -> int:
         """How many shards are fetched at once from a relay that holds so much."""
-        is_whole = held.bit_count() == len(self._layout.manifest.shards)
-        return self._from_whole if is_whole else FROM_ONE
+        return self._from_whole if held == self._every else FROM_ONE
 
     async def _pause(self, seconds: float) -> None:
         """Until there is news of a shard, at the latest after so long."""
@@ -236,7 +225,6 @@ class ShardGatherer:
 
     def _doubt(self, node: str, index: int) -> None:
         """The relay did not give what it said it holds."""
-        self._doubted.add(node)
         if node in self._holdings:
             self._holdings[node] &= ~(1 << index)
 

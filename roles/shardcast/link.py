@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import json
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -26,6 +27,7 @@ from roles.shardcast.grants import seal_grant
 from roles.shardcast.inflow import BLOCK
 from roles.shardcast.lanes import FilePart, Patience
 from roles.shardcast.manifest import MAX_MANIFEST_BYTES, manifest_digest
+from roles.shardcast.reading import MAX_REPLY, check_reply, limited_blocks, newest_lines, read_all
 from roles.shardcast.relay_http import RelayHttp
 from roles.shardcast.replies import (
     DeltaHint,
@@ -47,8 +49,9 @@ log = structlog.get_logger("shardcast")
 MOST_TRIED = 16
 TELLING_UPLOAD = 2**18
 """Least bytes of an upload that tells of the line, not of round trips."""
-MAX_REPLY = 64 * 1024
-"""Bytes of a JSON reply."""
+BETWEEN_LINES = 0.01
+"""Seconds to the next line of an answer that goes on, however many a relay sends."""
+_HOLDINGS = "which shards it holds"
 
 
 def unix_ms() -> int:
@@ -170,8 +173,8 @@ class RelayLink:
                 self._request("GET", relay, f"/blobs/{digest}", headers=headers) as reply,
             ):
                 if reply.status_code != 206:
-                    await _check_reply(reply)
-                return await _read_all(reply, length)
+                    await check_reply(reply)
+                return await read_all(reply, length)
 
     async def read_holdings(
         self, relay: RelayInfo, manifest: str, *, known: int | None = None, wait: float = 0.0
@@ -183,7 +186,23 @@ class RelayLink:
         """
         headers = {"X-Wait": f"{wait:g}"} | ({} if known is None else {"X-Known": str(known)})
         path = f"/manifests/{manifest}/shards"
-        return await self._read_json(relay, path, headers, "which shards it holds", parse=read_held, wait=wait)
+        return await self._read_json(relay, path, headers, _HOLDINGS, parse=read_held, wait=wait)
+
+    async def follow_holdings(
+        self, relay: RelayInfo, manifest: str, told: Callable[[int], None], *, wait: float
+    ) -> None:
+        """Tell what `read_holdings` would give, and again each time the relay holds another shard, for `wait` seconds at
+        most. Raises what that raises."""
+        headers = {"X-Wait": f"{wait:g}", "X-Follow": "1"}
+        with self._scored(relay):
+            async with (
+                asyncio.timeout(self.limits.total(MAX_REPLY) + wait),
+                self._request("GET", relay, f"/manifests/{manifest}/shards", headers=headers) as reply,
+            ):
+                await check_reply(reply)
+                async for line in newest_lines(reply, MAX_REPLY):
+                    told(_parse(relay, line, _HOLDINGS, read_held))
+                    await asyncio.sleep(BETWEEN_LINES)
 
     async def read_news(self, relay: RelayInfo, *, known: str = "", held: str = "", wait: float = 0.0) -> News:
         """Which checkpoints the relay says it has: at once, or, when the token `known` names its state still, once that
@@ -237,8 +256,8 @@ class RelayLink:
                 asyncio.timeout(total),
                 self._request("GET", relay, f"/manifests/{digest}", headers=headers) as reply,
             ):
-                await _check_reply(reply)
-                data = await _read_all(reply, MAX_MANIFEST_BYTES)
+                await check_reply(reply)
+                data = await read_all(reply, MAX_MANIFEST_BYTES)
         try:
             envelope = from_bytes(data, limit=MAX_MANIFEST_BYTES)
             if envelope.run != self.run or manifest_digest(envelope) != digest:
@@ -255,8 +274,8 @@ class RelayLink:
                 asyncio.timeout(self.limits.total(MAX_REPLY)),
                 self._request("POST", relay, path, json=body, headers=headers) as reply,
             ):
-                await _check_reply(reply)
-                data = await _read_all(reply, MAX_REPLY)
+                await check_reply(reply)
+                data = await read_all(reply, MAX_REPLY)
         try:
             return httpx.Response(200, content=data).json()
         except (ValueError, RecursionError) as error:
@@ -277,12 +296,9 @@ class RelayLink:
                 asyncio.timeout(self.limits.total(MAX_REPLY) + wait),
                 self._request("GET", relay, path, headers=headers) as reply,
             ):
-                await _check_reply(reply)
-                data = await _read_all(reply, MAX_REPLY)
-        try:
-            return parse(httpx.Response(200, content=data).json())
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise TransportError(f"relay {relay.node} does not say {what}") from error
+                await check_reply(reply)
+                data = await read_all(reply, MAX_REPLY)
+        return _parse(relay, data, what, parse)
 
     def _sent(self, relay: RelayInfo, size: int, seconds: float) -> None:
         self.choice.succeeded(relay.node, size=size, seconds=seconds)
@@ -301,7 +317,7 @@ class RelayLink:
             asyncio.timeout(total),
             self._request("PUT", relay, path, content=content, headers=headers) as reply,
         ):
-            await _check_reply(reply)
+            await check_reply(reply)
 
     async def _fetch(self, relay: RelayInfo, path: str, headers: dict[str, str], sink: Sink, limit: int) -> int:
         if self._lanes is not None and limit >= self.limits.bulk:
@@ -310,8 +326,8 @@ class RelayLink:
             check_answer(answer.status, answer.body)
             return answer.size
         async with self._request("GET", relay, path, headers=headers) as reply:
-            await _check_reply(reply)
-            return await pour(_limited(reply, limit), sink)
+            await check_reply(reply)
+            return await pour(limited_blocks(reply, limit), sink)
 
     def _patience(self) -> Patience:
         return Patience(self.limits.connect, self.limits.idle)
@@ -354,22 +370,15 @@ class RelayLink:
             raise TransportError(f"relay {relay.node} at {relay.url}: {text}") from error
 
 
+def _parse(relay: RelayInfo, data: bytes, what: str, parse: Callable[[Any], T]) -> T:
+    try:
+        return parse(json.loads(data))
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise TransportError(f"relay {relay.node} does not say {what}") from error
+
+
 def _url_of(relay: RelayInfo, path: str) -> str:
     return relay.url.rstrip("/") + path
-
-
-async def _check_reply(reply: httpx.Response) -> None:
-    is_refusal = reply.status_code >= 400 and reply.status_code != 404
-    check_answer(reply.status_code, await _read_all(reply, MAX_REPLY) if is_refusal else b"")
-
-
-async def _limited(reply: httpx.Response, limit: int) -> AsyncIterator[bytes]:
-    size = 0
-    async for block in reply.aiter_raw():
-        size += len(block)
-        if size > limit:
-            raise Oversize(f"the blob has more than {limit} bytes")
-        yield block
 
 
 async def _read_parts(parts: Sequence[FilePart]) -> AsyncIterator[bytes]:
@@ -380,12 +389,3 @@ async def _read_parts(parts: Sequence[FilePart]) -> AsyncIterator[bytes]:
             while left and (block := await asyncio.to_thread(file.read, min(left, BLOCK))):
                 left -= len(block)
                 yield block
-
-
-async def _read_all(reply: httpx.Response, limit: int) -> bytes:
-    data = bytearray()
-    async for block in reply.aiter_raw():
-        data += block
-        if len(data) > limit:
-            raise Oversize(f"relay sends more than {limit} bytes")
-    return bytes(data)

@@ -8,10 +8,12 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
 
-from starlette.responses import JSONResponse
+import pytest
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dht.envelope import Envelope
+from dht.errors import TransportError
 from dht.identity import NodeKey
 from roles.shardcast.manifest import manifest_digest
 from roles.shardcast.replies import RelayInfo
@@ -54,6 +56,18 @@ def boasting(app: ASGIApp) -> ASGIApp:
             await app(scope, receive, send)
 
     return boast
+
+
+def saying(body: bytes) -> Callable[[ASGIApp], ASGIApp]:
+    """A relay that answers so when it is asked which shards it holds."""
+
+    def wrapped(app: ASGIApp) -> ASGIApp:
+        async def say(scope: Scope, receive: Receive, send: Send) -> None:
+            await (Response(body) if scope["path"].endswith("/shards") else app)(scope, receive, send)
+
+        return say
+
+    return wrapped
 
 
 def same(one: Path, other: Path) -> bool:
@@ -112,6 +126,49 @@ async def test_read_holdings__answers_when_another_shard_comes(tmp_path: Path) -
         waiting = group.create_task(link.read_holdings(network.infos[0], digest, known=1, wait=5.0))
         await give(network, 0, source, shards=lambda index: index == 4)
         assert await waiting == 0b10010
+
+
+async def test_follow_holdings__tells_of_each_shard_as_it_comes_and_ends_with_the_last(tmp_path: Path) -> None:
+    source, told = make_checkpoint(tmp_path / "source"), list[int]()
+    async with running_network(tmp_path, relays=1) as network, asyncio.TaskGroup() as group:
+        envelope = await give(network, 0, source, shards=lambda index: index == 1)
+        link, digest = network.client().link, manifest_digest(envelope)
+        following = group.create_task(link.follow_holdings(network.infos[0], digest, told.append, wait=10.0))
+        await wait_until(lambda: told == [0b10])
+        await give(network, 0, source, shards=lambda index: index == 4)
+        await wait_until(lambda: told == [0b10, 0b10010])
+        await give(network, 0, source, shards=lambda index: True)
+        await following
+    assert told[-1] == 0b11111
+    assert told == sorted(told)
+
+
+async def test_follow_holdings__ends_when_its_time_is_over(tmp_path: Path) -> None:
+    source, told = make_checkpoint(tmp_path / "source"), list[int]()
+    async with running_network(tmp_path, relays=1) as network:
+        envelope = await give(network, 0, source, shards=lambda index: index == 1)
+        link, digest = network.client().link, manifest_digest(envelope)
+        await link.follow_holdings(network.infos[0], digest, told.append, wait=0.2)
+    assert told == [0b10]
+
+
+async def test_follow_holdings__of_many_lines_at_once_the_last_counts(tmp_path: Path) -> None:
+    told = list[int]()
+    async with running_network(tmp_path, relays=0) as network:
+        await network.add_relay(saying(b'{"held": "1"}\n' * 20_000 + b'{"held": "3"}'))
+        await network.client().link.follow_holdings(network.infos[0], "0" * 64, told.append, wait=1.0)
+    assert told[-1] == 3
+    assert len(told) < 100
+
+
+@pytest.mark.parametrize("body", [b"1" * 2**21, b"7\n", b'{"held": "x"}\n', b"[" * 60_000 + b"\n", b"\xff\n"])
+async def test_follow_holdings__what_no_relay_should_say_tells_nothing(body: bytes, tmp_path: Path) -> None:
+    told = list[int]()
+    async with running_network(tmp_path, relays=0) as network:
+        await network.add_relay(saying(body))
+        with pytest.raises(TransportError):
+            await network.client().link.follow_holdings(network.infos[0], "0" * 64, told.append, wait=1.0)
+    assert not told
 
 
 async def test_gather__more_relays_without_shards_than_are_asked__the_one_that_has_them_is_found(

@@ -1,0 +1,57 @@
+"""An answer that goes on: which shards are here, said anew each time there is another, so that nobody asks again and again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from roles.relay.bodies import LONGEST_WAIT
+
+BETWEEN_LINES = 0.02
+"""Seconds: what comes sooner is told of together."""
+
+
+def holdings_line(held: int) -> bytes:
+    """Shards held as a line of JSON: bit i is shard i."""
+    return json.dumps({"held": f"{held:x}"}).encode() + b"\n"
+
+
+class FollowedHoldings(StreamingResponse):
+    """Ends once all of `every` are here, or the place to wait is left."""
+
+    def __init__(
+        self,
+        place: AbstractAsyncContextManager[None],
+        holdings: Callable[[], int],
+        every: int,
+        changed: Callable[[float], Awaitable[None]],
+    ) -> None:
+        super().__init__(_nothing(), media_type="application/x-ndjson", headers={"X-Accel-Buffering": "no"})
+        self._place, self._holdings, self._every, self._changed = place, holdings, every, changed
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        async with self._place:
+            await self._follow(send)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _follow(self, send: Send) -> None:
+        said = -1
+        while said != self._every:
+            held = self._holdings()
+            if held == said:
+                await self._changed(LONGEST_WAIT)
+                continue
+            said = held
+            await send({"type": "http.response.body", "body": holdings_line(held), "more_body": True})
+            await asyncio.sleep(BETWEEN_LINES)
+
+
+async def _nothing() -> AsyncIterator[bytes]:
+    return
+    yield b""

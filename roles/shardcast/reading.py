@@ -1,0 +1,54 @@
+"""What of a relay's answer is read: never more than its reader admits."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import httpx
+
+from roles.shardcast.errors import Oversize
+from roles.shardcast.replies import check_answer
+
+MAX_REPLY = 64 * 1024
+"""Bytes of a JSON reply."""
+
+
+async def check_reply(reply: httpx.Response) -> None:
+    """Raises what `check_answer` does."""
+    is_refusal = reply.status_code >= 400 and reply.status_code != 404
+    check_answer(reply.status_code, await read_all(reply, MAX_REPLY) if is_refusal else b"")
+
+
+async def limited_blocks(reply: httpx.Response, limit: int) -> AsyncIterator[bytes]:
+    """The body as it comes. Raises Oversize."""
+    size = 0
+    async for block in reply.aiter_raw():
+        size += len(block)
+        if size > limit:
+            raise Oversize(f"the blob has more than {limit} bytes")
+        yield block
+
+
+async def newest_lines(reply: httpx.Response, limit: int) -> AsyncIterator[bytes]:
+    """The last line of those that came together: the ones before it say what has changed since. Raises
+    Oversize."""
+    rest = b""
+    async for block in reply.aiter_raw():
+        whole, _, rest = (rest + block).rpartition(b"\n")
+        line = whole.rpartition(b"\n")[2]
+        if max(len(line), len(rest)) > limit:
+            raise Oversize(f"relay sends more than {limit} bytes")
+        if line:
+            yield line
+    if rest:
+        yield rest
+
+
+async def read_all(reply: httpx.Response, limit: int) -> bytes:
+    """The whole body. Raises Oversize."""
+    data = bytearray()
+    async for block in reply.aiter_raw():
+        data += block
+        if len(data) > limit:
+            raise Oversize(f"relay sends more than {limit} bytes")
+    return bytes(data)
