@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import gc
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any
 
@@ -18,10 +18,10 @@ import structlog
 
 from dht.directory import HivemindDirectory
 from dht.envelope import Envelope
-from dht.errors import NodeError, TransportError
+from dht.errors import NodeError
 from dht.identity import NodeKey
-from dht.peers import PeerInfo, check_transport
-from dht.records import Publisher, unix_ms
+from dht.peers import check_transport
+from dht.records import Publisher
 from ledger.errors import LedgerError
 from node import __version__
 from node.actors import (
@@ -39,7 +39,7 @@ from node.actors import (
 from node.archive import Archive
 from node.config import NodeConfig
 from node.data_sets import find_data_sets
-from node.defaults import HEARTBEAT_SECONDS, OBSERVER_SECONDS, OFFLINE_SECONDS, TALLY_LOOK_SECONDS
+from node.defaults import OBSERVER_SECONDS, TALLY_LOOK_SECONDS
 from node.disk import DiskWatch, is_disk_full, wait_for_room
 from node.errors import ConfigError
 from node.fitness import check_fitness, measure_machine
@@ -49,24 +49,25 @@ from node.join import JoinString
 from node.joining import fetch_spec, find_join, join_ledger
 from node.log import EventStream, quiet_libraries
 from node.meeting import Meeting
+from node.presence import Presence
 from node.registration import Registrar, read_wallet
 from node.relay_book import RelayBook
 from node.secrets import read_operator_key
 from node.status.client import write_status_file
 from node.status.credits import Credits
+from node.status.facts import facts_of_directory, facts_of_run, list_peers
 from node.status.knowledge import Knowledge
 from node.status.metrics import read_daemon_metrics
 from node.status.server import status_server
 from node.status.story import OF_ONE_NODE, Story
-from node.twin import check_twin, new_boot
 from node.upgrading import Upgrading
 from node.watchdog import Watchdog
 from roles.announce import Voice
 from roles.boards import UnionDirectory
 from roles.compute import ComputeThread
-from roles.messages import NodeRecord, nodes_key
+from roles.messages import nodes_key
 from roles.observer import Observer
-from roles.requirements import describe_hardware, with_upload
+from roles.requirements import describe_hardware
 from roles.shardcast.client import RelayClient
 from roles.shardcast.relay_http import make_http
 from roles.tally import MAX_BLOB
@@ -74,7 +75,6 @@ from roles.trusted import TrustedState
 
 log = structlog.get_logger()
 
-PEERS_LISTED = 64
 Build = Callable[[Parts], Awaitable[Actor]]
 
 
@@ -89,7 +89,6 @@ class Node:
         self._build = build or build_actor
         self._lag, self._uptime = LoopLag(), Uptime()
         self._disk = DiskWatch(config.home, config.max_disk)
-        self._boot = new_boot(unix_ms())
         self._phase = "starting"
         self._node, self._hardware = "", ""
         self._story = Story(limits=OF_ONE_NODE)
@@ -224,6 +223,7 @@ class Node:
     # -- taking part -----------------------------------------------------------------------------------------------
 
     async def _take_part(self, parts: Parts) -> None:
+        presence = Presence(parts, hardware=self._hardware, lag=self._lag)
         async with asyncio.TaskGroup() as group:
             beside = [
                 group.create_task(work)
@@ -242,17 +242,20 @@ class Node:
                 )
             ]
             try:
-                await self._act(parts, group, beside)
+                await self._act(parts, presence, group, beside)
             finally:
-                await self._say_offline(parts)
+                self._phase = "stopping"
+                await presence.say_offline()
                 for task in beside:
                     task.cancel()
 
-    async def _act(self, parts: Parts, group: asyncio.TaskGroup, beside: list[asyncio.Task[None]]) -> None:
+    async def _act(
+        self, parts: Parts, presence: Presence, group: asyncio.TaskGroup, beside: list[asyncio.Task[None]]
+    ) -> None:
         if parts.config.role == "relay":
-            await self._serve_relay(parts, group, beside)
+            await self._serve_relay(parts, presence, group, beside)
             return
-        beside.append(group.create_task(self._heartbeat(parts, http="")))
+        beside.append(group.create_task(presence.keep_up(http="")))
         while not await self._play(parts):
             gc.collect()  # the old role's model, before another is loaded
             await wait_for_room(parts.config.home)
@@ -274,7 +277,9 @@ class Node:
             return False
         return True
 
-    async def _serve_relay(self, parts: Parts, group: asyncio.TaskGroup, beside: list[asyncio.Task[None]]) -> None:
+    async def _serve_relay(
+        self, parts: Parts, presence: Presence, group: asyncio.TaskGroup, beside: list[asyncio.Task[None]]
+    ) -> None:
         from roles.relay import serve
 
         relay = build_relay(parts)
@@ -285,7 +290,7 @@ class Node:
             port=parts.config.http_port,
             certificate=certificate_of(parts.config),
         ) as url:
-            beside.append(group.create_task(self._heartbeat(parts, http=parts.config.http_url or url)))
+            beside.append(group.create_task(presence.keep_up(http=parts.config.http_url or url)))
             self._phase = "running"
             log.info("node.ready", seconds=round(self._uptime.seconds, 2), url=url)
             if parts.config.archive:
@@ -305,43 +310,6 @@ class Node:
     async def _register(self, parts: Parts) -> None:
         wallet = read_wallet(parts.config)
         await Registrar(spec=parts.spec, key=parts.key, wallet=wallet, ledger=parts.ledger, relays=parts.relays).run()
-
-    async def _heartbeat(self, parts: Parts, *, http: str) -> None:
-        first = (await parts.voice.announce(self._record(parts, http=http))).sequence
-        while True:
-            await asyncio.sleep(HEARTBEAT_SECONDS)
-            await self._look_for_twin(parts, first)
-            await parts.voice.announce(self._record(parts, http=http))
-
-    async def _look_for_twin(self, parts: Parts, first: int) -> None:
-        key = nodes_key(parts.spec.run_id, parts.config.role)
-        with contextlib.suppress(TransportError):
-            rows = (await parts.rows.read([key])).get(key, [])
-            check_twin(rows, spec=parts.spec, own=self._record(parts, http=""), since=first)
-
-    async def _say_offline(self, parts: Parts) -> None:
-        self._phase = "stopping"
-        try:
-            async with asyncio.timeout(OFFLINE_SECONDS):
-                await parts.voice.announce(self._record(parts, http="", is_online=False), keep_seconds=0)
-        except TimeoutError:
-            log.info("offline.unsaid")
-
-    def _record(self, parts: Parts, *, http: str, is_online: bool = True) -> NodeRecord:
-        commit = parts.trusted.newest_commit()
-        return NodeRecord(
-            node=parts.key.node,
-            role=parts.config.role,
-            addresses=() if parts.config.role == "worker" else tuple(parts.directory.addresses()[:8]),
-            http=http,
-            software=f"intellect-node/{__version__}",
-            hardware=with_upload(self._hardware, parts.relays.link.upload_mbit),
-            load_permille=min(1000, int(self._lag.percentile(0.5) * 1000)),
-            policy_step=commit.step if commit else 0,
-            disk_free=free_disk(parts.config.home),
-            boot=self._boot,
-            state="online" if is_online else "offline",
-        )
 
     # -- status ----------------------------------------------------------------------------------------------------
 
@@ -395,55 +363,19 @@ class Node:
             "loop_lag_p50_seconds": round(self._lag.percentile(0.5), 4),
             "loop_lag_p99_seconds": round(self._lag.percentile(0.99), 4),
             "loop_lag_max_seconds": round(self._lag.worst, 4),
-            "directory": directory.state if directory else "closed",
-            "reachability": directory.reachability if directory else "unknown",
-            "peers": directory.stats()["table"] if directory else 0,
-            **({f"dht_{name}": count for name, count in directory.stats().items()} if directory else {}),
+            **facts_of_directory(directory),
         }
         if parts is not None:
-            known |= _status_of_run(parts)
+            known |= facts_of_run(parts)
             key = nodes_key(parts.spec.run_id, self._config.role)
             known["published"] = parts.publisher.is_confirmed(key, parts.key.node)
             known["upgrade"] = self._upgrading.sentence if self._upgrading else ""
             known["unconfirmed_rows"] = parts.publisher.unconfirmed
         return known | {
-            "known_peers": _list_peers(directory.peers()) if directory else [],
+            "known_peers": list_peers(directory.peers()) if directory else [],
             "events": dict(self._events.counts),
             "recent": list(self._events.recent),
         }
-
-
-def _list_peers(peers: Sequence[PeerInfo]) -> list[dict[str, Any]]:
-    """Peers for people and `doctor` (BOOT-11): those connected first, then those that answered last. Plain values."""
-    ordered = sorted(peers, key=lambda peer: (not peer.is_connected, -(peer.last_seen or 0.0), peer.node))
-    return [
-        {
-            "node": peer.node,
-            "addresses": list(peer.addresses[:4]),
-            "connected": peer.is_connected,
-            "round_trip": peer.round_trip,
-            "skew": peer.skew,
-            "reaches_us": peer.reaches_us,
-            "failures": peer.failures,
-            "last_error": peer.last_error[:120],
-        }
-        for peer in ordered[:PEERS_LISTED]
-    ]
-
-
-def _status_of_run(parts: Parts) -> dict[str, Any]:
-    head, commit = parts.trusted.head, parts.trusted.newest_commit()
-    return {
-        "run": parts.spec.run_id,
-        "step": head.step if head else 0,
-        "head_state": head.state if head else "unknown",
-        "committed_step": commit.step if commit else -1,
-        "term": parts.trusted.term,
-        "leader": parts.trusted.leader() or "",
-        "relays": len(parts.book()),
-        "ledger_down": parts.observer.ledger_down,
-        "directory_down": parts.observer.directory_down,
-    }
 
 
 async def build_actor(parts: Parts) -> Actor:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
+import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeVar
@@ -99,3 +102,13 @@ async def until_stopped(work: Awaitable[None], stop: StopSignal, *, seconds: flo
         _, left = await asyncio.wait({running, asked}, timeout=seconds)
         if left:
             log.warning("shutdown.incomplete", seconds=seconds)
+
+
+def leave(code: int) -> int:
+    """The exit code; with model work under way the process ends here: that cannot be cancelled, nobody waits for it any
+    more, and the interpreter would."""
+    if any(thread.name.startswith("compute") and thread.is_alive() for thread in threading.enumerate()):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
-import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from node.cli import Parser
+from node.cli import Parser, report
 from node.defaults import SHUTDOWN_SECONDS
 
 if TYPE_CHECKING:
@@ -37,6 +35,7 @@ def run_configured(config: NodeConfig, *, build: Build | None = None) -> int:
     from node.disk import share_of_events
     from node.errors import ConfigError
     from node.log import EventStream, configure_logging, terminal_stream
+    from node.running import leave
 
     home = config.home
     try:
@@ -56,14 +55,11 @@ def run_configured(config: NodeConfig, *, build: Build | None = None) -> int:
     )
     try:
         code = asyncio.run(_run(config, events, build))
+    except Exception as error:  # said here: model work under way would hold up the process's end
+        code = report(error)
     finally:
         events.close()
-    if any(thread.name.startswith("compute") and thread.is_alive() for thread in threading.enumerate()):
-        # Model work under way cannot be cancelled, and nothing waits for it any more.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-    return code
+    return leave(code)
 
 
 async def _run(config: NodeConfig, events: EventStream, build: Build | None) -> int:

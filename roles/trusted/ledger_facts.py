@@ -1,0 +1,149 @@
+"""What the ledger says of a run, and what follows from it alone: who judges, leads, belongs, and which seed is whose. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dht.encoding import Message
+from dht.envelope import Envelope
+from ledger.records import Block, Commit, Lease, Operator, Registration, RunTerms, ValidatorSet
+from roles import terms
+from roles.assignment import beacon_step, compute_beacon, compute_seed
+from roles.messages import open_row
+from roles.rules import Reason, Reject
+from roles.spec import OperatorSpec, RunSpec
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerView:
+    """What the ledger said last. `beacons` holds, by node, the hash of block `first_block + beacon_blocks`; `ejected` are
+    nodes with a strike in force, `stakes` what is staked for a node by its wallet (base units), `judges` the validator set
+    in force (None: that of the terms)."""
+
+    terms: RunTerms
+    head: Block
+    commits: Mapping[int, Commit]
+    registrations: Mapping[str, Registration]
+    beacons: Mapping[str, str]
+    ejected: frozenset[str] = frozenset()
+    stakes: Mapping[str, int] = field(default_factory=dict)
+    lease: Lease | None = None  # none: nobody asked the ledger, the first trainer leads the first term
+    judges: ValidatorSet | None = None
+
+
+def _operators(listed: Sequence[Operator | OperatorSpec]) -> tuple[tuple[str, str, str], ...]:
+    return tuple((item.node, item.operator.lower(), item.payout.lower()) for item in listed)
+
+
+def is_same_run(terms: RunTerms, spec: RunSpec, run: str) -> bool:
+    """Whether the ledger's terms are the spec's: who, in which order, with which keys, paid where, by which numbers."""
+    numbers = (terms.quorum, terms.epoch_checkpoints, terms.epoch_max_seconds, terms.round_seconds)
+    money = (terms.epoch_budget, terms.min_stake, (terms.token or "").lower())
+    epoch, rewards = spec.epoch, spec.rewards
+    return (
+        terms.run == run
+        and _operators(terms.validators) == _operators(spec.validators)
+        and _operators(terms.trainers) == _operators(spec.trainers)
+        and numbers == (spec.quorum, epoch.checkpoints, epoch.max_seconds, epoch.round_seconds)
+        and money == (int(rewards.budget), int(rewards.min_stake), (rewards.token or "").lower())
+    )
+
+
+class LedgerFacts:
+    """The ledger as last seen; nothing is believed of a run whose ledger was not."""
+
+    def __init__(self, spec: RunSpec, run: str) -> None:
+        self.spec = spec
+        self.run = run
+        self.view: LedgerView | None = None
+
+    def admit_view(self, view: LedgerView) -> None:
+        """Take over the ledger's facts. Raises Reject when the ledger's terms are not the spec's (a foreign run)."""
+        if not is_same_run(view.terms, self.spec, self.run):
+            raise Reject(Reason.OLD_TERM, "the ledger's terms of this run are not the spec's")
+        self.view = view
+
+    def committed(self, step: int) -> str | None:
+        """Manifest digest of a committed checkpoint."""
+        commit = self.view.commits.get(step) if self.view else None
+        return commit.manifest if commit else None
+
+    def newest_commit(self) -> Commit | None:
+        """The newest committed checkpoint."""
+        commits = self.view.commits if self.view else {}
+        return commits[max(commits)] if commits else None
+
+    @property
+    def lease(self) -> Lease | None:
+        """Who leads, as the ledger said last; None before it did."""
+        return terms.lease_of(self.view.lease, self.view.terms.trainers) if self.view else None
+
+    @property
+    def term(self) -> int:
+        """The ledger's term as last seen."""
+        return self.lease.term if self.lease else terms.FIRST_TERM
+
+    def leader(self) -> str | None:
+        """Node id of the leading trainer."""
+        return self.lease.leader if self.lease else None
+
+    def check_checkpoint(self, *, signer: str, term: int, step: int, manifest: str) -> None:
+        """Whether a checkpoint that is not loaded yet may be spread. Raises Reject for a fenced leader's, Ignore for one
+        of a term not seen yet; before the ledger was seen everything may."""
+        if self.view is None or self.lease is None:
+            return
+        terms.check_checkpoint(
+            signer=signer,
+            term=term,
+            step=step,
+            manifest=manifest,
+            commits=self.view.commits,
+            lease=self.lease,
+            trainers=self.view.terms.trainers,
+        )
+
+    @property
+    def judges(self) -> Sequence[Operator]:
+        """The validators whose word counts now: none before the ledger was seen."""
+        if self.view is None:
+            return ()
+        return self.view.judges.validators if self.view.judges else self.view.terms.validators
+
+    @property
+    def quorum(self) -> int:
+        """How many of them it takes."""
+        judges = self.view.judges if self.view else None
+        return judges.quorum if judges else self.spec.quorum
+
+    def is_validator(self, node: str) -> bool:
+        """Whether the ledger lists the node as a validator."""
+        return any(item.node == node for item in self.judges)
+
+    def is_ejected(self, node: str) -> bool:
+        """Whether a strike of a validator quorum is in force against the node."""
+        return self.view is not None and node in self.view.ejected
+
+    def has_stake(self, node: str) -> bool:
+        """Whether as much is staked for the node as the run asks for."""
+        wanted = int(self.spec.rewards.min_stake)
+        return not wanted or (self.view is not None and self.view.stakes.get(node, 0) >= wanted)
+
+    def is_member(self, node: str) -> bool:
+        """Whether the node may submit and upload: registered and not ejected, or an operator of the run."""
+        if self.view is None or self.is_ejected(node):
+            return False
+        operators = (*self.judges, *self.view.terms.trainers)
+        return node in self.view.registrations or any(item.node == node for item in operators)
+
+    def seed_of(self, node: str, step: int, index: int) -> str | None:
+        """Assignment seed, or None while the node's block or the beacon's checkpoint is unknown."""
+        manifest = self.committed(beacon_step(step, self.spec.training.async_level))
+        block = self.view.beacons.get(node) if self.view else None
+        if manifest is None or block is None:
+            return None
+        beacon = compute_beacon(manifest, block)
+        return compute_seed(run=self.run, node=node, step=step, index=index, beacon=beacon)
+
+    def _open(self, row: Envelope) -> Message:
+        return open_row(row, run=self.run, buckets=self.spec.buckets)

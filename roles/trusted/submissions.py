@@ -1,0 +1,149 @@
+"""Which submissions count, and in which open step. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+
+from dht.envelope import Envelope
+from dht.errors import Malformed
+from roles import rules
+from roles.assignment import is_admitted
+from roles.messages import Head, OpenStep, Submission
+from roles.rules import Ignore, Reason, Reject
+from roles.spec import RunSpec
+from roles.trusted.ledger_facts import LedgerFacts
+
+MAX_DIGESTS_PER_INDEX = 4
+"""Distinct submissions of one (node, step, index) remembered; two already are an equivocation."""
+MAX_INDICES = 4096
+"""Indices of a step that are looked at, whatever limit its head says: to find the admitted index before another, each
+between them is hashed (4096 take some 30 ms), for every submission. With a sensible share nobody gets that far."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdmittedSubmission:
+    """A submission that passed the gate, its digest, its assignment seed, and the relays its signer named."""
+
+    submission: Submission
+    digest: str
+    seed: str
+    relays: tuple[str, ...]
+    row: Envelope
+
+
+def _relays_in(row: Envelope) -> tuple[str, ...]:
+    return tuple(row.hint.decode("ascii", "replace").split(",")) if row.hint else ()
+
+
+class Submissions(LedgerFacts):
+    """Steps that a head opened, and the submissions admitted to them."""
+
+    def __init__(self, spec: RunSpec, run: str) -> None:
+        super().__init__(spec, run)
+        self.head: Head | None = None
+        self.opened: dict[int, OpenStep] = {}
+        self.submissions: dict[str, AdmittedSubmission] = {}
+        self._opened_in: dict[int, int] = {}  # step -> the term that opened it
+        self._by_index: defaultdict[tuple[str, int, int], list[str]] = defaultdict(list)
+        self._equivocations: defaultdict[str, int] = defaultdict(int)
+
+    def reopen_step(self, opened: OpenStep) -> None:
+        """Take back, from this node's own disk, a step that the leader had opened."""
+        self._open_step(opened, 0)
+
+    def _open_step(self, opened: OpenStep, term: int) -> None:
+        before = self.opened.get(opened.step)
+        # a share is fixed when a term opens the step; the limit only rises
+        share = before.share if before is not None and term <= self._opened_in[opened.step] else opened.share
+        limit = min(MAX_INDICES, max(opened.limit, before.limit if before else 0))
+        self.opened[opened.step] = OpenStep(step=opened.step, share=share, limit=limit)
+        self._opened_in[opened.step] = max(term, self._opened_in.get(opened.step, 0))
+
+    def admit_submission(self, row: Envelope) -> AdmittedSubmission:
+        """Stage 1 of verification, but for timing. Raises Malformed, Reject or Ignore; on any of them nothing changed."""
+        submission = self._open(row)
+        if not isinstance(submission, Submission) or row.signer != submission.node:
+            raise Malformed("not a submission of its signer")
+        if (known := self.submissions.get(row.digest)) is not None:
+            return self._say_again(known, row)
+        if self.view is None or submission.node not in self.view.registrations:
+            raise Ignore(Reason.UNREGISTERED)
+        # [IGNORE] a strike may be lifted, and stake be added: the row is looked at again then
+        if self.is_ejected(submission.node):
+            raise Ignore(Reason.EJECTED)
+        if not self.has_stake(submission.node):
+            raise Ignore(Reason.NO_STAKE)
+        opened = rules.check_open(submission, head=self.head, opened=self.opened.get(submission.step))
+        rules.check_counts(submission, self.spec)
+        committed = self.committed(submission.policy_step)
+        rules.check_policy(submission, committed=committed, async_level=self.spec.training.async_level)
+        seed = self._check_place_in_sequence(submission, opened)
+        return self._remember(row, submission, seed)
+
+    def _say_again(self, known: AdmittedSubmission, row: Envelope) -> AdmittedSubmission:
+        """The same submission, said again: its blob may lie with other relays by now."""
+        if row.sequence > known.row.sequence:
+            known = self.submissions[row.digest] = replace(known, relays=_relays_in(row), row=row)
+        return known
+
+    def _check_place_in_sequence(self, submission: Submission, opened: OpenStep) -> str:
+        seed = self.seed_of(submission.node, submission.step, submission.index)
+        if seed is None:
+            raise Ignore(Reason.BEACON_UNKNOWN)
+        if not is_admitted(seed, opened.share):
+            raise Reject(Reason.NOT_ADMITTED)
+        previous = self.previous_index(submission.node, submission.step, submission.index)
+        known = () if previous is None else self.known_digests(submission.node, submission.step, previous)
+        rules.check_predecessor(submission, previous=previous, known=known)
+        return seed
+
+    def _remember(self, row: Envelope, submission: Submission, seed: str) -> AdmittedSubmission:
+        digests = self._by_index[(submission.node, submission.step, submission.index)]
+        if len(digests) >= MAX_DIGESTS_PER_INDEX:
+            raise Ignore(Reason.REPEATED_EQUIVOCATION)
+        self._equivocations[submission.node] += bool(digests)
+        admitted = AdmittedSubmission(submission, row.digest, seed, _relays_in(row), row)
+        digests.append(row.digest)
+        self.submissions[row.digest] = admitted
+        return admitted
+
+    def readmit_submission(self, row: Envelope) -> AdmittedSubmission:
+        """Take back, from this node's own disk, a row it admitted before it was restarted: the step may be closed by
+        now, what was in time then is in time. Raises Malformed, or Ignore while the ledger is not known."""
+        submission = self._open(row)
+        if not isinstance(submission, Submission) or row.signer != submission.node:
+            raise Malformed("not a submission of its signer")
+        if (known := self.submissions.get(row.digest)) is not None:
+            return known
+        seed = self.seed_of(submission.node, submission.step, submission.index)
+        if seed is None:
+            raise Ignore(Reason.BEACON_UNKNOWN)
+        return self._remember(row, submission, seed)
+
+    def previous_index(self, node: str, step: int, index: int) -> int | None:
+        """The admitted index before this one, or None for the first."""
+        opened = self.opened.get(step)
+        for before in range(index - 1, -1, -1):
+            seed = self.seed_of(node, step, before)
+            if seed and opened and is_admitted(seed, opened.share):
+                return before
+        return None
+
+    def known_digests(self, node: str, step: int, index: int) -> tuple[str, ...]:
+        """Digests of every submission seen for one index."""
+        return tuple(self._by_index.get((node, step, index), ()))
+
+    def equivocations(self, node: str) -> int:
+        """How many times the node signed a second submission of one index."""
+        return self._equivocations[node]
+
+    def forget_before(self, step: int) -> None:
+        """Drop what belongs to steps below `step`: memory stays bounded by the open window and the epoch."""
+        for digest in [d for d, item in self.submissions.items() if item.submission.step < step]:
+            del self.submissions[digest]
+        for place in [p for p in self._by_index if p[1] < step]:
+            del self._by_index[place]
+        for old in [s for s in self.opened if s < step]:
+            del self.opened[old]
+            del self._opened_in[old]

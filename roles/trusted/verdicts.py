@@ -1,0 +1,194 @@
+"""What validators say of submissions, and what stands once a quorum does. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from dht.envelope import Envelope
+from dht.errors import Malformed
+from roles.messages import SealedVerdict, Submission, Verdict
+from roles.objections import Objections, is_objection
+from roles.rules import Ignore, Reason, Reject
+from roles.spec import RunSpec
+from roles.trusted.ledger_facts import LedgerView
+from roles.trusted.submissions import AdmittedSubmission, Submissions
+
+MAX_EARLY_VERDICTS = 4096
+"""Verdicts of one validator on submissions not seen yet: what a lying one could fill the memory with."""
+
+
+@dataclass(slots=True)
+class Standing:
+    """The verdicts that stand on one submission, by validator."""
+
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    rows: dict[str, Envelope] = field(default_factory=dict)
+
+    def count(self, outcome: str, submission: Submission, *, audited: bool = False) -> int:
+        """Verdicts on this submission with this outcome (only those that audited, if asked). One that misstates what it
+        judges counts for nothing."""
+        return sum(
+            verdict.outcome == outcome and (verdict.audited or not audited) and is_verdict_on(verdict, submission)
+            for verdict in self.verdicts.values()
+        )
+
+
+def is_verdict_on(verdict: Verdict, submission: Submission) -> bool:
+    """Whether the verdict names the submission's own node, step and index, and its units where it accepts."""
+    place = (verdict.node, verdict.step, verdict.index) == (submission.node, submission.step, submission.index)
+    return place and (verdict.outcome != "accept" or verdict.tokens == submission.tokens)
+
+
+class Verdicts(Submissions):
+    """Verdicts and seals of the ledger's validators, and the submissions that a quorum accepts."""
+
+    def __init__(self, spec: RunSpec, run: str, *, most_early: int = MAX_EARLY_VERDICTS) -> None:
+        super().__init__(spec, run)
+        self.standings: defaultdict[str, Standing] = defaultdict(Standing)
+        self.seals: defaultdict[str, dict[str, str]] = defaultdict(dict)  # by submission, then validator
+        self._sealed_steps: dict[str, int] = {}
+        self._accepted: dict[tuple[str, int, int], str] = {}
+        self._objections = Objections()
+        self._most_early = most_early
+        self._early: defaultdict[str, set[str]] = defaultdict(set)  # by validator: judged, and not seen here yet
+        self._early_seals: defaultdict[str, set[str]] = defaultdict(set)
+
+    def admit_view(self, view: LedgerView) -> None:
+        """As before; where the set of validators has changed, the word of those that left it counts no more."""
+        before = self.judges
+        super().admit_view(view)
+        if before and before != self.judges:
+            self._drop_verdicts_of_others()
+
+    def _drop_verdicts_of_others(self) -> None:
+        """The set of validators has changed: the word of those that left it counts no more."""
+        for standing in self.standings.values():
+            for signer in [signer for signer in standing.verdicts if not self.is_validator(signer)]:
+                del standing.verdicts[signer], standing.rows[signer]
+        self._objections.keep_only(frozenset(item.node for item in self.judges))
+
+    def _remember(self, row: Envelope, submission: Submission, seed: str) -> AdmittedSubmission:
+        admitted = super()._remember(row, submission, seed)
+        for early in (*self._early.values(), *self._early_seals.values()):
+            early.discard(row.digest)
+        self._settle(row.digest)  # its verdicts may have come first
+        return admitted
+
+    def admit_verdict(self, row: Envelope) -> Verdict:
+        """Take over a verdict of a validator of the run; per validator the highest sequence stands. Raises Malformed,
+        Reject, or Ignore for an older one."""
+        verdict = self._open(row)
+        if not isinstance(verdict, Verdict):
+            raise Malformed("not a verdict")
+        # [REJECT] only validators of the ledger's set are counted
+        if not self.is_validator(row.signer):
+            raise Reject(Reason.NOT_A_VALIDATOR)
+        known = self.standings.get(verdict.submission)
+        before = known.rows.get(row.signer) if known else None
+        if before is not None and before.sequence >= row.sequence:
+            raise Ignore(Reason.LATE, "an older verdict")
+        if verdict.submission not in self.submissions:
+            # [IGNORE] more than an honest validator can be ahead of us; looked at again like any row that is too early
+            if before is None and len(self._early[row.signer]) >= self._most_early:
+                raise Ignore(Reason.GAP, "too many verdicts on submissions that were not seen")
+            self._early[row.signer].add(verdict.submission)
+        standing = self.standings[verdict.submission]
+        standing.verdicts[row.signer] = verdict
+        standing.rows[row.signer] = row
+        self._objections.note(verdict.submission, standing.verdicts, quorum=self.quorum)
+        self._settle(verdict.submission)
+        return verdict
+
+    def admit_seal(self, row: Envelope) -> SealedVerdict:
+        """Take over a validator's seal on a submission; the first stands. Raises Malformed, Reject, or Ignore for another
+        one, and for more of them than an honest validator can be ahead of us."""
+        sealed = self._open(row)
+        if not isinstance(sealed, SealedVerdict):
+            raise Malformed("not a seal")
+        # [REJECT] only validators of the ledger's set are counted
+        if not self.is_validator(row.signer):
+            raise Reject(Reason.NOT_A_VALIDATOR)
+        if row.signer in self.seals.get(sealed.submission, ()):
+            raise Ignore(Reason.LATE, "sealed already")
+        if sealed.submission not in self.submissions:
+            if len(self._early_seals[row.signer]) >= self._most_early:
+                raise Ignore(Reason.GAP, "too many seals on submissions that were not seen")
+            self._early_seals[row.signer].add(sealed.submission)
+        self.seals[sealed.submission][row.signer] = sealed.seal
+        self._sealed_steps[sealed.submission] = sealed.step
+        return sealed
+
+    def _settle(self, digest: str) -> None:
+        admitted = self.submissions.get(digest)
+        if admitted is not None and self._has_quorum(admitted):
+            item = admitted.submission
+            self._accepted.setdefault((item.node, item.step, item.index), digest)  # the first to reach quorum stands
+
+    def _has_quorum(self, admitted: AdmittedSubmission) -> bool:
+        standing, submission = self.standings.get(admitted.digest), admitted.submission
+        if standing is None or standing.count("accept", submission) < self.quorum:
+            return False
+        # a fault is answered by a quorum of accepts that audited
+        if standing.count("fault", submission) == 0:
+            return True
+        return standing.count("accept", submission, audited=True) >= self.quorum
+
+    def is_accepted(self, digest: str) -> bool:
+        """Whether a quorum stands behind this submission, and it was the first of its (node, step, index) to get there."""
+        admitted = self.submissions.get(digest)
+        if admitted is None or not self._has_quorum(admitted):
+            return False
+        submission = admitted.submission
+        return self._accepted.get((submission.node, submission.step, submission.index), digest) == digest
+
+    def disputed(self) -> frozenset[str]:
+        """Digests of submissions with a fault verdict that no quorum of audited acceptances answers."""
+        return frozenset(
+            digest
+            for digest, standing in self.standings.items()
+            if any(verdict.outcome == "fault" for verdict in standing.verdicts.values())
+            and not self._is_answered(digest, standing)
+        )
+
+    def is_doubted(self, digest: str) -> bool:
+        """Whether somebody calls it a fault, or audited and refused it and may oblige others by that, and no quorum of
+        audited acceptances answers."""
+        standing = self.standings.get(digest)
+        if standing is None or self._is_answered(digest, standing):
+            return False
+        seen = len(self.submissions)
+        return any(
+            said.outcome == "fault" or (is_objection(said) and self._objections.obliges(digest, validator, seen=seen))
+            for validator, said in standing.verdicts.items()
+        )
+
+    def _is_answered(self, digest: str, standing: Standing) -> bool:
+        admitted = self.submissions.get(digest)
+        if admitted is None:  # not seen here, so what the verdicts say of it cannot be compared
+            return sum(v.outcome == "accept" and v.audited for v in standing.verdicts.values()) >= self.quorum
+        return standing.count("accept", admitted.submission, audited=True) >= self.quorum
+
+    def rival(self, submission: Submission, digest: str) -> str | None:
+        """The other submission of the same index that was accepted first, if any."""
+        other = self._accepted.get((submission.node, submission.step, submission.index))
+        return other if other != digest else None
+
+    def accepted(self) -> Iterator[AdmittedSubmission]:
+        """Every accepted submission, in the order admitted."""
+        return (item for digest, item in list(self.submissions.items()) if self.is_accepted(digest))
+
+    def forget_before(self, step: int) -> None:
+        """As before, and of what validators said."""
+        super().forget_before(step)
+        for digest in [d for d, s in self.standings.items() if all(v.step < step for v in s.verdicts.values())]:
+            for signer in self.standings.pop(digest).verdicts:
+                self._early[signer].discard(digest)
+            self._objections.forget(digest)
+        for digest in [d for d, sealed in self._sealed_steps.items() if sealed < step]:
+            del self._sealed_steps[digest]
+            for signer in self.seals.pop(digest, {}):
+                self._early_seals[signer].discard(digest)
+        for place in [p for p in self._accepted if p[1] < step]:
+            del self._accepted[place]
