@@ -21,7 +21,7 @@ from dht.envelope import Envelope
 from dht.errors import NodeError
 from dht.identity import NodeKey
 from dht.peers import check_transport
-from dht.records import Publisher
+from dht.records import Publisher, unix_ms
 from ledger.errors import LedgerError
 from node import __version__
 from node.actors import (
@@ -60,6 +60,7 @@ from node.status.knowledge import Knowledge
 from node.status.metrics import read_daemon_metrics
 from node.status.server import status_server
 from node.status.story import OF_ONE_NODE, Story
+from node.twin import new_boot
 from node.upgrading import Upgrading
 from node.watchdog import Watchdog
 from roles.announce import Voice
@@ -89,6 +90,7 @@ class Node:
         self._build = build or build_actor
         self._lag, self._uptime = LoopLag(), Uptime()
         self._disk = DiskWatch(config.home, config.max_disk)
+        self._boot = new_boot(unix_ms())
         self._phase = "starting"
         self._node, self._hardware = "", ""
         self._story = Story(limits=OF_ONE_NODE)
@@ -223,12 +225,13 @@ class Node:
     # -- taking part -----------------------------------------------------------------------------------------------
 
     async def _take_part(self, parts: Parts) -> None:
-        presence = Presence(parts, hardware=self._hardware, lag=self._lag)
+        presence = Presence(parts, hardware=self._hardware, lag=self._lag, boot=self._boot)
         async with asyncio.TaskGroup() as group:
             beside = [
                 group.create_task(work)
                 for work in (
                     self._lag.run(),
+                    parts.compute.watch(),
                     self._disk.run(),
                     parts.rows.run(),
                     self._make_upgrading(parts).run(),

@@ -8,13 +8,12 @@ import contextlib
 import structlog
 
 from dht.errors import TransportError
-from dht.records import unix_ms
 from node import __version__
 from node.actors import Parts
 from node.defaults import HEARTBEAT_SECONDS, OFFLINE_SECONDS
 from node.hardware import free_disk
 from node.health import LoopLag
-from node.twin import check_twin, new_boot
+from node.twin import check_twin
 from roles.messages import NodeRecord, nodes_key
 from roles.requirements import with_upload
 
@@ -22,11 +21,10 @@ log = structlog.get_logger()
 
 
 class Presence:
-    """`hardware` describes the machine, as others read it; `lag` tells of its load."""
+    """`hardware` describes the machine, as others read it; `lag` tells of its load; `boot` names this start."""
 
-    def __init__(self, parts: Parts, *, hardware: str, lag: LoopLag) -> None:
-        self._parts, self._hardware, self._lag = parts, hardware, lag
-        self._boot = new_boot(unix_ms())
+    def __init__(self, parts: Parts, *, hardware: str, lag: LoopLag, boot: str) -> None:
+        self._parts, self._hardware, self._lag, self._boot = parts, hardware, lag, boot
 
     async def keep_up(self, *, http: str) -> None:
         """Announce the record again and again, for ever. `http`: where a relay is reached. Raises TwinFound."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import ParamSpec, TypeVar
 
 from dht.errors import NodeError
@@ -14,16 +14,17 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 PATIENCE = 3600.0
-"""Seconds that loading weights, or judging one submission, may take: longer than a slow disk takes for a large model."""
+"""Seconds that loading a model or its weights may take: longer than a slow disk takes for a large one."""
+LOOK_SECONDS = 5.0
 
 
 class ComputeStuck(NodeError):
-    """Model work did not end. Its thread cannot be stopped, so the process has to: nothing else can use the model."""
+    """A load did not end. Its thread cannot be stopped, so the process has to: nothing else can use the model."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(
-            f"model work did not end within {seconds:g} s: a device or a library hangs. Start the node again: what was "
-            "made and accepted is kept"
+            f"loading a model did not end within {seconds:g} s: a device or a library hangs. Start the node again: what "
+            "was made and accepted is kept"
         )
 
 
@@ -33,31 +34,31 @@ class ComputeThread:
     def __init__(self, name: str = "compute", *, patience: float = PATIENCE) -> None:
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
         self._patience = patience
+        self._until: float | None = None  # set in the thread, read in the loop
+        self._is_stuck = False
 
     async def run(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function in the thread and wait for its result. Its exceptions are raised here."""
+        """Call the function in the thread and wait for its result. Its exceptions are raised here; ComputeStuck once the
+        thread has not come back."""
+        if self._is_stuck:
+            raise ComputeStuck(self._patience)
         return await asyncio.get_running_loop().run_in_executor(self._pool, lambda: function(*args, **kwargs))
 
-    async def run_bounded(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """The same for what must not take longer than `patience` once its turn has come. Raises ComputeStuck (WGT-18)."""
-        loop = asyncio.get_running_loop()
-
-        def begin(limit: asyncio.Timeout) -> None:
-            with suppress(RuntimeError):  # nobody waits any more
-                limit.reschedule(loop.time() + self._patience)
-
-        def call(limit: asyncio.Timeout) -> R:
-            loop.call_soon_threadsafe(begin, limit)
-            return function(*args, **kwargs)
-
-        limit = asyncio.timeout(None)
+    def bounded(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call, in the thread, what must end within `patience`; `watch` ends the node when it does not (WGT-18)."""
+        self._until = time.monotonic() + self._patience
         try:
-            async with limit:
-                return await self.run(call, limit)
-        except TimeoutError as error:
-            if not limit.expired():
-                raise
-            raise ComputeStuck(self._patience) from error
+            return function(*args, **kwargs)
+        finally:
+            self._until = None
+
+    async def watch(self) -> None:
+        """Look after bounded calls, for ever. Raises ComputeStuck."""
+        while not self._is_stuck:
+            await asyncio.sleep(min(LOOK_SECONDS, self._patience))
+            until = self._until
+            self._is_stuck = until is not None and time.monotonic() > until
+        raise ComputeStuck(self._patience)
 
     def close(self) -> None:
         """Drop what has not begun; what runs is left to finish."""

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
+RESERVE = 64 * 2**20
+"""Bytes of the disk itself that are never used (CKPT-12)."""
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 WORTH_RESERVING = 2**20
 """Bytes. Below, the system finds the room as well while it writes."""
 
@@ -31,12 +36,25 @@ def sync_directory(directory: Path) -> None:
 
 
 def reserve_room(descriptor: int, size: int) -> None:
-    """Have the disk set aside what a file will hold, where it can: a full one says so before a byte was fetched for it,
+    """Have the disk set aside what a file will hold, where it can: one too full for it says so before a byte was fetched,
     and writing costs a third less. The file has that length then. Raises OSError."""
-    if size < WORTH_RESERVING or not hasattr(os, "posix_fallocate"):
+    if size < WORTH_RESERVING:
         return
-    try:
-        os.posix_fallocate(descriptor, 0, size)
-    except OSError as error:
-        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
-            raise
+    missing, disk = size - 512 * os.fstat(descriptor).st_blocks, os.fstatvfs(descriptor)
+    if (
+        missing > 0 and missing + RESERVE > disk.f_bavail * disk.f_frsize
+    ):  # asked, it would take all there is and then fail
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    if _fallocate is not None and _fallocate(descriptor, 0, 0, size) < 0 and ctypes.get_errno() in NO_ROOM:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def _find_fallocate() -> Callable[[int, int, int, int], int] | None:
+    """Linux's own: `os.posix_fallocate` writes into every block of a disk that cannot set room aside."""
+    found = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)
+    if found is not None:
+        found.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+    return found
+
+
+_fallocate = _find_fallocate()

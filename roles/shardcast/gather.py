@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -65,6 +65,9 @@ class ShardGatherer:
         self._queue: deque[int] = deque()
         self._scouted: set[str] = set()
         self._unheard: set[str] = set()  # scouted, and about to say
+        self._doubts: defaultdict[str, int] = defaultdict(
+            int
+        )  # shards of a relay, as bits, that it said it holds and did not give
         self._busy: Counter[str] = Counter()
         self._news = asyncio.Event()
 
@@ -105,6 +108,7 @@ class ShardGatherer:
         if self._holdings.get(relay.node) == self._every:
             await asyncio.sleep(LONGEST_PAUSE)
             return True
+        self._doubts.pop(relay.node, None)
         try:
             told = partial(self._hear, relay.node)
             await self._link.follow_holdings(relay, self._digest, told, wait=FOLLOWED)
@@ -117,12 +121,12 @@ class ShardGatherer:
 
     def _hear(self, node: str, held: int) -> None:
         self._unheard.discard(node)
-        self._holdings[node] = held & self._every
+        self._holdings[node] = held & self._every & ~self._doubts[node]
         self._tell()
 
     def _is_of_use(self, relay: RelayInfo) -> bool:
         held = self._holdings.get(relay.node, 0)
-        return any(held >> index & 1 for index in self._queue)
+        return not self._queue or held == self._every or any(held >> index & 1 for index in self._queue)
 
     def _elsewhere(self, relay: RelayInfo) -> RelayInfo:
         """A relay that no scout looks at, rather one not heard of yet; the same when there is none."""
@@ -224,7 +228,8 @@ class ShardGatherer:
         return True
 
     def _doubt(self, node: str, index: int) -> None:
-        """The relay did not give what it said it holds."""
+        """The relay did not give what it said it holds: until it is asked anew, that counts for nothing."""
+        self._doubts[node] |= 1 << index
         if node in self._holdings:
             self._holdings[node] &= ~(1 << index)
 

@@ -50,7 +50,7 @@ MOST_TRIED = 16
 TELLING_UPLOAD = 2**18
 """Least bytes of an upload that tells of the line, not of round trips."""
 BETWEEN_LINES = 0.01
-"""Seconds to the next line of an answer that goes on, however many a relay sends."""
+"""Seconds to the next block of an answer that goes on, however much a relay sends."""
 _HOLDINGS = "which shards it holds"
 
 
@@ -193,7 +193,7 @@ class RelayLink:
     ) -> None:
         """Tell what `read_holdings` would give, and again each time the relay holds another shard, for `wait` seconds at
         most. Raises what that raises."""
-        headers = {"X-Wait": f"{wait:g}", "X-Follow": "1"}
+        headers, has_told = {"X-Wait": f"{wait:g}", "X-Follow": "1"}, False
         with self._scored(relay):
             async with (
                 asyncio.timeout(self.limits.total(MAX_REPLY) + wait),
@@ -201,8 +201,12 @@ class RelayLink:
             ):
                 await check_reply(reply)
                 async for line in newest_lines(reply, MAX_REPLY):
-                    told(_parse(relay, line, _HOLDINGS, read_held))
+                    if line:
+                        told(_parse(relay, line, _HOLDINGS, read_held))
+                        has_told = True
                     await asyncio.sleep(BETWEEN_LINES)
+            if not has_told:
+                raise TransportError(f"relay {relay.node} does not say {_HOLDINGS}")
 
     async def read_news(self, relay: RelayInfo, *, known: str = "", held: str = "", wait: float = 0.0) -> News:
         """Which checkpoints the relay says it has: at once, or, when the token `known` names its state still, once that

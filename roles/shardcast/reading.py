@@ -30,18 +30,16 @@ async def limited_blocks(reply: httpx.Response, limit: int) -> AsyncIterator[byt
 
 
 async def newest_lines(reply: httpx.Response, limit: int) -> AsyncIterator[bytes]:
-    """The last line of those that came together: the ones before it say what has changed since. Raises
-    Oversize."""
+    """Of each block that comes the last whole line, which is empty where none ends: the ones before it say what has
+    changed since. Who reads them so slowly that a flood waits in its own sender is safe from it. Raises Oversize."""
     rest = b""
     async for block in reply.aiter_raw():
         whole, _, rest = (rest + block).rpartition(b"\n")
         line = whole.rpartition(b"\n")[2]
         if max(len(line), len(rest)) > limit:
             raise Oversize(f"relay sends more than {limit} bytes")
-        if line:
-            yield line
-    if rest:
-        yield rest
+        yield line
+    yield rest
 
 
 async def read_all(reply: httpx.Response, limit: int) -> bytes:

@@ -49,6 +49,7 @@ class Shelf:
         self.store.pin(run)
         self._whole = set[str]()  # known to lack nothing, as long as the store has lost no more blobs than `_losses`
         self._losses = 0
+        self._counted, self._holdings = ("", 0, 0), 0  # of which checkpoint, in which state of the store; its shards
 
     async def add(self, kept: Parcel) -> None:
         """Keep a manifest or a delta's row; the oldest goes, with the shards only it listed. Raises StoreFull."""
@@ -84,9 +85,12 @@ class Shelf:
         return len(kept.layout.manifest.shards) - len(self.missing(kept))
 
     def holdings(self, kept: Parcel) -> int:
-        """Which shards are here: bit i is shard i."""
-        bits = "".join("1" if shard in self.store else "0" for shard in reversed(kept.layout.manifest.shards))
-        return int(bits, 2)
+        """Which shards are here: bit i is shard i. Counted once for all who ask before the next change."""
+        state = (kept.digest, self.store.arrivals, self.store.losses)
+        if self._counted != state:
+            bits = "".join("1" if shard in self.store else "0" for shard in reversed(kept.layout.manifest.shards))
+            self._counted, self._holdings = state, int(bits, 2)
+        return self._holdings
 
     def _drop_oldest(self, wanted: str) -> bool:
         if self._keeps_all:

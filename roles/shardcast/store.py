@@ -24,13 +24,12 @@ from typing import BinaryIO
 import structlog
 
 from roles.shardcast.blobs import BLOCK, BlobReader, BlobWriter
+from roles.shardcast.disk import RESERVE
 from roles.shardcast.errors import StoreFull
 from roles.shardcast.sinks import pour
 
 log = structlog.get_logger("shardcast")
 
-RESERVE = 64 * 2**20
-"""Bytes of the disk itself that are never used (CKPT-12)."""
 RETENTION = 3600.0
 """Seconds an uploaded blob is safe from eviction: longer than a submission stays un-tallied."""
 MAX_AWAITED = 4096
@@ -75,7 +74,7 @@ class BlobStore:
         self._reserved = 0
         self._serial = 0
         self.used = 0
-        self.losses = 0  # blobs that went, for whatever reason
+        self.arrivals = self.losses = 0  # blobs that came, and that went, for whatever reason
         shutil.rmtree(self._temporary, ignore_errors=True)  # what a kill left half-written
         self._temporary.mkdir(parents=True)
         self._blobs.mkdir(exist_ok=True)
@@ -228,6 +227,7 @@ class BlobStore:
         if digest not in self._entries:
             self._entries[digest] = _Entry(size, now, now, True)
             self.used += size
+            self.arrivals += 1
         self._next_arrival.set()
         self._next_arrival = asyncio.Event()
         arrival = self._arrivals.pop(digest, None)

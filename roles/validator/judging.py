@@ -14,7 +14,7 @@ from dht.envelope import Envelope
 from dht.errors import Malformed, NodeError
 from roles import rules
 from roles.ahead import Ahead
-from roles.compute import ComputeStuck, ComputeThread
+from roles.compute import ComputeThread
 from roles.inference.engine import Engine
 from roles.messages import Submission, Verdict, open_row
 from roles.observer import Observer
@@ -299,9 +299,7 @@ class Judging:
             return self._note_failure(item, Finding("soft", Reason.BLOB_MISSING))
         submission = item.admitted.submission
         try:
-            finding = await self._compute.run_bounded(self._verify, item.admitted, data, self._must_audit(item))
-        except ComputeStuck:
-            raise
+            finding = await self._compute.run(self._verify, item.admitted, data, self._must_audit(item))
         except Exception as error:  # a fault of this node, whatever it is, condemns nobody and stops nothing  # VAL-05
             log.error("submission.unjudged", submission=digest, why=f"{type(error).__name__}: {error}")
             return self._note_failure(item, None)
@@ -353,7 +351,7 @@ class Judging:
             if not self._shelf.has(policy):
                 return None
             data = await self._blobs.get(admitted, limit=self._spec.checks.max_blob)
-            return (await self._compute.run_bounded(self._verify, admitted, data, True)).outcome == "fault"
+            return (await self._compute.run(self._verify, admitted, data, True)).outcome == "fault"
         except (NodeError, TimeoutError):
             return None
         finally:

@@ -67,7 +67,7 @@ class PolicyShelf:
         if manifest == self._loaded:
             return
         self._loaded = ""
-        self._engine.load(self._paths[manifest])
+        self._compute.bounded(self._engine.load, self._paths[manifest])
         self._loaded = manifest
         log.info("checkpoint.loaded", manifest=manifest)
 

@@ -17,7 +17,7 @@ from dht.encoding import ZERO_DIGEST
 from dht.errors import NodeError
 from roles.announce import Voice
 from roles.assignment import is_admitted, policy_window
-from roles.compute import ComputeStuck, ComputeThread
+from roles.compute import ComputeThread
 from roles.inference.engine import Engine
 from roles.messages import Head, OpenStep
 from roles.observer import Observer
@@ -265,9 +265,7 @@ class Worker:
 
     async def _load(self, policy: HeldPolicy) -> None:
         try:
-            await self._compute.run_bounded(self._generator.load, policy)
-        except ComputeStuck:
-            raise
+            await self._compute.run(self._compute.bounded, self._generator.load, policy)
         except NodeError as error:
             log.warning("weights.refused", policy_step=policy.step, why=str(error))
             self._policies.bad.add(policy.manifest)

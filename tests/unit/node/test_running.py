@@ -11,8 +11,10 @@ from node.running import leave
 from roles.compute import ComputeStuck, ComputeThread
 
 async def run():
+    compute = ComputeThread(patience=0.05)
+    loading = asyncio.ensure_future(compute.run(compute.bounded, threading.Event().wait))
     try:
-        await ComputeThread(patience=0.05).run_bounded(threading.Event().wait)
+        await compute.watch()
     except ComputeStuck as error:
         print(error)
 

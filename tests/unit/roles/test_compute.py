@@ -1,4 +1,4 @@
-"""Model work in its thread: results, errors, and a call that never ends."""
+"""Model work in its thread: results, errors, and a load that never ends."""
 
 from __future__ import annotations
 
@@ -19,38 +19,34 @@ def hang() -> Iterator[threading.Event]:
     event.set()
 
 
-async def test_run_bounded__gives_the_result_and_raises_the_error() -> None:
+async def test_run__gives_the_result_and_raises_the_error() -> None:
     compute = ComputeThread()
-    assert await compute.run_bounded(divmod, 7, 3) == (2, 1)
+    assert await compute.run(compute.bounded, divmod, 7, 3) == (2, 1)
     with pytest.raises(ZeroDivisionError):
-        await compute.run_bounded(divmod, 7, 0)
+        await compute.run(compute.bounded, divmod, 7, 0)
     compute.close()
 
 
-async def test_run_bounded__a_load_that_hangs_is_given_up__wgt_18(hang: threading.Event) -> None:
+async def test_watch__a_load_that_hangs_is_given_up__wgt_18(hang: threading.Event) -> None:
     compute = ComputeThread(patience=0.05)
+    loading = asyncio.ensure_future(compute.run(compute.bounded, hang.wait))
     with pytest.raises(ComputeStuck, match="did not end within"):
-        await compute.run_bounded(hang.wait)
+        await compute.watch()
+    with pytest.raises(ComputeStuck):  # nobody waits behind it for ever
+        await compute.run(int, "7")
+    assert not loading.done()
     compute.close()
-
-
-async def test_run_bounded__waiting_for_a_turn_is_no_hang(hang: threading.Event) -> None:
-    compute = ComputeThread(patience=0.2)
-    first = asyncio.ensure_future(compute.run(hang.wait))
-    second = asyncio.ensure_future(compute.run_bounded(int, "7"))
-    done, _ = await asyncio.wait([second], timeout=0.4)
-    assert not done
     hang.set()
-    assert await second == 7
-    await first
-    compute.close()
+    await loading
 
 
-async def test_run_bounded__cancelled_waits_no_longer(hang: threading.Event) -> None:
-    compute = ComputeThread()
-    waiting = asyncio.ensure_future(compute.run_bounded(hang.wait))
-    await asyncio.sleep(0)
-    waiting.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await waiting
+async def test_watch__work_that_is_not_a_load_may_take_as_long_as_it_takes(hang: threading.Event) -> None:
+    compute = ComputeThread(patience=0.05)
+    working = asyncio.ensure_future(compute.run(hang.wait))
+    watching = asyncio.ensure_future(compute.watch())
+    done, _ = await asyncio.wait([watching, working], timeout=0.3)
+    assert not done
+    watching.cancel()
+    hang.set()
+    await working
     compute.close()

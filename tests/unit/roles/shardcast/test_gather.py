@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dht.envelope import Envelope
@@ -70,6 +70,29 @@ def saying(body: bytes) -> Callable[[ASGIApp], ASGIApp]:
     return wrapped
 
 
+def insisting(asked: list[str]) -> Callable[[ASGIApp], ASGIApp]:
+    """A relay that says again and again that it holds every shard, and gives none; notes what it is asked for."""
+
+    def wrapped(app: ASGIApp) -> ASGIApp:
+        async def insist() -> AsyncIterator[bytes]:
+            for _ in range(100):
+                yield b'{"held": "ff"}\n'
+                await asyncio.sleep(0.01)
+
+        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["path"].endswith("/shards"):
+                await StreamingResponse(insist())(scope, receive, send)
+            elif scope["method"] == "GET" and scope["path"].startswith("/blobs/"):
+                asked.append(scope["path"])
+                await JSONResponse({"error": "not_held", "detail": ""}, 404)(scope, receive, send)
+            else:
+                await app(scope, receive, send)
+
+        return answer
+
+    return wrapped
+
+
 def same(one: Path, other: Path) -> bool:
     return all((one / path.name).read_bytes() == path.read_bytes() for path in other.iterdir())
 
@@ -117,6 +140,19 @@ async def test_fetch_checkpoint__relay_that_says_it_holds_what_it_lacks(tmp_path
     assert same(fetched, source)
 
 
+async def test_fetch_checkpoint__relay_that_insists_on_what_it_lacks_holds_nobody_up_wgt_12(tmp_path: Path) -> None:
+    source, asked = make_checkpoint(tmp_path / "source"), list[str]()
+    async with running_network(tmp_path, relays=1) as network:
+        await network.add_relay(insisting(asked))
+        envelope = await give(network, 0, source, shards=lambda index: index != 3)
+        with pytest.raises(TransportError, match="no relay gave a shard"):
+            await network.client().fetch_checkpoint(manifest_digest(envelope), tmp_path / "into")
+        assert len(asked) < 15  # a shard that it did not give is believed in once for each time it is asked anew
+        await give(network, 0, source, shards=lambda index: True)
+        fetched = await network.client().fetch_checkpoint(manifest_digest(envelope), tmp_path / "into")
+    assert same(fetched, source)
+
+
 async def test_read_holdings__answers_when_another_shard_comes(tmp_path: Path) -> None:
     source = make_checkpoint(tmp_path / "source")
     async with running_network(tmp_path, relays=1) as network, asyncio.TaskGroup() as group:
@@ -161,7 +197,9 @@ async def test_follow_holdings__of_many_lines_at_once_the_last_counts(tmp_path: 
     assert len(told) < 100
 
 
-@pytest.mark.parametrize("body", [b"1" * 2**21, b"7\n", b'{"held": "x"}\n', b"[" * 60_000 + b"\n", b"\xff\n"])
+@pytest.mark.parametrize(
+    "body", [b"", b"\n" * 2**18, b"1" * 2**21, b"7\n", b'{"held": "x"}\n', b"[" * 60_000 + b"\n", b"\xff\n"]
+)
 async def test_follow_holdings__what_no_relay_should_say_tells_nothing(body: bytes, tmp_path: Path) -> None:
     told = list[int]()
     async with running_network(tmp_path, relays=0) as network:

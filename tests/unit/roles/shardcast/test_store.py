@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from dht.encoding import sha256
+from roles.shardcast.disk import RESERVE
 from roles.shardcast.errors import StoreFull, WrongBytes
-from roles.shardcast.store import RESERVE, BlobStore
+from roles.shardcast.store import BlobStore
 
 DATA = b"d" * 1000
 
