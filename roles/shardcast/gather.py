@@ -65,9 +65,7 @@ class ShardGatherer:
         self._queue: deque[int] = deque()
         self._scouted: set[str] = set()
         self._unheard: set[str] = set()  # scouted, and about to say
-        self._doubts: defaultdict[str, int] = defaultdict(
-            int
-        )  # shards of a relay, as bits, that it said it holds and did not give
+        self._doubts = defaultdict[str, int](int)  # by relay: shards that it said it holds, and did not give
         self._busy: Counter[str] = Counter()
         self._news = asyncio.Event()
 
