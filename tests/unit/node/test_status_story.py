@@ -259,7 +259,11 @@ def test_dashboard__every_metric_it_names_is_told() -> None:
     text = (ROOT / "docs" / "grafana.json").read_text()
     wanted = set(re.findall(r"\b((?:intellect_node|process|libp2p)_\w+)", text))
     told = set(re.findall(r"^(\w+)", format_metrics(STATUS, told_network(steps=6).story), re.MULTILINE))
-    in_status = re.findall(r'"(\w+)": ', (ROOT / "node" / "app.py").read_text())
+    in_status = [
+        name
+        for file in ("app.py", "status/facts.py")
+        for name in re.findall(r'"(\w+)": ', (ROOT / "node" / file).read_text())
+    ]
     in_stats = re.findall(r'"(\w+)": ', (ROOT / "dht" / "directory.py").read_text())
     told |= {f"intellect_node_{name}" for name in (*in_status, *(f"dht_{name}" for name in in_stats))}
     told |= {"libp2p_rcmgr_connections"}  # the directory's tests ask a daemon for it
