@@ -1,4 +1,4 @@
-"""Writing so that a kill leaves the old file or the new one, never half of either."""
+"""Writing so that a kill leaves the old file or the new one, never half of either; and room for it beforehand."""
 
 from __future__ import annotations
 
@@ -41,9 +41,8 @@ def reserve_room(descriptor: int, size: int) -> None:
     if size < WORTH_RESERVING:
         return
     missing, disk = size - 512 * os.fstat(descriptor).st_blocks, os.fstatvfs(descriptor)
-    if (
-        missing > 0 and missing + RESERVE > disk.f_bavail * disk.f_frsize
-    ):  # asked, it would take all there is and then fail
+    # asked for more than there is, a disk gives all it has before it fails
+    if missing > 0 and missing + RESERVE > disk.f_bavail * disk.f_frsize:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     if _fallocate is not None and _fallocate(descriptor, 0, 0, size) < 0 and ctypes.get_errno() in NO_ROOM:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))

@@ -1,8 +1,8 @@
 """Fetching many shards: any order, any relay, bounded at once, each sink verified on arrival. Used by clients and relays.
 
-A few relays are asked which shards they hold, and go on to say so the moment they hold another. So nobody
-guesses which shard has come where, and a chain of relays moves at the pace of its slowest link. Only of relays that do not
-say, or were not asked, is a shard asked for that may not be there.
+A few relays are asked which shards they hold, and go on to say so the moment they hold another. So nobody guesses which
+shard has come where, and a chain of relays moves at the pace of its slowest link. Only of relays that do not say, or were
+not asked, is a shard asked for that may not be there.
 """
 
 from __future__ import annotations
