@@ -6,10 +6,13 @@ import re
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
 import structlog.testing
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 
 from dht.encoding import pack
 from dht.envelope import DOMAIN, Envelope, seal
@@ -166,6 +169,19 @@ def test_project__ranges_in_the_package_and_exact_numbers_in_the_lock__pkg_02_pk
     names = {re.split(r"[\[<>=]", text)[0].lower().replace("_", "-") for text in PROJECT["dependencies"]}
     missing = [name for name in names if not re.search(rf"^{re.escape(name)}==", locked, re.M)]
     assert not missing
+
+
+def test_constraints__install_on_the_oldest_python_of_a_debian__pkg_02_pkg_05() -> None:
+    """Debian 12 has 3.11.2: what asks for a later patch release leaves pip looking for another answer without end."""
+    pins = dict(re.findall(r"^([\w.-]+)==([^\s;]+)", (ROOT / "constraints.txt").read_text(), re.M))
+    installed = {canonicalize_name(found.name): found.metadata for found in distributions()}
+    asked = {
+        name: installed[canonicalize_name(name)]["Requires-Python"] or ""
+        for name, version in pins.items()
+        if canonicalize_name(name) in installed and installed[canonicalize_name(name)]["Version"] == version
+    }
+    assert len(asked) > 50
+    assert [name for name, wanted in asked.items() if not SpecifierSet(wanted).contains("3.11.2")] == []
 
 
 def test_spec_from_toml__unknown_keys_are_refused__pkg_14() -> None:
