@@ -10,6 +10,8 @@ NodeError
 
 from __future__ import annotations
 
+import errno
+
 
 class NodeError(Exception):
     """Root of the errors a user may see; the text is a sentence for people."""
@@ -29,6 +31,10 @@ class TransportError(NodeError):
 
 class IdentityError(NodeError):
     """The node's key file is missing, unreadable or damaged."""
+
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Errors of a disk that takes no more."""
 
 
 class DiskFull(NodeError):

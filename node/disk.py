@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import os
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -18,7 +17,7 @@ from pathlib import Path
 
 import structlog
 
-from dht.errors import DiskFull
+from dht.errors import NO_ROOM, DiskFull
 from node.defaults import DISK_LOOK_SECONDS, EVENT_FILE_BYTES, LOG_FILE_BYTES
 from node.hardware import free_disk
 
@@ -26,7 +25,6 @@ log = structlog.get_logger()
 
 APART = 2 * EVENT_FILE_BYTES + 2 * LOG_FILE_BYTES + 64 * 2**20
 """Bytes left to logs, journals and the ledger's events, beside a relay's blobs."""
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 ROOM = 32 * 2**20
 """Bytes that must be free before a role that found its disk full is started again."""
 ROOM_SECONDS, LONGEST_ROOM_SECONDS = 2.0, 60.0

@@ -8,9 +8,10 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from dht.errors import NO_ROOM
+
 RESERVE = 64 * 2**20
 """Bytes of the disk itself that are never used (CKPT-12)."""
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 WORTH_RESERVING = 2**20
 """Bytes. Below, the system finds the room as well while it writes."""
 
