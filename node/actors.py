@@ -101,7 +101,7 @@ async def build_worker(parts: Parts) -> Actor:
         observer=parts.observer,
         voice=parts.voice,
         relays=parts.relays,
-        engine=await parts.compute.run(parts.compute.bounded, _engine, parts),
+        engine=await parts.compute.load(_engine, parts),
         task=_task(parts),
         node=parts.key.node,
         state=parts.state,
@@ -121,7 +121,7 @@ async def build_validator(parts: Parts) -> Actor:
         voice=parts.voice,
         ledger=parts.ledger,
         relays=parts.relays,
-        engine=await parts.compute.run(parts.compute.bounded, _engine, parts),
+        engine=await parts.compute.load(_engine, parts),
         task=_task(parts),
         key=parts.key,
         state=parts.state,
@@ -137,7 +137,7 @@ async def build_trainer(parts: Parts) -> Actor:
     _check_operator(parts)
     base = checked_base(parts.config, parts.spec)
     build = partial(build_learner, parts.config, parts.spec, base=base, state=parts.state)
-    learner = await parts.compute.run(parts.compute.bounded, build)
+    learner = await parts.compute.load(build)
     trainer = Trainer(
         spec=parts.spec,
         trusted=parts.trusted,

@@ -44,6 +44,10 @@ class ComputeThread:
             raise ComputeStuck(self._patience)
         return await asyncio.get_running_loop().run_in_executor(self._pool, lambda: function(*args, **kwargs))
 
+    async def load(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """The same for a call that must end within `patience` (`bounded`)."""
+        return await self.run(lambda: self.bounded(function, *args, **kwargs))
+
     def bounded(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Call, in the thread, what must end within `patience`; `watch` ends the node when it does not (WGT-18)."""
         self._until = time.monotonic() + self._patience

@@ -59,7 +59,7 @@ class Rebuild:
         folder = await self._relays.fetch_checkpoint(commit.manifest, self._following)
         rows = await self._fetch_rows(commit, folder)
         state = await self._fetch_state(rows)
-        await self._compute.run(self._compute.bounded, self._install, commit, folder, rows, state)
+        await self._compute.load(self._install, commit, folder, rows, state)
         log.info("trainer.rebuilt", step=commit.step, optimizer=f"of step {state[0].step}" if state else "fresh")
 
     async def _fetch_rows(self, commit: Commit, folder: Path) -> list[tuple[int, Envelope]]:

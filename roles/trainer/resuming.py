@@ -39,7 +39,7 @@ class Resuming:
 
     async def run(self, wait: Callable[[str], Awaitable[None]]) -> int:
         """The newest checkpoint that is made, -1 before any; `wait` says why it takes long. Raises StateMissing."""
-        made = await self._compute.run(self._compute.bounded, self._made)
+        made = await self._compute.load(self._made)
         commits = self._trusted.view.commits if self._trusted.view else {}
         while commits and self._is_behind(made, commits):
             made = await self._catch_up(commits[max(commits)], wait)
@@ -74,7 +74,7 @@ class Resuming:
             log.warning("weights.unreachable", policy_step=commit.step, why=str(error) or "no answer in time")
             await wait(f"checkpoint {commit.step} is fetched from the relays")
             return -1
-        return await self._compute.run(self._compute.bounded, self._stepper.restore)
+        return await self._compute.load(self._stepper.restore)
 
     def mark_used(self, pool: Pool, made: int) -> None:
         """No group is trained on twice: by our own batches, and by what manifests say of others'."""

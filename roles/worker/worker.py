@@ -265,7 +265,7 @@ class Worker:
 
     async def _load(self, policy: HeldPolicy) -> None:
         try:
-            await self._compute.run(self._compute.bounded, self._generator.load, policy)
+            await self._compute.load(self._generator.load, policy)
         except NodeError as error:
             log.warning("weights.refused", policy_step=policy.step, why=str(error))
             self._policies.bad.add(policy.manifest)
