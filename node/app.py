@@ -70,6 +70,7 @@ from roles.messages import nodes_key
 from roles.observer import Observer
 from roles.requirements import describe_hardware
 from roles.shardcast.client import RelayClient
+from roles.shardcast.pace import line_of
 from roles.shardcast.relay_http import make_http
 from roles.tally import MAX_BLOB
 from roles.trusted import TrustedState
@@ -89,6 +90,7 @@ class Node:
         self._config, self._events = config, events
         self._build = build or build_actor
         self._lag, self._uptime = LoopLag(), Uptime()
+        self._line = line_of(config.upload_limit, config.download_limit)
         self._disk = DiskWatch(config.home, config.max_disk)
         self._boot = new_boot(unix_ms())
         self._phase = "starting"
@@ -127,7 +129,7 @@ class Node:
         self._phase = "connecting"
         directory = await stack.enter_async_context(self._open_directory(join))
         self._directory = directory
-        http = await stack.enter_async_context(make_http(ca=config.relay_ca))
+        http = await stack.enter_async_context(make_http(ca=config.relay_ca, line=self._line))
         book = RelayBook(run=join.run, directory=directory, http=http, hints=join.relays)
         self._phase = "looking for the run"
         finder = RelayClient(key, run=join.run, trainers=(), relays=book, http=http)
@@ -292,6 +294,7 @@ class Node:
             host=parts.config.host,
             port=parts.config.http_port,
             certificate=certificate_of(parts.config),
+            line=self._line,
         ) as url:
             beside.append(group.create_task(presence.keep_up(http=parts.config.http_url or url)))
             self._phase = "running"

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from node.defaults import MAX_CONFIG_BYTES, MAX_FEE_GWEI
+from node.defaults import LEAST_MBIT, MAX_CONFIG_BYTES, MAX_FEE_GWEI
 from node.errors import ConfigError, UsageError
 from node.secrecy import is_private_key
 
@@ -105,6 +105,10 @@ class NodeConfig(BaseModel):
         default=False, description="A relay keeps everything an audit of the run needs, as far as max_disk goes."
     )
     sponsor_hourly: int = Field(default=120, ge=0, description="Registrations a sponsor pays for in an hour.")
+    upload_limit: int = Field(
+        default=0, ge=0, le=10**6, description="Mbit/s that weights and rollouts may take of the line outwards; 0: all."
+    )
+    download_limit: int = Field(default=0, ge=0, le=10**6, description="The same inwards.")
     max_disk: int = Field(default=20 * 2**30, ge=2**20, description="Bytes the node may use in its data folder.")
     threads: int = Field(default=0, ge=0, le=1024, description="Threads of model work; 0 leaves it to PyTorch.")
     device: str = Field(default="cpu", pattern=r"^(cpu|cuda(:\d+)?)$", description="Where the model runs: cpu or cuda.")
@@ -148,6 +152,13 @@ class NodeConfig(BaseModel):
                 "this is a private key itself, and now stands in your shell's history: make another one "
                 "(intellect-node keys new --operator FILE) and name its file"
             )
+        return value
+
+    @field_validator("upload_limit", "download_limit")
+    @classmethod
+    def _is_enough(cls, value: int) -> int:
+        if 0 < value < LEAST_MBIT:
+            raise ValueError(f"{value} Mbit/s are too few to take part with; at least {LEAST_MBIT}, or 0 for no limit")
         return value
 
     @property

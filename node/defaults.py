@@ -94,3 +94,6 @@ CONFIRMATIONS = 3
 
 MAX_FEE_GWEI = 500
 """The most that a transaction offers for a unit of gas, where the settings say nothing."""
+
+LEAST_MBIT = 4
+"""Least limit of a line: six transfers at once, none slower than the 64 KiB/s at which relays and readers give one up, take 3."""

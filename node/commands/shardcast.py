@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from node.cli import Parser, print_line
 from node.commands.reading import add_json_flag
+from node.defaults import LEAST_MBIT
 
 if TYPE_CHECKING:
     import httpx
 
     from dht.identity import NodeKey
+    from roles.shardcast.pace import Line
     from roles.shardcast.replies import RelayInfo
 
 EXAMPLES = """\
@@ -71,6 +73,10 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--tls-certificate", type=Path, help="serve https with this certificate (PEM)")
     parser.add_argument("--tls-key", type=Path, help="its key (PEM), if it is not in the same file")
     parser.add_argument("--ca", type=Path, help="certificates (PEM) to trust besides the system's")
+    parser.add_argument(
+        "--upload-limit", type=_mbit, default=0, metavar="N", help="Mbit/s to send at most; 0: no limit"
+    )
+    parser.add_argument("--download-limit", type=_mbit, default=0, metavar="N", help="Mbit/s to receive at most")
     add_json_flag(parser)
     options = parser.parse_args(words)
     if options.action in ("serve", "get") and options.folder is None:
@@ -84,6 +90,14 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
     return options
 
 
+def _mbit(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 8) or 0 < int(text) < LEAST_MBIT:
+        raise argparse.ArgumentTypeError(
+            f"{text[:16]!r} is no limit: a whole number of Mbit/s, at least {LEAST_MBIT}, or 0"
+        )
+    return int(text)
+
+
 async def _serve(options: argparse.Namespace) -> None:
     """Publish to the relays named; with none, be one, until a signal."""
     from roles.shardcast import open_channel
@@ -91,7 +105,7 @@ async def _serve(options: argparse.Namespace) -> None:
     key = _load_key(options.key)
     _say(options, f"publisher {key.node}", publisher=key.node)
     if options.relay:
-        async with open_channel(key.node, options.relay, key=key, ca=options.ca) as channel:
+        async with open_channel(key.node, options.relay, key=key, ca=options.ca, line=_line(options)) as channel:
             await _publish(options, channel)
         return
     async with (
@@ -140,7 +154,8 @@ async def _serving(options: argparse.Namespace, *, publisher: str) -> AsyncItera
         NodeKey.generate().save(path)
     certificate = Certificate(options.tls_certificate, options.tls_key) if options.tls_certificate else None
     neighbours = _Neighbours(options.relay, run=channel_of(publisher))
-    async with make_http(ca=options.ca) as http:
+    line = _line(options)
+    async with make_http(ca=options.ca, line=line) as http:
         relay = Relay(
             NodeKey.load(path),
             root=options.data,
@@ -152,7 +167,7 @@ async def _serving(options: argparse.Namespace, *, publisher: str) -> AsyncItera
             settings=RelaySettings(max_disk=options.max_disk),
         )
         async with (
-            serve(relay.app, host=options.host, port=options.port, certificate=certificate) as url,
+            serve(relay.app, host=options.host, port=options.port, certificate=certificate, line=line) as url,
             asyncio.TaskGroup() as group,
         ):
             beside = [group.create_task(relay.run()), group.create_task(neighbours.run(http))]
@@ -162,6 +177,12 @@ async def _serving(options: argparse.Namespace, *, publisher: str) -> AsyncItera
             finally:
                 for task in beside:
                     task.cancel()
+
+
+def _line(options: argparse.Namespace) -> Line:
+    from roles.shardcast.pace import line_of
+
+    return line_of(options.upload_limit, options.download_limit)
 
 
 class _Neighbours:
@@ -200,7 +221,7 @@ async def _get(options: argparse.Namespace) -> None:
         screen.line(f"verified: {path}")
         _say(options, str(path), path=str(path), manifest=path.name)
 
-    async with open_channel(options.publisher, options.relay, ca=options.ca) as channel:
+    async with open_channel(options.publisher, options.relay, ca=options.ca, line=_line(options)) as channel:
         if options.follow:
             await channel.follow(options.folder, fetched, progress=progress)
         else:

@@ -15,6 +15,7 @@ from functools import partial
 from typing import BinaryIO
 
 from dht.errors import TransportError
+from roles.shardcast.pace import Pace
 from roles.shardcast.threads import Call, run_stoppable
 
 AT_ONCE = 2**23
@@ -27,20 +28,28 @@ TAKEN = 2**20
 
 
 async def send_file(
-    threads: Executor, transport: asyncio.Transport, file: BinaryIO, offset: int, count: int, *, within: float
+    threads: Executor,
+    transport: asyncio.Transport,
+    file: BinaryIO,
+    offset: int,
+    count: int,
+    *,
+    within: float,
+    pace: Pace,
 ) -> None:
     """Send a part of a file over a transport that has nothing left to send, in plain text. Raises TimeoutError when the
     reader does not take a MiB, or the rest, in `within` seconds; OSError, TransportError when it is gone."""
-    call, loop, taken = Call(), asyncio.get_running_loop(), 0
+    call, loop, taken, most = Call(), asyncio.get_running_loop(), 0, min(AT_ONCE, pace.piece)
     with socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno())) as sink:
         call.use(sink)
         async with asyncio.timeout(within) as limit:
             while count:
-                sent = await run_stoppable(threads, call, partial(_push, sink, file, offset, min(count, AT_ONCE)))
+                sent = await run_stoppable(threads, call, partial(_push, sink, file, offset, min(count, most)))
                 offset, count, taken = offset + sent, count - sent, taken + sent
                 if transport.is_closing():
                     raise TransportError("the connection was closed")
-                if taken >= TAKEN:
+                has_waited = await pace.pause(sent)  # which is not the reader's doing
+                if has_waited or taken >= TAKEN:
                     limit.reschedule(loop.time() + within)
                     taken = 0
                 if count:

@@ -33,6 +33,7 @@ from roles.relay.doors import Doors, party_of
 from roles.relay.outlet import send_file
 from roles.shardcast.errors import BadCertificate
 from roles.shardcast.inflow import BLOCK, LowWater, room
+from roles.shardcast.pace import Line, Pace
 from roles.shardcast.threads import Call, run_stoppable
 
 log = structlog.get_logger("relay")
@@ -92,12 +93,12 @@ class Threads:
 class GuardedProtocol(H11Protocol):
     """uvicorn's HTTP protocol, with time limits on both directions and a bound per address and in all.
 
-    `doors` is shared by all connections of one server.
+    `doors`, `threads` and `line` are shared by all connections of one server.
     """
 
-    def __init__(self, limits: ConnectionLimits, doors: Doors, threads: Threads, **arguments: Any) -> None:
+    def __init__(self, limits: ConnectionLimits, doors: Doors, threads: Threads, line: Line, **arguments: Any) -> None:
         super().__init__(**arguments)
-        self._limits, self._doors, self._threads = limits, doors, threads
+        self._limits, self._doors, self._threads, self._line = limits, doors, threads, line
         self._was_raw = False
         self._deadline: asyncio.TimerHandle | None = None
         self._address = ""
@@ -154,11 +155,17 @@ class GuardedProtocol(H11Protocol):
                 await self._send_file(message["file"], message["offset"], message["count"])
             else:
                 await send(message)
+                await self._line.up.pause(len(message.get("body", b"")))
+
+        async def receiving() -> Message:
+            message = await receive()
+            await self._line.down.pause(len(message.get("body", b"")))
+            return message
 
         extensions: dict[str, Any] = {}
         if self.scheme == "http":  # TLS wants every byte in its hands
             extensions = {ZERO_COPY: {}, RAW_BODY: {"pour": self._pour}}
-        await self._inner({**scope, "extensions": extensions}, receive, sending)
+        await self._inner({**scope, "extensions": extensions}, receiving, sending)
 
     async def _pour(
         self, take: Callable[[memoryview], None], size: int, *, idle: float, total: float, last: Callable[[], None]
@@ -176,7 +183,7 @@ class GuardedProtocol(H11Protocol):
         try:
             call.use(source)
             source.settimeout(idle)
-            work = partial(_receive, source, first, take, last, size, time.monotonic() + total)
+            work = partial(_receive, source, first, take, last, size, time.monotonic() + total, self._line.down)
             await run_stoppable(self._threads.intake, call, work)
         except ConnectionError as error:
             raise ClientDisconnect from error
@@ -193,7 +200,15 @@ class GuardedProtocol(H11Protocol):
                 first = min(count, FIRST_PART)
                 async with asyncio.timeout(within):  # by the loop, which sends what waits before it
                     await self.loop.sendfile(self.transport, file, offset, first)
-            await send_file(self._threads.outlet, self.transport, file, offset + first, count - first, within=within)
+            await send_file(
+                self._threads.outlet,
+                self.transport,
+                file,
+                offset + first,
+                count - first,
+                within=within,
+                pace=self._line.up,
+            )
         except (OSError, TimeoutError, TransportError) as error:  # the reader went away, or does not read
             self.transport.abort()
             raise ClientDisconnect from error
@@ -215,17 +230,20 @@ def _receive(
     last: Callable[[], None],
     size: int,
     until: float,
+    pace: Pace,
 ) -> None:
     left = size - len(first)
     if len(first):
         take(first)
+        pace.wait(len(first))
     whole, level = room(), LowWater(source)
     while left > 0:
         level.before(left=left)
-        block = whole[: min(left, BLOCK)]
+        block = whole[: min(left, BLOCK, pace.piece)]
         _fill(block, source, until)
         take(block)
         left -= len(block)
+        pace.wait(len(block))
     last()
 
 
@@ -264,8 +282,10 @@ async def serve(
     ready: Callable[[str], None] | None = None,
     limits: ConnectionLimits | None = None,
     certificate: Certificate | None = None,
+    line: Line | None = None,
 ) -> AsyncIterator[str]:
-    """Serve until the block is left, then stop within two seconds. Gives the base URL; `ready` is told it too.
+    """Serve until the block is left, then stop within two seconds. Gives the base URL; `ready` is told it too. Bodies keep to
+    the pace of `line`.
 
     Port 0 takes a free one. With a certificate, over TLS only. Raises PortTaken, BadCertificate.
     """
@@ -281,7 +301,7 @@ async def serve(
     )
     config = uvicorn.Config(
         app,
-        http=cast(type[asyncio.Protocol], partial(GuardedProtocol, limits, doors, threads)),
+        http=cast(type[asyncio.Protocol], partial(GuardedProtocol, limits, doors, threads, line or Line())),
         ws="none",
         lifespan="off",
         log_config=None,

@@ -26,6 +26,7 @@ from roles.shardcast.assembly import find_newest
 from roles.shardcast.client import RelayClient
 from roles.shardcast.delta import encode_worthwhile
 from roles.shardcast.manifest import build_delta, build_manifest, check_manifest, manifest_digest, seal_manifest
+from roles.shardcast.pace import Line
 from roles.shardcast.relay_http import RelayHttp, make_http
 from roles.shardcast.replies import Offer, RelayInfo
 from roles.shardcast.shards import Layout, is_checkpoint_intact
@@ -63,14 +64,20 @@ def channel_of(publisher: NodeId) -> str:
 
 @asynccontextmanager
 async def open_channel(
-    publisher: NodeId, urls: Sequence[str], *, key: NodeKey | None = None, ca: Path | None = None
+    publisher: NodeId,
+    urls: Sequence[str],
+    *,
+    key: NodeKey | None = None,
+    ca: Path | None = None,
+    line: Line | None = None,
 ) -> AsyncIterator[Channel]:
     """Reach a channel through relays, by their base URLs. `key` signs uploads: the publisher's own to publish.
 
-    `ca`: a file of certificates to trust besides the system's. Raises BadCertificate, or TransportError when no relay
+    `ca`: a file of certificates to trust besides the system's; `line`: its transfers' pace, `line_of(upload, download)` in
+    Mbit/s. Raises BadCertificate, or TransportError when no relay
     answers.
     """
-    async with make_http(ca=ca) as http:
+    async with make_http(ca=ca, line=line) as http:
         run = channel_of(publisher)
         relays = await _introduce(http, urls, run)
         client = RelayClient(key or NodeKey.generate(), run=run, trainers=[publisher], relays=lambda: relays, http=http)

@@ -7,6 +7,7 @@ loop, which costs more than the bytes do. Scores, limits of time and what an ans
 from __future__ import annotations
 
 import http.client
+import socket
 import ssl
 import threading
 import time
@@ -21,6 +22,7 @@ import httpx
 
 from roles.shardcast.errors import Oversize
 from roles.shardcast.inflow import BLOCK, LowWater, room
+from roles.shardcast.pace import Line, Pace
 from roles.shardcast.sinks import Sink
 from roles.shardcast.threads import Call, run_stoppable
 
@@ -61,8 +63,11 @@ class Answer:
 class Lanes:
     """Connections of one program to all its relays. `close` ends what is under way."""
 
-    def __init__(self, *, threads: int = THREADS, context: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, *, threads: int = THREADS, context: ssl.SSLContext | None = None, line: Line | None = None
+    ) -> None:
         self._context = context
+        self.line = line or Line()
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="lane")
         self._lock = threading.Lock()
         self._idle: dict[tuple[str, str, int], list[tuple[float, http.client.HTTPConnection]]] = {}
@@ -138,7 +143,7 @@ class _Exchange:
         with self._connected() as connection, closing(self._ask(connection, headers)) as reply:
             if reply.status not in SUCCESS:
                 return self._done(reply, Answer(reply.status, body=reply.read(MAX_REFUSAL + 1)))
-            size = _drain(connection, reply, sink, limit)
+            size = _drain(connection, reply, sink, limit, self._lanes.line.down)
             sink.commit()
             return self._done(reply, Answer(reply.status, size=size))
 
@@ -147,7 +152,7 @@ class _Exchange:
             self._begin(connection, "PUT", headers)
             with suppress(BrokenPipeError, ConnectionResetError):  # refused before its end: the answer says why
                 for part in parts:
-                    _send_part(connection, part)
+                    _send_part(connection, part, self._lanes.line.up)
             with closing(connection.getresponse()) as reply:
                 return self._done(reply, Answer(reply.status, body=reply.read(MAX_REFUSAL + 1)))
 
@@ -194,8 +199,10 @@ class _Exchange:
         connection.endheaders()
 
 
-def _drain(connection: http.client.HTTPConnection, reply: http.client.HTTPResponse, sink: Sink, limit: int) -> int:
-    declared, size, block = reply.length, 0, room()
+def _drain(
+    connection: http.client.HTTPConnection, reply: http.client.HTTPResponse, sink: Sink, limit: int, pace: Pace
+) -> int:
+    declared, size, block = reply.length, 0, room()[: pace.piece]
     if declared is not None and declared > limit:
         raise Oversize(f"the blob has more than {limit} bytes")
     level = LowWater(connection.sock)
@@ -207,25 +214,33 @@ def _drain(connection: http.client.HTTPConnection, reply: http.client.HTTPRespon
         if size > limit:
             raise Oversize(f"the blob has more than {limit} bytes")
         sink.take(block[:got])
+        pace.wait(got)
     if declared is not None and size != declared:
         raise ConnectionResetError("the relay closed the connection before the end")
     return size
 
 
-def _send_part(connection: http.client.HTTPConnection, part: FilePart) -> None:
+def _send_part(connection: http.client.HTTPConnection, part: FilePart, pace: Pace) -> None:
+    send = _send_encrypted if isinstance(connection.sock, ssl.SSLSocket) else _send_plain
     with part.path.open("rb", buffering=0) as file:
-        if not isinstance(connection.sock, ssl.SSLSocket):
-            sent = connection.sock.sendfile(file, part.offset, part.length)
-        else:
-            sent = _send_encrypted(connection.sock, file, part)
+        sent = send(connection.sock, file, part, pace)
     if sent != part.length:
         raise OSError(f"{part.path.name} is shorter than its manifest says")
 
 
-def _send_encrypted(sock: ssl.SSLSocket, file: FileIO, part: FilePart) -> int:
+def _send_plain(sock: socket.socket, file: FileIO, part: FilePart, pace: Pace) -> int:
+    left = part.length
+    while left and (sent := sock.sendfile(file, part.offset + part.length - left, min(left, pace.piece))):
+        left -= sent
+        pace.wait(sent)
+    return part.length - left
+
+
+def _send_encrypted(sock: socket.socket, file: FileIO, part: FilePart, pace: Pace) -> int:
     file.seek(part.offset)
     left = part.length
-    while left and (block := file.read(min(left, BLOCK))):
+    while left and (block := file.read(min(left, BLOCK, pace.piece))):
         sock.sendall(block)
         left -= len(block)
+        pace.wait(len(block))
     return part.length - left

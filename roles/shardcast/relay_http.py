@@ -10,6 +10,7 @@ import httpx
 
 from roles.shardcast.errors import BadCertificate
 from roles.shardcast.lanes import Lanes
+from roles.shardcast.pace import Line
 from roles.shardcast.wide_reads import WideTransport
 
 
@@ -19,10 +20,10 @@ class RelayHttp(httpx.AsyncClient):
     Proxy variables are not read: relays on loopback must be reached (BOOT-06).
     """
 
-    def __init__(self, *, connections: int, context: ssl.SSLContext) -> None:
+    def __init__(self, *, connections: int, context: ssl.SSLContext, line: Line) -> None:
         limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections, keepalive_expiry=4.0)
-        super().__init__(trust_env=False, follow_redirects=False, transport=WideTransport(limits, context))
-        self.lanes = Lanes(context=context)
+        super().__init__(trust_env=False, follow_redirects=False, transport=WideTransport(limits, context, line))
+        self.lanes = Lanes(context=context, line=line)
 
     async def aclose(self) -> None:
         """End every transfer."""
@@ -34,8 +35,9 @@ class RelayHttp(httpx.AsyncClient):
         await super().__aexit__(*error)
 
 
-def make_http(*, connections: int = 64, ca: Path | None = None) -> RelayHttp:
-    """Certificates are checked against the system's authorities, and against those of the file `ca`, if given.
+def make_http(*, connections: int = 64, ca: Path | None = None, line: Line | None = None) -> RelayHttp:
+    """Certificates are checked against the system's authorities, and against those of the file `ca`, if given. Transfers keep
+    to the pace of `line`.
 
     Raises BadCertificate when the file cannot be read or holds none.
     """
@@ -45,4 +47,4 @@ def make_http(*, connections: int = 64, ca: Path | None = None) -> RelayHttp:
             context.load_verify_locations(ca.expanduser())
     except OSError as error:
         raise BadCertificate(f"no certificates of authorities in {ca}: {error.strerror or error}") from error
-    return RelayHttp(connections=connections, context=context)
+    return RelayHttp(connections=connections, context=context, line=line or Line())

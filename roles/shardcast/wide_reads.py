@@ -1,4 +1,5 @@
-"""An HTTP transport that takes from a socket as much as is there, not 64 KiB at a time: a third less work per byte."""
+"""An HTTP transport that takes from a socket as much as is there, not 64 KiB at a time (a third less work per byte), and no
+faster than the line may be used."""
 
 from __future__ import annotations
 
@@ -9,18 +10,23 @@ from typing import Any
 import httpcore
 import httpx
 
+from roles.shardcast.pace import Line
+
 WIDEST = 2**20
 
 
 class _WideStream(httpcore.AsyncNetworkStream):
-    def __init__(self, inner: httpcore.AsyncNetworkStream) -> None:
-        self._inner = inner
+    def __init__(self, inner: httpcore.AsyncNetworkStream, line: Line) -> None:
+        self._inner, self._line = inner, line
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        return await self._inner.read(max(max_bytes, WIDEST), timeout)
+        data = await self._inner.read(min(max(max_bytes, WIDEST), self._line.down.piece), timeout)
+        await self._line.down.pause(len(data))
+        return data
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:
         await self._inner.write(buffer, timeout)
+        await self._line.up.pause(len(buffer))
 
     async def aclose(self) -> None:
         await self._inner.aclose()
@@ -31,13 +37,16 @@ class _WideStream(httpcore.AsyncNetworkStream):
         server_hostname: str | None = None,
         timeout: float | None = None,
     ) -> httpcore.AsyncNetworkStream:
-        return _WideStream(await self._inner.start_tls(ssl_context, server_hostname, timeout))
+        return _WideStream(await self._inner.start_tls(ssl_context, server_hostname, timeout), self._line)
 
     def get_extra_info(self, info: str) -> Any:
         return self._inner.get_extra_info(info)
 
 
 class _WideBackend(httpcore.AnyIOBackend):
+    def __init__(self, line: Line) -> None:
+        self._line = line
+
     async def connect_tcp(
         self,
         host: str,
@@ -46,18 +55,19 @@ class _WideBackend(httpcore.AnyIOBackend):
         local_address: str | None = None,
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> httpcore.AsyncNetworkStream:
-        return _WideStream(await super().connect_tcp(host, port, timeout, local_address, socket_options))
+        inner = await super().connect_tcp(host, port, timeout, local_address, socket_options)
+        return _WideStream(inner, self._line)
 
 
 class WideTransport(httpx.AsyncHTTPTransport):
     """httpx's own transport over a pool with that network backend, which httpx has no argument for."""
 
-    def __init__(self, limits: httpx.Limits, context: ssl.SSLContext) -> None:
+    def __init__(self, limits: httpx.Limits, context: ssl.SSLContext, line: Line) -> None:
         super().__init__(trust_env=False, limits=limits, verify=context)
         self._pool = httpcore.AsyncConnectionPool(
             ssl_context=context,
             max_connections=limits.max_connections,
             max_keepalive_connections=limits.max_keepalive_connections,
             keepalive_expiry=limits.keepalive_expiry,
-            network_backend=_WideBackend(),
+            network_backend=_WideBackend(line),
         )

@@ -43,6 +43,11 @@ def test_load_config__wrong_role_names_the_nearest() -> None:
         load_config(file=None, environment={}, flags={"role": "wroker"})
 
 
+def test_load_config__limit_of_the_line_too_small_to_take_part_with() -> None:
+    with pytest.raises(UsageError, match="upload_limit: 3 Mbit/s are too few to take part with; at least 4, or 0"):
+        load_config(file=None, environment={}, flags={"role": "worker", "upload_limit": "3"})
+
+
 @pytest.mark.parametrize("text", ["role = ", "\x00"])
 def test_load_config__file_that_is_not_toml(tmp_path: Path, text: str) -> None:
     with pytest.raises(ConfigError, match="not valid TOML"):

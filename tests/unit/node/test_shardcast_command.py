@@ -47,6 +47,7 @@ async def test_serve_relay_get__a_folder_goes_the_whole_way(tmp_path: Path, caps
         (["relay"], "needs --publisher"),
         (["get", "into", "--publisher", "x"], "needs --relay"),
         (["get", "--follow"], "needs a folder"),
+        (["get", "into", "--upload-limit", "3"], "'3' is no limit: a whole number of Mbit/s, at least 4, or 0"),
     ],
 )
 def test_parse__says_what_is_missing(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

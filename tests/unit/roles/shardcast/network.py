@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 from starlette.responses import JSONResponse
@@ -61,6 +62,8 @@ class Network:
     stack: AsyncExitStack
     infos: list[RelayInfo] = field(default_factory=list)
     relays: list[Relay] = field(default_factory=list)
+    served: dict[str, Any] = field(default_factory=dict)
+    bulk: int = QUICK.bulk
 
     async def add_relay(self, wrap: Callable[[ASGIApp], ASGIApp] = lambda app: app, **changes: object) -> Relay:
         """One more relay, served; `wrap` may make a bad one of it."""
@@ -74,7 +77,7 @@ class Network:
             "settings": RelaySettings(poll=0.05, pull_stall=3.0, bulk=1),
         } | changes
         relay = Relay(NodeKey(os.urandom(32)), **arguments)  # type: ignore[arg-type]
-        url = await self.stack.enter_async_context(serve(wrap(relay.app), host="127.0.0.1", port=0))
+        url = await self.stack.enter_async_context(serve(wrap(relay.app), host="127.0.0.1", port=0, **self.served))
         self.relays.append(relay)
         self.infos.append(RelayInfo(relay.node, url))
         return relay
@@ -98,7 +101,7 @@ class Network:
             trainers=[TRAINER.node],
             relays=relays or (lambda: tuple(self.infos)),
             http=self.http,
-            limits=replace(QUICK, news=news, fan_out=fan_out),
+            limits=replace(QUICK, news=news, fan_out=fan_out, bulk=self.bulk),
         )
 
 

@@ -1,0 +1,62 @@
+"""How fast a node may use its line: bulk that fills a household's line takes everything else down with it (NAT-08)."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+SMALLEST_PIECE, LARGEST_PIECE = 2**14, 2**21
+PIECES_A_SECOND = 64
+
+
+class Pace:
+    """Bytes per second, shared by every transfer that holds it; `None` sets no limit. Safe in threads.
+
+    Whoever moved some bytes waits for their time to pass before it moves more: transfers take turns in the order they ask.
+    """
+
+    def __init__(self, rate: float | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._rate, self._clock = rate, clock
+        self._lock, self._free = threading.Lock(), clock()
+        self.piece = (
+            sys.maxsize if rate is None else int(min(max(SMALLEST_PIECE, rate / PIECES_A_SECOND), LARGEST_PIECE))
+        )
+        """Bytes to move between two waits, at most: with a thousand transfers each still gets some every few seconds."""
+
+    def reserve(self, size: int) -> float:
+        """Count `size` bytes. Seconds until their time has passed."""
+        if self._rate is None:
+            return 0.0
+        with self._lock:
+            now = self._clock()
+            self._free = max(self._free, now) + size / self._rate
+            return self._free - now
+
+    def wait(self, size: int) -> None:
+        """Count `size` bytes and wait for their time to pass, in a thread."""
+        if (seconds := self.reserve(size)) > 0:
+            time.sleep(seconds)
+
+    async def pause(self, size: int) -> bool:
+        """The same in the event loop. Whether it waited at all."""
+        if (seconds := self.reserve(size)) > 0:
+            await asyncio.sleep(seconds)
+        return seconds > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Both directions, as this machine sees them."""
+
+    up: Pace = field(default_factory=Pace)
+    down: Pace = field(default_factory=Pace)
+
+
+def line_of(upload_mbit: int, download_mbit: int) -> Line:
+    """A line of so many Mbit/s; 0 means no limit."""
+    up, down = (Pace(mbit * 1e6 / 8 or None) for mbit in (upload_mbit, download_mbit))
+    return Line(up, down)
