@@ -6,10 +6,11 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ledger.memory import MemoryLedger
 from node.audit import audit_run
+from roles.inference.engine import Engine
 from roles.rl.batch import TrainingGroup
 from roles.rl.metrics import StepMetrics
 from roles.tally import MAX_BLOB, open_final_tally
@@ -68,6 +69,38 @@ class HeldLearner:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._learner, name)
+
+
+class OffTheLoop:
+    """Model work that notes what was asked of it, and whether in the event loop's own thread."""
+
+    def __init__(self, inner: Any, asked: set[tuple[str, bool]]) -> None:
+        self._inner, self._asked = inner, asked
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._inner, name)
+        if not callable(value):
+            return value
+
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            self._asked.add((name, threading.current_thread() is threading.main_thread()))
+            return value(*args, **kwargs)
+
+        return noted
+
+
+async def test_swarm__no_model_work_in_the_event_loop__dht_25(tmp_path: Path) -> None:
+    asked = set[tuple[str, bool]]()
+
+    def prepare(swarm: SimulatedSwarm) -> None:
+        for node in (*swarm.workers, *swarm.validators):
+            node.engine = lambda engine: cast(Engine, OffTheLoop(engine, asked))
+
+    training, learner = FAST_TRAINING.model_copy(update={"steps": 2}), lambda inner: OffTheLoop(inner, asked)  # noqa: E731
+    async with SimulatedSwarm.open(tmp_path, training=training, prepare=prepare, learner=learner) as swarm:
+        await swarm.events.wait("run.ended")
+    assert {"load", "generate", "prefill", "step", "save_weights", "save_state"} <= {name for name, _ in asked}
+    assert not [name for name, in_loop in asked if in_loop]
 
 
 async def test_async_level__rollouts_of_the_next_step_before_the_update_is_done(tmp_path: Path) -> None:

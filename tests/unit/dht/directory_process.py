@@ -1,8 +1,8 @@
 """One node of the DHT as a process of its own, for networks of namespaces: told what to do by lines of JSON.
 
-    python -m tests.testnet.directory_process FOLDER '{"host_maddrs": [..], "initial_peers": [..], "client_mode": false}'
+    python -m tests.unit.dht.directory_process FOLDER '{"host_maddrs": [..], "initial_peers": [..], "client_mode": false}'
 
-Takes `{"publish": TEXT}`, `{"read": true}`, `{"state": true}`; answers each with a line.
+Takes `{"publish": TEXT}`, `{"read": true}`, `{"addresses": true}`, `{"state": true}`; answers each with a line.
 """
 
 from __future__ import annotations
@@ -72,6 +72,8 @@ async def act(directory: HivemindDirectory, key: NodeKey, command: dict[str, Any
         if "read" in command:
             rows = (await directory.read([KEY]))[KEY]
             return {"rows": {row.signer: row.payload.decode() for row in rows}}
+        if "addresses" in command:
+            return {"addresses": directory.addresses()}
     except TransportError as error:
         return {"failed": str(error)}
     table = sum(peer.is_in_table for peer in directory.peers())

@@ -1,7 +1,7 @@
 """Machines of one network in the kernel's network namespaces, each with an IPv6 address of its own, joined by bridges that
 stand for the Internet's two halves. It makes interfaces, so it runs inside a namespace of its own:
 
-    unshare --user --map-root-user --net python -m tests.testnet.namespaces FOLDER [SECONDS apart]
+    unshare --user --map-root-user --net python -m tests.unit.dht.namespaces FOLDER [SECONDS apart]
 """
 
 from __future__ import annotations
@@ -17,8 +17,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dht.upkeep import REFRESH_SECONDS
+
 PORT = 31330
 PATIENCE = 40.0
+ADDRESS_PATIENCE = 3 * REFRESH_SECONDS
+"""libp2p looks at its interfaces now and then, and we ask libp2p."""
 HALVES = ("left", "right")
 
 
@@ -57,6 +61,15 @@ class Machine:
             while not texts <= set((await self.ask(read=True)).get("rows", {}).values()):  # noqa: ASYNC110 - another process
                 await asyncio.sleep(0.2)
 
+    async def until_reached_at(self, address: str) -> list[str]:
+        """Until the node says that it is reached there; how. The old address may stay for a while: others observed it."""
+        async with asyncio.timeout(ADDRESS_PATIENCE):
+            while True:
+                told: list[str] = (await self.ask(addresses=True))["addresses"]
+                if ways := [way for way in told if f"/{address}/" in way]:
+                    return ways
+                await asyncio.sleep(0.2)
+
     async def until_published(self, text: str) -> None:
         """Until another peer was seen to hold the node's row."""
         async with asyncio.timeout(PATIENCE):
@@ -83,15 +96,18 @@ class Internet:
     machines: dict[str, Machine] = field(default_factory=dict)
     made: int = 1  # so that no address is given twice
 
-    async def add(self, name: str, seeds: list[str], *, is_client: bool = False) -> Machine:
-        """A machine on the left half, whose node knows these addresses."""
+    async def add(
+        self, name: str, seeds: list[str], *, is_client: bool = False, is_everywhere: bool = False
+    ) -> Machine:
+        """A machine on the left half, whose node knows these addresses and listens on the machine's own, or on any it has."""
         number = self.made = self.made + 1
         address = f"fd00::{number:x}"
-        listen = {"host_maddrs": [] if is_client else [f"/ip6/{address}/tcp/{PORT + number}"], "client_mode": is_client}
+        own = f"/ip6/{'::' if is_everywhere else address}/tcp/{PORT + number}"
+        listen = {"host_maddrs": [] if is_client else [own], "client_mode": is_client}
         options = {"initial_peers": seeds, **listen}
         arguments = [str(self.folder / name), json.dumps(options)]
         # waits for its interface before it starts
-        script = f'read -r go; exec "{sys.executable}" -m tests.testnet.directory_process "$@"'
+        script = f'read -r go; exec "{sys.executable}" -m tests.unit.dht.directory_process "$@"'
         process = await asyncio.create_subprocess_exec(
             *("unshare", "--net", "sh", "-c", script, "sh", *arguments),
             stdin=asyncio.subprocess.PIPE,
@@ -116,6 +132,13 @@ class Internet:
         ip("link", "set", "lo", "up", pid=pid)
         ip("address", "add", f"{address}/64", "dev", "eth0", "nodad", pid=pid)
         ip("link", "set", "eth0", "up", pid=pid)
+
+    def renumber(self, machine: Machine) -> str:
+        """Give a machine another address in place of its own, as a provider does at night. The new one."""
+        number = self.made = self.made + 1
+        ip("address", "add", f"fd00::{number:x}/64", "dev", "eth0", "nodad", pid=machine.process.pid)
+        ip("address", "del", f"fd00::{machine.number:x}/64", "dev", "eth0", pid=machine.process.pid)
+        return f"fd00::{number:x}"
 
     def move(self, machine: Machine, half: str) -> None:
         """Plug a machine into this half."""
@@ -149,7 +172,7 @@ async def internet(folder: Path) -> AsyncIterator[Internet]:
 
 
 async def play(folder: Path, *, seconds: float = 0.0) -> None:
-    """A partition that heals, a worker without an inbound port, all seeds replaced. Raises AssertionError or TimeoutError."""
+    """A partition that heals, a worker without an inbound port, all seeds replaced, an address changed. Raises AssertionError or TimeoutError."""
     async with internet(folder) as world:
         one = await world.add("seed-1", [])
         two = await world.add("seed-2", one.addresses)
@@ -163,6 +186,7 @@ async def play(folder: Path, *, seconds: float = 0.0) -> None:
         sys.stdout.write("nodes met over IPv6, the worker has no port open\n")
         await _part(world, (two, other, worker), (one, server), seconds)
         await _replace_seeds(world, (one, two), (server, other, worker))
+        await _renumber(world, worker)
 
 
 async def _part(world: Internet, leaving: tuple[Machine, ...], staying: tuple[Machine, ...], seconds: float) -> None:
@@ -190,6 +214,18 @@ async def _replace_seeds(world: Internet, old: tuple[Machine, ...], staying: tup
     for machine in (late, other):
         await machine.until_read({"worker after"})
     sys.stdout.write("all seeds were replaced, and a late node found the others by the new ones\n")
+
+
+async def _renumber(world: Internet, worker: Machine) -> None:
+    moving = await world.add("moving", world.machines["late"].addresses, is_everywhere=True)
+    await moving.until_published("before the night")
+    ways = await moving.until_reached_at(world.renumber(moving))
+    newcomer = await world.add("newcomer", ways)
+    await newcomer.until_published("found it")
+    await moving.until_published("after the night")
+    for machine in (worker, newcomer):
+        await machine.until_read({"after the night", "found it"})
+    sys.stdout.write("a node's address changed: it says so, and is found at the new one\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Nodes on machines of their own, as far as the kernel can make them: namespaces, IPv6, a partition, new seeds."""
+"""Nodes on machines of their own, as far as the kernel can make them: namespaces, IPv6, a partition, new seeds, a new address."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ def has_namespaces() -> bool:
 pytestmark = [
     pytest.mark.testnet,
     pytest.mark.slow,
-    pytest.mark.timeout(240),
+    pytest.mark.timeout(400),
     pytest.mark.skipif(not has_namespaces(), reason="no network namespaces here"),
 ]
 
 
-def test_partition_heals_and_seeds_are_replaced__boot_07_boot_09_nat_01(tmp_path: Path) -> None:
-    command = [*UNSHARE, sys.executable, "-m", "tests.testnet.namespaces", str(tmp_path)]
-    played = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
+def test_partition_heals_seeds_and_an_address_change__boot_07_boot_09_nat_01_nat_10(tmp_path: Path) -> None:
+    command = [*UNSHARE, sys.executable, "-m", "tests.unit.dht.namespaces", str(tmp_path)]
+    played = subprocess.run(command, capture_output=True, text=True, check=False, timeout=360)
     assert played.returncode == 0, played.stdout + played.stderr[-4000:]
     assert "all seeds were replaced" in played.stdout
+    assert "found at the new one" in played.stdout
