@@ -190,15 +190,15 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
     async def call_ping(self, peer: PeerID, validate: bool = False, strict: bool = True) -> DHTID | None:
         """A peer's place, or None when it does not answer. Notes round trip, clock and reachability in the book."""
         request = dht_pb2.PingRequest(peer=self.node_info, validate=validate)
-        asked = time.time()
+        began = time.monotonic()
         response = await self._call(peer, "rpc_ping", request)
         if response is None or not response.peer.node_id:
             return None
-        answered = time.time()
+        round_trip = time.monotonic() - began
         self.book.note_answer(
             peer.to_base58(),
-            round_trip=answered - asked,
-            skew=response.dht_time - (asked + answered) / 2 if response.dht_time else None,
+            round_trip=round_trip,
+            skew=response.dht_time - (time.time() - round_trip / 2) if response.dht_time else None,
             reaches_us=response.available if validate and not self.is_hidden else None,
         )
         place = place_of_peer(peer)

@@ -96,16 +96,22 @@ class Upkeep:
         supervisor = None
         try:
             supervisor = asyncio.create_task(self._supervise(await self._build()))
+            supervisor.add_done_callback(self._say_failure)
             yield
         finally:
             self._is_stopping = True
             if supervisor is not None:
                 supervisor.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await supervisor
+                await asyncio.wait({supervisor})
             await self._close()  # a task cancelled before its first step closes nothing
             self._cache.save()
             self._set_state("stopped")
+
+    def _say_failure(self, supervisor: asyncio.Task[None]) -> None:
+        """Nobody awaits the supervisor before the end: without it the node would be off the DHT and say nothing."""
+        if not supervisor.cancelled() and (error := supervisor.exception()) is not None:
+            log.error("directory.failed", causes=[repr(error)[:200]])
+            self._set_state("down")
 
     async def _build(self) -> Session:
         self.session = session = await build_session(self._setup, self._protocol)
@@ -174,8 +180,9 @@ class Upkeep:
     async def _dial_all(self, session: Session, group: asyncio.TaskGroup) -> None:
         dialled: dict[NodeId, asyncio.Task[None]] = {}
         while True:
+            dialled = {node: task for node, task in dialled.items() if not task.done()}
             for node in list(self.wanted):
-                if node not in dialled or dialled[node].done():
+                if node not in dialled:
                     dialled[node] = group.create_task(self._keep_in_touch(session, node))
             self._wanted_changed.clear()
             await self._wanted_changed.wait()

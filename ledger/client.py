@@ -276,8 +276,8 @@ class LedgerClient(BaseLedger):
             raise LedgerUnavailable(f"the RPC end-point refused to read {name}: {error.message}") from error
 
     async def _read(self) -> RunReader:
-        if self._reader is None:
-            terms = await self.terms()
+        terms = await self.terms()
+        if self._reader is None:  # without a wait from here on: two of them would want one file
             place: _Place = {"domain": self.domain, "run": terms.run, "first_block": terms.created_block}
             file = EventFile(self._state_dir, **place) if self._state_dir else None
             self._reader = RunReader(self._rpc, **place, confirmations=self._policy.confirmations, file=file)

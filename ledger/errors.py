@@ -14,12 +14,12 @@ class LedgerUnavailable(LedgerError):
 class LedgerRejected(LedgerError):
     """The contract refused the call. Permanent for these arguments: never retried.
 
-    `reason` is the contract's own short text, e.g. `"step"` or `"quorum"`.
+    `reason` is the contract's own short text, e.g. `"step"` or `"quorum"`; `was_paid`: gas went for learning it.
     """
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: str, *, was_paid: bool = False) -> None:
         super().__init__(f"the ledger refused: {reason}")
-        self.reason = reason
+        self.reason, self.was_paid = reason, was_paid
 
 
 class LedgerMismatch(LedgerError):

@@ -248,7 +248,7 @@ class Sender:
         reason = await self._why(pending, receipt)
         if reason is None and int(receipt["gasUsed"], 16) >= pending.gas:
             raise _Again("the estimate of its gas was too low")
-        raise LedgerRejected(reason or "reverted")
+        raise LedgerRejected(reason or "reverted", was_paid=True)
 
     async def _broadcast(self) -> None:
         pending = self._must_pend()

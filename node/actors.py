@@ -245,15 +245,15 @@ def checked_base(config: NodeConfig, spec: RunSpec) -> Path:
 def _check_operator(parts: Parts) -> None:
     """A trainer or validator must stand in the run, with the operator key it has here."""
     role = parts.config.role
-    listed = {item.node: item.operator for item in (*parts.spec.trainers, *parts.spec.validators)}
-    allowed = {item.node for item in (parts.spec.trainers if role == "trainer" else parts.spec.validators)}
-    if parts.key.node not in allowed:
+    named = parts.spec.trainers if role == "trainer" else parts.spec.validators
+    operators = {item.node: item.operator for item in named}
+    if parts.key.node not in operators:
         raise ConfigError(f"this node ({parts.key.node}) is not a {role} of the run; its operator names those")
     if parts.ledger.operator is None:
         raise ConfigError(f"a {role} signs and pays on the ledger: name its operator key by --operator-key")
-    if parts.ledger.operator.lower() != listed[parts.key.node].lower():
+    if parts.ledger.operator.lower() != operators[parts.key.node].lower():
         raise ConfigError(
-            f"the operator key is that of {parts.ledger.operator}, the run expects {listed[parts.key.node]}"
+            f"the operator key is that of {parts.ledger.operator}, the run expects {operators[parts.key.node]}"
         )
 
 

@@ -113,7 +113,7 @@ class Node:
         async with AsyncExitStack() as stack:
             stack.callback(asyncio.create_task(Watchdog(self._config.home).run()).cancel)
             port = await stack.enter_async_context(self._open_status())
-            write_status_file(self._config.home, port=port)
+            write_status_file(self._config.home, port=port, host=self._config.status_host)
             parts = await self._join(stack, key, join)
             self._parts = parts
             quiet_libraries()

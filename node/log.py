@@ -10,6 +10,7 @@ import json
 import logging
 import logging.handlers
 import sys
+import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, MutableMapping
@@ -42,19 +43,21 @@ class EventStream:
         self.recent: deque[dict[str, Any]] = deque(maxlen=RECENT)
         self.listeners: list[Callable[[Event], None]] = []  # told of each event, in whichever thread it happened
         self._limit = limit
+        self._lock = threading.Lock()
         self._file = self._open()
 
     def _open(self) -> TextIO:
         return self.path.open("a", buffering=1, encoding="utf-8")
 
     def write(self, event: Event) -> None:
-        """Append one event as a line of JSON. A full disk loses the line, not the node: who needs the disk says so."""
+        """Append one event as a line of JSON, from any thread. A full disk loses the line, not the node: who needs the disk
+        says so."""
         self.counts[str(event.get("event"))] += 1
         self.recent.append(dict(event))
         for listener in self.listeners:
             with contextlib.suppress(Exception):  # who looks on must not stop who works
                 listener(event)
-        with contextlib.suppress(OSError):
+        with self._lock, contextlib.suppress(OSError):
             if self._file.closed:
                 self._file = self._open()
             self._file.write(json.dumps(event, default=str, separators=(",", ":")) + "\n")
@@ -65,7 +68,7 @@ class EventStream:
 
     def close(self) -> None:
         """Flush and close."""
-        with contextlib.suppress(OSError):
+        with self._lock, contextlib.suppress(OSError):
             self._file.close()
 
 

@@ -84,7 +84,8 @@ async def stop_on_signals() -> AsyncIterator[StopSignal]:
 
 
 async def until_stopped(work: Awaitable[None], stop: StopSignal, *, seconds: float) -> bool:
-    """Run `work` until it ends or a stop is asked for; whether it ended by itself. Its errors are raised here.
+    """Run `work` until it ends or a stop is asked for; whether it ended by itself. Its errors are raised here, those of an
+    ordered end said.
 
     After a stop it has `seconds` to end in order.
     """
@@ -102,6 +103,8 @@ async def until_stopped(work: Awaitable[None], stop: StopSignal, *, seconds: flo
         _, left = await asyncio.wait({running, asked}, timeout=seconds)
         if left:
             log.warning("shutdown.incomplete", seconds=seconds)
+        elif not running.cancelled() and (error := running.exception()) is not None:
+            log.error("shutdown.failed", why=f"{type(error).__name__}: {error}"[:300])
 
 
 def leave(code: int) -> int:

@@ -8,6 +8,7 @@ from dht.encoding import Message, encode
 from dht.envelope import Envelope
 from roles.messages import ROW_RULES, place_of, subkey_for
 from roles.ports import Announcer
+from roles.shardcast.grants import hint_of
 from roles.spec import RunSpec
 
 
@@ -32,7 +33,7 @@ class Voice:
             subkey=subkey_for(message, run=self._run, signer=self.node, buckets=self._spec.buckets),
             payload=encode(message),
             lifetime=ROW_RULES[kind].lifetime,
-            hint=",".join(relays).encode(),
+            hint=hint_of(relays),
             keep_seconds=keep_seconds,
         )
 

@@ -339,8 +339,9 @@ class RunSpec(Message):
             raise ValueError("training: min_batch <= batch_groups <= max_groups must hold")
         if float(training.delta) <= 1 + float(training.eps):
             raise ValueError("training: delta must be more than 1 + eps")
-        if len({item.node for item in self.validators}) != len(self.validators):
-            raise ValueError("validators: a node is listed twice")
+        for name, listed in (("validators", self.validators), ("trainers", self.trainers)):
+            if len({item.node for item in listed}) != len(listed):
+                raise ValueError(f"{name}: a node is listed twice")
         if self.checks.seals and len(self.validators) < 2:
             raise ValueError("checks: a single validator has nobody to seal its verdicts from")
         return self

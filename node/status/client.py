@@ -14,12 +14,14 @@ from node.errors import ConfigError
 
 STATUS_FILE = "status.json"
 MAX_STATUS_BYTES = 4 * 2**20
+EVERY_INTERFACE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - nothing listens there
+"""Addresses to listen on, and where that is reached from this machine."""
 
 
-def write_status_file(home: Path, *, port: int) -> None:
+def write_status_file(home: Path, *, port: int, host: str = "127.0.0.1") -> None:
     """Say where the status endpoint is, for `intellect-node status`."""
     temporary = home / f".{STATUS_FILE}.tmp"
-    temporary.write_text(json.dumps({"port": port, "pid": os.getpid()}))
+    temporary.write_text(json.dumps({"host": host, "port": port, "pid": os.getpid()}))
     temporary.replace(home / STATUS_FILE)
 
 
@@ -27,10 +29,13 @@ def page_url(home: Path) -> str:
     """Where the page of the node in this folder is. Raises ConfigError when none ever ran there."""
     path = home / STATUS_FILE
     try:
-        return f"http://127.0.0.1:{int(json.loads(path.read_text())['port'])}/"
+        told = json.loads(path.read_text())
+        host = str(told.get("host", "127.0.0.1"))
+        host = EVERY_INTERFACE.get(host, host)
+        return f"http://{f'[{host}]' if ':' in host else host}:{int(told['port'])}/"
     except FileNotFoundError as error:
         raise ConfigError(f"no node has run in {home}; name its folder with --data") from error
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"{path} is damaged; restart the node") from error
 
 

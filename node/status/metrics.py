@@ -61,7 +61,8 @@ class _Numbers(Collector):
         yield from _gauges(f"{PREFIX}_step", self._newest_step(), "Of the newest trained step.")
         yield _counter("events", "Events by name.", "event", self._status.get("events", {}).items())
         totals = self._story.totals
-        yield _counter("submissions", "Submissions by outcome.", "outcome", ((name, totals[name]) for name in OUTCOMES))
+        decided = ((name, self._story.decided[name]) for name in OUTCOMES)
+        yield _counter("submissions", "Submissions by outcome; one overturned counts under both.", "outcome", decided)
         reasons = ((key, row["count"]) for key, row in self._story.tables.rows("reason"))
         yield _counter("refusals", "Refused submissions by reason.", "reason", reasons)
         groups = ((name, totals[f"groups_{name}"]) for name in ("used", "dropped"))

@@ -17,7 +17,7 @@ from typing import Any
 
 from node.phrases import phrase_of
 from node.status.stages import FLOWS, span_of
-from node.status.submissions import DECIDED, Submissions
+from node.status.submissions import DECIDED, WAITING, Submissions
 from node.status.tables import Row, Tables
 
 Event = Mapping[str, Any]
@@ -45,7 +45,6 @@ QUIET = (
 )
 """Events that say little about what a node does now."""
 OF_SUBMISSION = ("submission.made", "submission.sent", "verdict.signed", *DECIDED)
-COUNTS = {"accepted": "accepted", "refused": "refused"}
 NODE_FIELDS = ("node", "relay", "proposer", "signer")
 MAX_TEXT, MAX_FIELDS = 300, 24
 
@@ -57,6 +56,8 @@ class Story:
         self.tables = Tables({**LIMITS, **(limits or {})})
         self.is_closed = False
         self.totals: Counter[str] = Counter()
+        self.decided: Counter[str] = Counter()
+        """Decisions by outcome: an overturned one stays counted, for readers who take a fall for a restart."""
         self._submissions = Submissions(self.tables, tell=self._decided)
         self._names: dict[str, str] = {}  # node id -> name
         self._said = 0
@@ -194,9 +195,10 @@ class Story:
     def _decided(self, row: Row, before: str, outcome: str) -> None:
         """A submission's outcome has changed."""
         worker, tokens = str(row["worker"]), int(row.get("tokens") or 0)
+        self.decided[outcome] += 1
         self.totals[outcome] += 1
         self._add(worker, **{outcome: 1})
-        if before in COUNTS:
+        if before != WAITING:
             self.totals[before] -= 1
             self._add(worker, **{before: -1})
         if outcome == "accepted":

@@ -20,7 +20,7 @@ from roles.relay.board_routes import BoardRoutes
 from roles.relay.bodies import LONGEST_WAIT, address_of, digest_in_path, drain, read_body, waiting_time
 from roles.relay.desk import Desk
 from roles.relay.following import FollowedHoldings
-from roles.relay.metrics import MAX_CODES, Counters, prometheus_text
+from roles.relay.metrics import Counters, prometheus_text
 from roles.relay.ranges import parse_range
 from roles.relay.readers import Readers
 from roles.relay.refusal import Refusal
@@ -236,8 +236,7 @@ class RelayRoutes:
                     refusal = _refusal_for(error)
                 except ClientDisconnect:
                     return Response(status_code=400)  # nobody reads it
-            if len(self._counters.refusals) < MAX_CODES:
-                self._counters.refusals[refusal.code] += 1
+            self._counters.refusals[refusal.code] += 1
             is_read = request.method in ("GET", "HEAD") or await drain(request)
             return refusal.response(close=not is_read)
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-MAX_CODES = 64
-
 
 @dataclass(slots=True)
 class Counters:

@@ -12,7 +12,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from dht.encoding import Digest, Message, Natural
 from dht.errors import NodeError
-from ledger.errors import LedgerError
+from ledger.errors import LedgerError, LedgerRejected, WalletError
 from ledger.records import RegistrationRequest, RotationRequest
 from roles.messages import NodeName
 from roles.relay.refusal import Refusal
@@ -97,12 +97,13 @@ class SponsorDesk:
         counter = int(work) if work.isascii() and work.isdigit() and len(work) < 20 else -1
         if not is_work_done(form.node, form.nonce, counter, bits=self._bits):
             raise Refusal(403, "work_missing", f"the X-Work header must give {self._bits} leading zero bits")
-        async with self._turn:
-            if form not in self._answers:
-                self._answers[form] = await self._pay(self._sponsor, form)
-                if len(self._answers) > REMEMBERED:
-                    self._answers.popitem(last=False)
-            return self._answers[form]
+        if form not in self._answers:
+            async with self._turn:
+                if form not in self._answers:  # nor meanwhile
+                    self._answers[form] = await self._pay(self._sponsor, form)
+                    if len(self._answers) > REMEMBERED:
+                        self._answers.popitem(last=False)
+        return self._answers[form]
 
     def _parse(self, body: bytes) -> Form:
         try:
@@ -126,4 +127,11 @@ class SponsorDesk:
         except TimeoutError as error:
             raise Refusal(504, "ledger_slow", "the ledger did not answer in time") from error
         except (NodeError, LedgerError) as error:
+            if _was_free(error):
+                self._spent.pop()
             raise Refusal(422, "refused", str(error)[:300]) from error
+
+
+def _was_free(error: Exception) -> bool:
+    """Whether nothing was sent, so that wrong forms do not use up the hour of right ones."""
+    return isinstance(error, WalletError) or (isinstance(error, LedgerRejected) and not error.was_paid)

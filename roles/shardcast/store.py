@@ -32,7 +32,6 @@ log = structlog.get_logger("shardcast")
 
 RETENTION = 3600.0
 """Seconds an uploaded blob is safe from eviction: longer than a submission stays un-tallied."""
-MAX_AWAITED = 4096
 SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """Of the machine, for now: they say nothing of the file."""
 _NAME = re.compile(r"[0-9a-f]{64}")
@@ -69,7 +68,6 @@ class BlobStore:
         self._entries: dict[str, _Entry] = {}
         self._pinned: set[str] = set()
         self._receiving: dict[str, int] = {}
-        self._arrivals: dict[str, asyncio.Event] = {}
         self._next_arrival = asyncio.Event()
         self._reserved = 0
         self._serial = 0
@@ -155,11 +153,10 @@ class BlobStore:
 
     async def wait_for(self, digest: str, seconds: float) -> bool:
         """Whether the blob is here, at the latest after `seconds`."""
-        if digest in self or len(self._arrivals) >= MAX_AWAITED:
-            return digest in self
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._arrivals.setdefault(digest, asyncio.Event()).wait()
+                while digest not in self:
+                    await self._next_arrival.wait()
         return digest in self
 
     async def wait_for_any(self, seconds: float) -> None:
@@ -230,9 +227,6 @@ class BlobStore:
             self.arrivals += 1
         self._next_arrival.set()
         self._next_arrival = asyncio.Event()
-        arrival = self._arrivals.pop(digest, None)
-        if arrival is not None:
-            arrival.set()
 
     def _release(self, digest: str, size: int) -> None:
         self._reserved -= size

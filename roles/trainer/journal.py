@@ -9,7 +9,10 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from dht.encoding import decode, encode
 from dht.envelope import Envelope, from_bytes, to_bytes
@@ -21,6 +24,8 @@ from roles.shardcast.manifest import MANIFEST_KIND, MAX_MANIFEST_BYTES
 from roles.spec import ModelSpec
 from roles.trainer.closing import ClosedBatch, PooledGroup
 from roles.trainer.errors import BaseMismatch, StateMissing
+
+T = TypeVar("T")
 
 KEPT_CHECKPOINTS = 5
 _BLOCK = 2**20
@@ -42,7 +47,7 @@ class Journal:
     def head(self) -> Head | None:
         """The head said last."""
         path = self._root / "head.json"
-        return decode(Head, path.read_bytes()) if path.exists() else None
+        return _read(path, partial(decode, Head))
 
     def save_head(self, head: Head) -> None:
         """Before it is announced."""
@@ -51,14 +56,9 @@ class Journal:
     # -- batches -------------------------------------------------------------------------------------------------
 
     def batch(self, step: int) -> ClosedBatch | None:
-        """The batch of a step, if it was closed. Raises StateMissing when the file is damaged."""
+        """The batch of a step, if it was closed."""
         path = self._root / "batches" / f"{step}.json"
-        try:
-            return _batch_from_plain(json.loads(path.read_bytes()))
-        except FileNotFoundError:
-            return None
-        except (ValueError, KeyError, TypeError) as error:
-            raise StateMissing(f"{path} is damaged; restore the trainer's folder from a backup") from error
+        return _read(path, lambda data: _batch_from_plain(json.loads(data)))
 
     def save_batch(self, batch: ClosedBatch) -> None:
         """Before the head moves past its step."""
@@ -79,7 +79,7 @@ class Journal:
     def manifest(self, step: int) -> Envelope | None:
         """The manifest sealed for a checkpoint, if it was."""
         path = self._root / "manifests" / f"{step}.row"
-        return from_bytes(path.read_bytes(), limit=MAX_MANIFEST_BYTES) if path.exists() else None
+        return _read(path, partial(from_bytes, limit=MAX_MANIFEST_BYTES))
 
     def save_manifest(self, step: int, row: Envelope) -> None:
         """Once, before it is sent anywhere: its existence means that the step is never trained again."""
@@ -126,7 +126,7 @@ class Journal:
     def state_ref(self) -> StateRef | None:
         """The newest trainer state that was sealed, here or by a leader before."""
         path = self._root / "sealed" / "newest.json"
-        return decode(StateRef, path.read_bytes()) if path.exists() else None
+        return _read(path, partial(decode, StateRef))
 
     def save_state_ref(self, ref: StateRef | None) -> None:
         """What manifests name from now on."""
@@ -202,6 +202,16 @@ def _batch_to_plain(batch: ClosedBatch) -> dict[str, object]:
             for group in batch.groups
         ],
     }
+
+
+def _read(path: Path, parse: Callable[[bytes], T]) -> T | None:
+    """What a file of ours says; None when there is none."""
+    try:
+        return parse(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (Malformed, ValueError, KeyError, TypeError) as error:
+        raise StateMissing(f"{path} is damaged; restore the trainer's folder from a backup") from error
 
 
 def _batch_from_plain(plain: dict[str, object]) -> ClosedBatch:

@@ -65,9 +65,10 @@ class LeaseKeeper:
             async with asyncio.timeout(LEDGER_TIMEOUT):
                 await self._ledger.renew()
         except (LedgerError, TimeoutError) as error:  # a refusal too: whether the term is over, `check` sees
-            if str(error) != self._said:
-                log.warning("lease.unrenewed", term=self._term, why=str(error) or "the ledger does not answer")
-            self._said = str(error)
+            why = str(error) or "the ledger does not answer"
+            if why != self._said:
+                log.warning("lease.unrenewed", term=self._term, why=why)
+            self._said = why
             return
         self._said, self._renewed, self._quiet_until = "", lease, now + SEEN_MS
         log.info("lease.renewed", term=self._term)

@@ -188,9 +188,10 @@ class Publication:
                     if await self._send_commit(step, digest, final, outcome):
                         continue
             except (LedgerError, TimeoutError) as error:
-                if str(error) != said:
-                    log.warning("checkpoint.uncommitted", step=step, why=str(error) or "the ledger does not answer")
-                said = str(error)
+                why = str(error) or "the ledger does not answer"
+                if why != said:
+                    log.warning("checkpoint.uncommitted", step=step, why=why)
+                said = why
             await asyncio.sleep(RETRY_SECONDS if said else FOUND_SECONDS)
 
     async def _found(self, step: int, digest: str) -> Commit | None:

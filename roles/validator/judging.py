@@ -356,6 +356,8 @@ class Judging:
             return None
         finally:
             self._pinned[policy] -= 1
+            if not self._pinned[policy]:
+                del self._pinned[policy]
 
     def _note_failure(self, item: Item, finding: Finding | None) -> Finding | None:
         """Try again later; after a few tries the finding stands meanwhile."""

@@ -37,6 +37,8 @@ class Pacing:
     def end(self, node: str, finding: Finding | None) -> None:
         """It was judged; None: it could not be."""
         self._busy[node] -= 1
+        if not self._busy[node]:
+            del self._busy[node]
         slow, _ = self._slow.get(node, (0, 0))
         if finding is not None and finding.reason is Reason.SCORING_TIMEOUT:
             self._slow[node] = slow + 1, self._clock() + min(FIRST_MS * 2 ** min(slow, 10), LONGEST_MS)

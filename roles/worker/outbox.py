@@ -81,7 +81,12 @@ class Outbox:
                 return await self._courier.upload(submission, blob)
             except (TransportError, TimeoutError) as error:
                 if not said:
-                    log.warning("blob.unsent", step=submission.step, index=submission.index, why=str(error))
+                    log.warning(
+                        "blob.unsent",
+                        step=submission.step,
+                        index=submission.index,
+                        why=str(error) or "no answer in time",
+                    )
                 said = True
                 await self._watch.changed(RETRY_SECONDS)
         return None

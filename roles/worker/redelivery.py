@@ -100,7 +100,7 @@ class Redelivery:
         try:
             relays = await self._courier.upload(item.submission, await self._blob(item), last=item.tried)
         except (TransportError, TimeoutError) as error:
-            log.warning("blob.unsent", **place, why=str(error))
+            log.warning("blob.unsent", **place, why=str(error) or "no answer in time")
             return
         item.relays = relays
         item.tried.update(relays)

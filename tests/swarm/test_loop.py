@@ -96,7 +96,7 @@ async def test_swarm__no_model_work_in_the_event_loop__dht_25(tmp_path: Path) ->
         for node in (*swarm.workers, *swarm.validators):
             node.engine = lambda engine: cast(Engine, OffTheLoop(engine, asked))
 
-    training, learner = FAST_TRAINING.model_copy(update={"steps": 2}), lambda inner: OffTheLoop(inner, asked)  # noqa: E731
+    training, learner = FAST_TRAINING.model_copy(update={"steps": 2}), lambda inner: OffTheLoop(inner, asked)
     async with SimulatedSwarm.open(tmp_path, training=training, prepare=prepare, learner=learner) as swarm:
         await swarm.events.wait("run.ended")
     assert {"load", "generate", "prefill", "step", "save_weights", "save_state"} <= {name for name, _ in asked}

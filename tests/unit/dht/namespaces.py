@@ -172,7 +172,9 @@ async def internet(folder: Path) -> AsyncIterator[Internet]:
 
 
 async def play(folder: Path, *, seconds: float = 0.0) -> None:
-    """A partition that heals, a worker without an inbound port, all seeds replaced, an address changed. Raises AssertionError or TimeoutError."""
+    """A partition that heals, a worker without an inbound port, all seeds replaced, an address changed.
+
+    Raises AssertionError or TimeoutError."""
     async with internet(folder) as world:
         one = await world.add("seed-1", [])
         two = await world.add("seed-2", one.addresses)

@@ -6,6 +6,7 @@ import io
 import json
 import logging
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,15 @@ def test_event_stream__begins_anew_past_its_limit(tmp_path: Path) -> None:
     events.close()
     assert (tmp_path / "events.jsonl").stat().st_size <= 240
     assert (tmp_path / "events.1.jsonl").exists()
+
+
+def test_event_stream__written_from_many_threads_while_it_begins_anew(tmp_path: Path) -> None:
+    events = EventStream(tmp_path / "events.jsonl", limit=2_000)
+    with ThreadPoolExecutor(8) as threads:
+        written = [threads.submit(events.write, {"event": "row.read", "number": number}) for number in range(4_000)]
+    events.close()
+    assert [job.exception() for job in written if job.exception()] == []
+    assert all(json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines())
 
 
 def test_event_tail__gives_whole_lines_once(tmp_path: Path) -> None:

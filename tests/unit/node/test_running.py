@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
+
+import structlog
+
+from node.running import StopSignal, until_stopped
 
 HANGING = """
 import asyncio, threading
@@ -27,3 +32,20 @@ def test_leave__work_that_hangs_does_not_hold_up_the_end__wgt_18() -> None:
     ended = subprocess.run([sys.executable, "-c", HANGING], capture_output=True, text=True, timeout=30, check=False)
     assert (ended.returncode, ended.stderr) == (1, "")
     assert "Start the node again" in ended.stdout
+
+
+async def test_until_stopped__what_fails_in_an_ordered_end_is_said() -> None:
+    stop = StopSignal()
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise OSError("the last row was not written")
+
+    asyncio.get_running_loop().call_soon(stop.event.set)
+    with structlog.testing.capture_logs() as log:
+        assert not await until_stopped(work(), stop, seconds=5.0)
+    assert [(event["event"], event["why"]) for event in log] == [
+        ("shutdown.failed", "OSError: the last row was not written")
+    ]

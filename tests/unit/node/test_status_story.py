@@ -121,6 +121,15 @@ def test_take__refusal_overturned_counts_once() -> None:
     assert submission(network.story, key)["outcome"] == "accepted"
     assert (network.story.totals["accepted"], network.story.totals["refused"]) == (1, 0)
     assert node(network.story, "worker-1")["refused"] == 0
+    text = format_metrics(STATUS, network.story)
+    assert 'intellect_node_submissions_total{outcome="refused"} 1.0\n' in text, "a counter never falls"
+
+
+def test_take__given_up_as_unjudged_and_accepted_late_counts_once() -> None:
+    story = Story()
+    for kind in ("submission.unjudged", "submission.accepted"):
+        story.take("worker", {"ts": 1.0, "event": kind, "step": 2, "index": 1, "submission": "cd" * 32, "tokens": 5})
+    assert (story.totals["accepted"], story.totals["unjudged"]) == (1, 0)
 
 
 def test_take__two_submissions_of_one_place_are_two_rows() -> None:

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from node.commands.status import main
 from node.errors import ConfigError
-from node.status.client import write_status_file
+from node.status.client import page_url, write_status_file
 from node.status.server import status_of_story, status_server
 from node.status.watch import render, summary_lines, watch
 from tests.browser.told import told_network
@@ -66,6 +66,27 @@ async def test_watch__draws_what_the_node_tells(tmp_path: Path) -> None:
         write_status_file(tmp_path, port=port)
         await asyncio.to_thread(watch, tmp_path, console=console, times=1)
     assert "5 trained of 30" in console.export_text()
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:80/"),
+        ("192.168.1.5", "http://192.168.1.5:80/"),
+        ("0.0.0.0", "http://127.0.0.1:80/"),  # noqa: S104
+        ("::", "http://[::1]:80/"),
+    ],
+)
+def test_page_url__where_the_node_listens(tmp_path: Path, host: str, url: str) -> None:
+    write_status_file(tmp_path, host=host, port=80)
+    assert page_url(tmp_path) == url
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"port": "x"}', "{}"])
+def test_page_url__damaged_file_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "status.json").write_text(text)
+    with pytest.raises(ConfigError, match="is damaged; restart the node"):
+        page_url(tmp_path)
 
 
 def test_watch__no_node_is_a_sentence(tmp_path: Path) -> None:

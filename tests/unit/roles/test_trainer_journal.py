@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,12 +29,22 @@ def test_batch__comes_back_as_it_was(tmp_path: Path) -> None:
     assert Journal(tmp_path).batch(2) is None
 
 
-def test_batch__damaged_file_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [
+        ("batches/1.json", lambda journal: journal.batch(1)),
+        ("head.json", Journal.head),
+        ("manifests/1.row", lambda journal: journal.manifest(1)),
+        ("sealed/newest.json", Journal.state_ref),
+    ],
+)
+def test_read__damaged_file_is_named(tmp_path: Path, name: str, read: Callable[[Journal], object]) -> None:
     journal = Journal(tmp_path)
-    journal.save_batch(make_batch())
-    (tmp_path / "batches/1.json").write_text('{"step": 1')
-    with pytest.raises(StateMissing, match=r"batches/1\.json"):
-        journal.batch(1)
+    assert read(journal) is None
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text('{"step": 1')
+    with pytest.raises(StateMissing, match=name):
+        read(journal)
 
 
 def test_head__comes_back_as_it_was(tmp_path: Path) -> None:

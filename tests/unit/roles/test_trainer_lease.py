@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 import pytest
+import structlog
 
 from ledger.errors import LedgerRejected
 from ledger.records import Block, Lease
@@ -81,8 +82,11 @@ class Chain:
 
     renewals: int = 0
     refuses: bool = False
+    is_silent: bool = False
 
     async def renew(self) -> None:
+        if self.is_silent:
+            raise TimeoutError
         if self.refuses:
             raise LedgerRejected("leader")
         self.renewals += 1
@@ -129,6 +133,14 @@ async def test_renew_if_due__a_refusal_ends_nothing_by_itself() -> None:
     assert await scene.look(view_at(960)) == 0
     scene.chain.refuses = False
     assert await scene.look(view_at(961, block=61)) == 1
+
+
+async def test_renew_if_due__a_silent_ledger_is_said_once() -> None:
+    scene = Scene(Chain(is_silent=True))
+    with structlog.testing.capture_logs() as log:
+        await scene.look(view_at(960))
+        await scene.look(view_at(961, block=61))
+    assert [event["why"] for event in log if event["event"] == "lease.unrenewed"] == ["the ledger does not answer"]
 
 
 @pytest.mark.parametrize(("term", "leader"), [(2, SECOND.node), (3, TRAINER.node)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 from dht.errors import PeerError, TransportError
 from dht.identity import NodeKey
-from ledger.errors import LedgerRejected
+from ledger.errors import LedgerRejected, LedgerUnavailable, WalletError
 from ledger.records import RegistrationRequest, RotationRequest
 from roles.relay.refusal import Refusal
 from roles.relay.sponsor import SponsorDesk
@@ -84,6 +85,46 @@ async def test_take__budget_of_an_hour() -> None:
     clock[0] = 3601.0
     await take(desk, make_request(nonce=3))
     assert len(payer.paid) == 3
+
+
+@pytest.mark.parametrize(
+    ("error", "left"),
+    [
+        (LedgerRejected("node signature"), True),
+        (WalletError("not a node id"), True),
+        (LedgerRejected("nonce", was_paid=True), False),
+        (LedgerUnavailable("no answer"), False),  # it may have been sent
+    ],
+)
+async def test_take__only_what_may_have_cost_gas_uses_up_the_budget(error: Exception, left: bool) -> None:
+    payer = Payer(error)
+    desk = make_desk(payer, per_hour=1)
+    with pytest.raises(Refusal):
+        await take(desk, make_request(nonce=1))
+    payer.error = None
+    if left:
+        assert await take(desk, make_request(nonce=2)) == "0xhash"
+    else:
+        with pytest.raises(Refusal, match="budget"):
+            await take(desk, make_request(nonce=2))
+
+
+async def test_take__what_was_paid_is_answered_while_another_form_waits_for_the_ledger() -> None:
+    asked, go_on = asyncio.Event(), asyncio.Event()
+
+    async def pay(request: RegistrationRequest | RotationRequest) -> object:
+        if request.nonce == 2:
+            asked.set()
+            await go_on.wait()
+        return "0xhash"
+
+    desk = SponsorDesk(pay, run=RUN, per_hour=60, work_bits=BITS)
+    await take(desk, make_request(nonce=1))
+    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        group.create_task(take(desk, make_request(nonce=2)))
+        await asked.wait()
+        assert await take(desk, make_request(nonce=1)) == "0xhash"
+        go_on.set()
 
 
 @pytest.mark.parametrize("work", ["", "-1", "x", "9" * 30, "²"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import resource
 from pathlib import Path
 
@@ -46,6 +47,20 @@ async def test_put__read_back_by_a_new_store(tmp_path: Path) -> None:
     again = BlobStore(tmp_path, max_disk=10_000)
     assert await read(again, digest) == DATA
     assert again.used == len(DATA)
+
+
+async def test_wait_for__of_one_that_comes_among_thousands_that_never_do(tmp_path: Path) -> None:
+    store = BlobStore(tmp_path, max_disk=10_000)
+    never = [store.wait_for(sha256(str(number).encode()), 30.0) for number in range(5_000)]
+    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+        waiting = [group.create_task(one) for one in never]
+        wanted = group.create_task(store.wait_for(sha256(DATA), 30.0))
+        await asyncio.sleep(0)
+        await store.put(b"another")
+        await store.put(DATA)
+        assert await wanted
+        for task in waiting:
+            task.cancel()
 
 
 async def test_open__damaged_blob_never_served_wgt_01(tmp_path: Path) -> None:
