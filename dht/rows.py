@@ -55,7 +55,7 @@ class RowGate:
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """How much one node keeps for others. A key's rows stay under 1 MiB, since a reply must stay under 2 MiB."""
+    """How much one node keeps for others. A key's rows stay under 1 MiB: a reply holds 1.5 MiB of them."""
 
     keys: int = 20_000
     rows_per_key: int = 2048

@@ -1,7 +1,7 @@
 """JSON-RPC to one of several end-points of the same chain.
 
 Owns fail-over, bounds and the check that end-points agree. Knows nothing of runs. Plain HTTP rather than a chain
-library: a node polls three times a second, and the library's import alone would cost each process 40 MB.
+library: a node looks up to four times a second, and the library's import alone would cost each process 40 MB.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Composes one node and runs it: identity, directory, ledger, observer, voice, relays, role; and ends it in order.
 
-The order matters both ways. Opened: key, status page, DHT, spec, ledger, role. Closed: the role stops taking work, the
-record says OFFLINE, then HTTP, ledger, DHT.
+The order matters both ways. Opened: key, status page, DHT, spec, ledger, role. Closed: the role (a relay's server with
+it), the record says OFFLINE, then ledger, HTTP client, DHT, status page.
 """
 
 from __future__ import annotations

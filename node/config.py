@@ -86,7 +86,7 @@ class NodeConfig(BaseModel):
     announce: tuple[str, ...] = Field(
         default=(), description="Multiaddresses under which others reach this node's DHT."
     )
-    status_port: Port = Field(default=0, description="Loopback port of the status endpoint; 0 takes a free one.")
+    status_port: Port = Field(default=0, description="Port of the status page; 0 takes a free one.")
     status_host: str = Field(
         default="127.0.0.1",
         description="Address of the status page; anything but loopback shows it to everybody who can reach it.",

@@ -6,7 +6,7 @@ OPEN_FILES = 8192
 """Descriptors asked of the system: p2pd and HTTP both keep connections open, and 1024 is soon reached."""
 
 HEARTBEAT_SECONDS = 20.0
-"""Between two looks at our own node record; rows are re-published every third of their 90 s."""
+"""Between two announcements of our node record, each after a look for a twin; rows are re-published every third of their 90 s."""
 
 RELAY_REFRESH_SECONDS = 3.0
 """Between two readings of the relays' node records: a dead relay leaves the list when its record expires."""
@@ -33,7 +33,7 @@ LAG_PERIOD_SECONDS = 0.1
 """How often the event loop is asked how late it is."""
 
 LAGGED_SECONDS = 2.0
-"""Lateness of the event loop that is said aloud: remote calls give up after 3 s."""
+"""Lateness of the event loop that is said aloud: remote calls give up after 5 s."""
 
 LAG_SAMPLES = 600
 """Samples behind the percentile: one minute."""

@@ -15,7 +15,7 @@ log = structlog.get_logger()
 
 
 class LoopLag:
-    """How late the event loop runs what is due: peers drop a node that does not answer within 3 seconds."""
+    """How late the event loop runs what is due: peers give a call up after 5 seconds, and a node after two of them."""
 
     def __init__(self) -> None:
         self.samples: deque[float] = deque(maxlen=LAG_SAMPLES)
@@ -33,7 +33,11 @@ class LoopLag:
             self.worst = max(self.worst, late)
             if late > LAGGED_SECONDS and loop.time() - self._said > COMPLAIN_SECONDS:
                 self._said = loop.time()
-                log.warning("loop.lagged", seconds=round(late, 2), why="peers drop a node that is silent for 3 s")
+                log.warning(
+                    "loop.lagged",
+                    seconds=round(late, 2),
+                    why="peers drop a node that leaves two calls without an answer",
+                )
 
     def percentile(self, share: float) -> float:
         """Lag in seconds below which this share of the last minute's samples lies."""

@@ -2,7 +2,7 @@
 
 `coin = first 8 bytes of sha256(sign(validator key, ("audit/1", run, submission)))`, as an integer; the audit is due below
 `rate / 1000 * 2^64`. ed25519 signatures are deterministic: there is one coin for a validator and a submission, no worker can
-compute it beforehand, and the signature proves it afterwards (design section 10). Pure.
+compute it beforehand, and the signature proves it afterwards. Pure.
 """
 
 from __future__ import annotations

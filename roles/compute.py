@@ -1,4 +1,4 @@
-"""One worker thread for model work, so that the network's event loop never waits for torch (3 s and peers drop us)."""
+"""One worker thread for model work: the event loop never waits for torch (two calls left unanswered, and peers drop us)."""
 
 from __future__ import annotations
 

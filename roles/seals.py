@@ -1,4 +1,4 @@
-"""Sealed verdicts (design section 11): a validator commits to its verdict before it can read the others'. Pure.
+"""Sealed verdicts: a validator commits to its verdict before it can read the others'. Pure.
 
 The seal of a verdict is published first; the verdict opens it with its salt and lists the seals that its author had seen by
 then. A verdict earns only if another validator's opening lists its seal: whoever copies comes too late to be listed.

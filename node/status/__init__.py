@@ -1,1 +1,1 @@
-"""The status endpoint of a node, on loopback only, and its reader."""
+"""The status endpoint of a node, on loopback unless `status_host` says otherwise, and its reader."""

@@ -39,7 +39,7 @@ SCRATCH = ".deltas"
 
 
 class Assembly:
-    """Blocking calls all: run them in a thread. `open_assembly` makes one; `finish` or `close` ends it."""
+    """Blocking calls all: run them in a thread. `open` takes its lock; `finish`, `discard` or `close` ends it."""
 
     def __init__(
         self,

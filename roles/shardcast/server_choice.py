@@ -1,5 +1,5 @@
-"""Which relay to ask: at random, in proportion to success rate times bandwidth, both moving averages (section 5 of the
-reference; INTELLECT-2, section 3.2). Knows no network: it is told what happened.
+"""Which relay to ask: at random, in proportion to success rate times bandwidth, both moving averages (INTELLECT-2,
+section 3.2). Knows no network: it is told what happened.
 
 A failure counts as bandwidth 0, never as the time-out's length (WGT-03); a healing term and a floor keep every relay
 in the draw, so that one that recovers is found again.

@@ -1,4 +1,4 @@
-"""The tally of an epoch: who contributed what, provably, and what it is paid (design sections 11 and 17). Pure.
+"""The tally of an epoch: who contributed what, provably, and what it is paid. Pure.
 
 A blob holds the full signed rows (submissions, the verdicts on each, relay receipts), so anyone can check it with the
 ledger's facts alone. Expiry of those rows is not checked: they were in time when they were judged.

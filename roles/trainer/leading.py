@@ -1,7 +1,7 @@
 """The leading trainer's loop, for one term: collect a batch, move the head, make the GRPO step, hand the checkpoint to
 publication.
 
-Design section 3: the head moves to the next step before the update runs, so workers never wait for it; a checkpoint is
+The head moves to the next step before the update runs, so workers never wait for it; a checkpoint is
 broadcast and committed while the next batch is collected, and only `async_level` of them may be under way.
 """
 

@@ -39,6 +39,7 @@ def _operators(listed: Sequence[Operator | OperatorSpec]) -> tuple[tuple[str, st
 def is_same_run(terms: RunTerms, spec: RunSpec, run: str) -> bool:
     """Whether the ledger's terms are the spec's: who, in which order, with which keys, paid where, by which numbers."""
     numbers = (terms.quorum, terms.epoch_checkpoints, terms.epoch_max_seconds, terms.round_seconds)
+    times = (terms.unbond_seconds, terms.dispute_seconds, terms.change_seconds)
     money = (terms.epoch_budget, terms.min_stake, (terms.token or "").lower())
     epoch, rewards = spec.epoch, spec.rewards
     return (
@@ -46,6 +47,8 @@ def is_same_run(terms: RunTerms, spec: RunSpec, run: str) -> bool:
         and _operators(terms.validators) == _operators(spec.validators)
         and _operators(terms.trainers) == _operators(spec.trainers)
         and numbers == (spec.quorum, epoch.checkpoints, epoch.max_seconds, epoch.round_seconds)
+        and (terms.lease_seconds, terms.takeover_blocks) == (spec.terms.lease_seconds, spec.terms.takeover_blocks)
+        and times == (spec.terms.unbond_seconds, spec.terms.dispute_seconds, spec.terms.change_seconds)
         and money == (int(rewards.budget), int(rewards.min_stake), (rewards.token or "").lower())
     )
 

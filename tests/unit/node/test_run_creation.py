@@ -69,6 +69,11 @@ def test_build_spec__wrong_field_is_named(changes: dict[str, Any], said: str) ->
         build_spec(draft(**changes), model=default_model(), place=NOWHERE, validators=[OPERATOR], trainers=[OPERATOR])
 
 
+def test_build_spec__a_trainer_listed_twice() -> None:
+    with pytest.raises(ConfigError, match="trainers: a node is listed twice"):
+        build_spec(draft(), model=default_model(), place=NOWHERE, validators=[OPERATOR], trainers=[OPERATOR, OPERATOR])
+
+
 def test_model_files__without_weights(model: Path) -> None:
     (model / "model.safetensors").unlink()
     with pytest.raises(ConfigError, match=r"holds no \.safetensors file"):
