@@ -54,6 +54,8 @@ class TransformersEngine:
         chat: bool = False,
     ) -> None:
         self._device = torch.device(device)
+        if self._device.type == "cuda":
+            torch.backends.cuda.enable_cudnn_sdp(False)  # it plans anew for every length, and differs between versions
         self._dtype = dtype
         self._attention = attention
         self._tokenizer_folder = tokenizer

@@ -19,6 +19,8 @@ ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the scheduler in this process: no copies, and the device lock is ours to hold
     "VLLM_USE_V2_MODEL_RUNNER": "0",  # the other runner takes no logits processors
     "VLLM_USE_BREAKABLE_CUDAGRAPH": "0",  # such graphs, which it takes for some models by itself, replay past the hooks
+    "VLLM_USE_FLASHINFER_SAMPLER": "0",  # never used, and compiled by nvcc while vLLM starts
+    "TRITON_F32_DEFAULT": "ieee",  # attention in float32 would multiply 10-bit mantissas else; proofs hold 12
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # a node has threads, and a CUDA context does not live through a fork
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # a node is not alone on its machine
     "VLLM_NO_USAGE_STATS": "1",
@@ -95,8 +97,13 @@ def build_arguments(
 
 
 def refusal_of(checkpoint: Path, error: Exception) -> InferenceError | BadCheckpoint:
-    """What vLLM's refusal to start means. What it says of memory is no fault of the checkpoint's."""
+    """What vLLM's refusal to start means. Memory, compilers and drivers are no fault of the checkpoint's, whose shape was
+    looked at before."""
     said = " ".join(str(error).split())[:300]
     if is_out_of_memory(error) or "memory" in said.lower():
         return OutOfMemory(f"{checkpoint.name}: vLLM has no room for it ({said})")
-    return BadCheckpoint(f"{checkpoint.name}: not a checkpoint vLLM can run ({type(error).__name__}: {said})")
+    if isinstance(error, ValueError | KeyError | NotImplementedError):
+        return BadCheckpoint(f"{checkpoint.name}: not a checkpoint vLLM can run ({type(error).__name__}: {said})")
+    return InferenceError(
+        f"vLLM does not start here ({type(error).__name__}: {said}); --engine transformers needs less"
+    )

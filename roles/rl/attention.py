@@ -22,10 +22,11 @@ NAME = "packed"
 _HALF = (torch.bfloat16, torch.float16)
 
 _varlen: Any = None
+_is_asked = False  # whether grouped heads have to be asked for: before PyTorch 2.12 they are taken as they come
 with suppress(ImportError):  # an older PyTorch has none, or one without windows: each row by itself on a GPU too
     _found = import_module("torch.nn.attention.varlen").varlen_attn
-    if {"window_size", "enable_gqa"} <= signature(_found).parameters.keys():
-        _varlen = _found
+    if "window_size" in signature(_found).parameters:
+        _varlen, _is_asked = _found, "enable_gqa" in signature(_found).parameters
 
 
 def packing_of(
@@ -79,9 +80,10 @@ def attend(
             cu_seq_lens_q = cu_seq_lens_k = torch.tensor((0, max_length_q), dtype=torch.int32, device=query.device)
         q, k, v = (tensor[0].transpose(0, 1).contiguous() for tensor in (query, key, value))
         window = (-1 if sliding_window is None else sliding_window - 1, 0)  # to the right: the ends of both are level
+        grouped = {"enable_gqa": q.shape[1] != k.shape[1]} if _is_asked else {}
         mixed = _varlen(
             q, k, v, cu_seq_lens_q, cu_seq_lens_k, max_length_q, max_length_k,
-            scale=scaling, window_size=window, enable_gqa=q.shape[1] != k.shape[1],
+            scale=scaling, window_size=window, **grouped,
         )  # fmt: skip
         return mixed.unsqueeze(0), None
     # split and not slices: the gradient of each slice would be as wide as the pack

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from roles.rl.grpo import compute_entropy
 
-LOGIT_BYTES = 64 * 2**20
-"""fp32 logits held at once. Twice as much is no faster; half as much begins to cost in small products."""
+LOGIT_BYTES = {"cpu": 64 * 2**20, "cuda": 2**30}
+"""fp32 logits held at once. On a CPU twice as much is no faster, half as much begins to cost in small products; a GPU wants
+thousands of rows, and each chunk goes over the whole gradient of the embedding once."""
 
 
 def score_hidden(
@@ -25,14 +26,15 @@ def score_hidden(
     temperature: float,
     softcap: float | None = None,
     entropy_gradient: bool = False,
-    logit_bytes: int = LOGIT_BYTES,
+    logit_bytes: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Score targets (N,) from hidden states (N, H) and the output embedding (V, H): log-probabilities and entropies, (N,).
 
     Logits are bounded to [-softcap, softcap] where the model does so, then divided by the temperature. Entropies carry a
-    gradient only if asked.
+    gradient only if asked. `logit_bytes`: fp32 logits held at once; by the device when not given.
     """
-    rows = max(1, logit_bytes // (4 * weight.shape[0]))
+    most = logit_bytes or LOGIT_BYTES.get(weight.device.type, LOGIT_BYTES["cpu"])
+    rows = max(1, most // (4 * weight.shape[0]))
     if len(hidden) <= rows:  # they fit: what autograd keeps of them is cheaper than computing them again
         logits = _logits(hidden, weight, temperature, softcap)
         return score_logits(logits, targets, entropy_gradient=entropy_gradient)

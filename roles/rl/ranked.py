@@ -86,6 +86,8 @@ class RankedLearner:
             "-m",
             "torch.distributed.run",
             "--standalone",
+            "--local-addr",  # else the machine's own name, which need not be one that resolves
+            "localhost",
             "--nproc-per-node",
             str(ranks),
             "--max-restarts",

@@ -68,6 +68,7 @@ def join_ranks(device: str | None = None) -> Ranks:
     if on_gpu:
         place = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) if place.index is None else place.index)
         torch.cuda.set_device(place)
+        torch.backends.cuda.enable_cudnn_sdp(False)  # with a mask its gradients were wrong in some versions
     if not dist.is_initialized():
         told: dict[str, Any] = {"device_id": place} if on_gpu else {}  # else a barrier guesses which GPU is ours
         if world <= 1:
