@@ -198,7 +198,7 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
         self.book.note_answer(
             peer.to_base58(),
             round_trip=round_trip,
-            skew=response.dht_time - (time.time() - round_trip / 2) if response.dht_time else None,
+            skew=skew_of(response.dht_time, time.time() - round_trip / 2),
             reaches_us=response.available if validate and not self.is_hidden else None,
         )
         place = place_of_peer(peer)
@@ -353,6 +353,11 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+def skew_of(told: float, now: float) -> float | None:
+    """How far a peer's clock is ahead of ours, in seconds; None for one that tells no time."""
+    return told - now if 0 < told < 2**40 else None  # a comparison that NaN fails too
 
 
 def _place_in(info: dht_pb2.NodeInfo) -> DHTID | None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from node import __version__
 from node.lifetime import die_with_parent
 from node.parsing import Parser, nearest, print_line
+from node.terminal import plain
 
 __all__ = ["COMMANDS", "Parser", "command_of", "dispatch", "main", "print_line", "report"]
 
@@ -163,10 +164,10 @@ def report(error: Exception) -> int:
     foreseen = _sentences(error)
     if foreseen:
         for sentence in foreseen:
-            sys.stderr.write(f"intellect-node: {sentence}\n")
+            sys.stderr.write(f"intellect-node: {plain(sentence)}\n")
         return int(getattr(error, "exit_code", 1))
     path = _save_traceback(error)
-    sys.stderr.write(f"intellect-node: an error of the program itself: {type(error).__name__}: {error}\n")
+    sys.stderr.write(f"intellect-node: an error of the program itself: {type(error).__name__}: {plain(str(error))}\n")
     sys.stderr.write(f"The details are in {path}\n")
     return 1
 

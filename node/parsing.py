@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
 from typing import NoReturn
 
+from node.terminal import plain
+
 _BAD_CHOICE = re.compile(r"invalid choice: '(?P<given>.*?)' \(choose from")
 _looking: ContextVar[bool] = ContextVar("looking", default=False)
 
@@ -111,5 +113,5 @@ def described(command: Callable[[Sequence[str]], object]) -> Parser | None:
 
 
 def print_line(text: str) -> None:
-    """Write a line of a command's own output."""
-    sys.stdout.write(text + "\n")
+    """Write a line of a command's own output, or several. What peers said may stand in it: nothing of it steers a terminal."""
+    sys.stdout.write("\n".join(map(plain, text.split("\n"))) + "\n")

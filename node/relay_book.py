@@ -19,7 +19,7 @@ from dht.errors import PeerError, TransportError
 from node.defaults import RELAY_REFRESH_SECONDS
 from roles.messages import NodeRecord, nodes_key, open_row
 from roles.ports import Directory
-from roles.shardcast.replies import RelayInfo
+from roles.shardcast.replies import RelayInfo, is_inside, is_usable
 
 log = structlog.get_logger()
 
@@ -45,6 +45,7 @@ class RelayBook:
         self._run, self._directory, self._http = run, directory, http
         self.is_member: Callable[[str], bool] = nobody
         self._hints = list(dict.fromkeys(hints))
+        self._is_inside = not hints or any(is_usable(url) and is_inside(url) for url in hints)
         self._hinted: dict[str, RelayInfo] = {}
         self._found: dict[str, RelayInfo] = {}
 
@@ -53,8 +54,17 @@ class RelayBook:
         named = {info.node for info in self._hinted.values()}
         known = {info.node: info for info in (*self._hinted.values(), *self._found.values())}
         costly = {node: info for node, info in known.items() if node in named or self.is_member(node)}
-        free = [replace(info, is_free=True) for node, info in known.items() if node not in costly]
+        free = [
+            replace(info, is_free=True)
+            for node, info in known.items()
+            if node not in costly and self._may_ask(info.url)
+        ]
         return [*costly.values(), *free[:MAX_FREE]]
+
+    def _may_ask(self, url: str) -> bool:
+        """Whether what anybody may have written is asked: this machine and its own network are others' business, unless the
+        run itself is there."""
+        return is_usable(url) and (self._is_inside or not is_inside(url))
 
     def read_from(self, directory: Directory) -> None:
         """Look here from now on: once relays are known, their boards carry the rows too."""

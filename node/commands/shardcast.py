@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from node.cli import Parser, print_line
 from node.commands.reading import add_json_flag
 from node.defaults import LEAST_MBIT
+from node.terminal import plain
 
 if TYPE_CHECKING:
     import httpx
@@ -206,7 +207,7 @@ class _Neighbours:
                     if url not in self._found:
                         self._found[url] = await introduce(http, url, self._run)
                 except (PeerError, TransportError) as error:
-                    sys.stderr.write(f"{error}\n")
+                    sys.stderr.write(f"{plain(str(error))}\n")
             await asyncio.sleep(LOOK_SECONDS)
 
 

@@ -22,6 +22,7 @@ import httpx
 
 from roles.shardcast.errors import Oversize
 from roles.shardcast.inflow import BLOCK, LowWater, room
+from roles.shardcast.names import Names
 from roles.shardcast.pace import Line, Pace
 from roles.shardcast.sinks import Sink
 from roles.shardcast.threads import Call, run_stoppable
@@ -64,9 +65,14 @@ class Lanes:
     """Connections of one program to all its relays. `close` ends what is under way."""
 
     def __init__(
-        self, *, threads: int = THREADS, context: ssl.SSLContext | None = None, line: Line | None = None
+        self,
+        *,
+        names: Names,
+        threads: int = THREADS,
+        context: ssl.SSLContext | None = None,
+        line: Line | None = None,
     ) -> None:
-        self._context = context
+        self._names, self._context = names, context
         self.line = line or Line()
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="lane")
         self._lock = threading.Lock()
@@ -78,14 +84,14 @@ class Lanes:
     ) -> Answer:
         """GET a blob into the sink and commit it, when the answer is a success. Raises Oversize, the sink's errors, and
         whatever sockets and `http.client` raise."""
-        exchange = _Exchange(self, httpx.URL(url), patience)
+        exchange = await self._exchange(httpx.URL(url), patience)
         return await self._run(exchange.call, lambda: exchange.fetch(headers, sink, limit))
 
     async def send(
         self, url: str, headers: Mapping[str, str], parts: Sequence[FilePart], *, patience: Patience
     ) -> Answer:
         """PUT the parts of files, one after the other, as one body; from the page cache to the socket without TLS."""
-        exchange = _Exchange(self, httpx.URL(url), patience)
+        exchange = await self._exchange(httpx.URL(url), patience)
         return await self._run(exchange.call, lambda: exchange.send(headers, parts))
 
     def close(self) -> None:
@@ -98,6 +104,9 @@ class Lanes:
                 for _, connection in kept:
                     connection.close()
             self._idle.clear()
+
+    async def _exchange(self, url: httpx.URL, patience: Patience) -> _Exchange:
+        return _Exchange(self, url, patience, await self._names.find(url.raw_host.decode(), within=patience.connect))
 
     async def _run(self, call: Call, work: Callable[[], Answer]) -> Answer:
         self._calls.add(call)
@@ -116,10 +125,20 @@ class Lanes:
                 if time.monotonic() - since < KEPT_SECONDS:
                     return connection
                 connection.close()
-        if url.scheme == "https":
+        return http.client.HTTPConnection(host, port)
+
+    def dial(self, url: httpx.URL, addresses: Sequence[str], port: int, patience: Patience) -> socket.socket:
+        """A socket to the first of the addresses that answers, over TLS where the URL says so. In threads."""
+        sock = _connect(addresses, port, patience.connect)
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if url.scheme != "https":
+                return sock
             context = self._context or ssl.create_default_context()
-            return http.client.HTTPSConnection(host, port, timeout=patience.connect, context=context)
-        return http.client.HTTPConnection(host, port, timeout=patience.connect)
+            return context.wrap_socket(sock, server_hostname=url.raw_host.decode())
+        except BaseException:
+            sock.close()
+            raise
 
     def keep(self, url: httpx.URL, connection: http.client.HTTPConnection) -> None:
         """A connection whose answer was read to its end. In threads."""
@@ -134,8 +153,8 @@ class Lanes:
 class _Exchange:
     """One request and its answer, in one thread."""
 
-    def __init__(self, lanes: Lanes, url: httpx.URL, patience: Patience) -> None:
-        self._lanes, self._url, self._patience = lanes, url, patience
+    def __init__(self, lanes: Lanes, url: httpx.URL, patience: Patience, addresses: Sequence[str]) -> None:
+        self._lanes, self._url, self._patience, self._addresses = lanes, url, patience, addresses
         self.call = Call()
         self._is_done = False
 
@@ -189,14 +208,20 @@ class _Exchange:
 
     def _begin(self, connection: http.client.HTTPConnection, method: str, headers: Mapping[str, str]) -> None:
         if connection.sock is None:
-            connection.timeout = self._patience.connect
-            connection.connect()
+            connection.sock = self._lanes.dial(self._url, self._addresses, connection.port, self._patience)
         self.call.use(connection.sock)
         connection.sock.settimeout(self._patience.idle)
         connection.putrequest(method, self._url.raw_path.decode(), skip_accept_encoding=True)
         for name, value in {"Accept-Encoding": "identity", **headers}.items():
             connection.putheader(name, value)
         connection.endheaders()
+
+
+def _connect(addresses: Sequence[str], port: int, seconds: float) -> socket.socket:
+    for address in addresses[:-1]:
+        with suppress(OSError):
+            return socket.create_connection((address, port), timeout=seconds)
+    return socket.create_connection((addresses[-1], port), timeout=seconds)
 
 
 def _drain(

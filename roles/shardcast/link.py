@@ -377,7 +377,7 @@ class RelayLink:
 def _parse(relay: RelayInfo, data: bytes, what: str, parse: Callable[[Any], T]) -> T:
     try:
         return parse(json.loads(data))
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, ArithmeticError, RecursionError) as error:
         raise TransportError(f"relay {relay.node} does not say {what}") from error
 
 

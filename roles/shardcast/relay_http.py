@@ -10,6 +10,7 @@ import httpx
 
 from roles.shardcast.errors import BadCertificate
 from roles.shardcast.lanes import Lanes
+from roles.shardcast.names import Names
 from roles.shardcast.pace import Line
 from roles.shardcast.wide_reads import WideTransport
 
@@ -20,22 +21,28 @@ class RelayHttp(httpx.AsyncClient):
     Proxy variables are not read: relays on loopback must be reached (BOOT-06).
     """
 
-    def __init__(self, *, connections: int, context: ssl.SSLContext, line: Line) -> None:
+    def __init__(self, *, connections: int, context: ssl.SSLContext, line: Line, names: Names) -> None:
         limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections, keepalive_expiry=4.0)
-        super().__init__(trust_env=False, follow_redirects=False, transport=WideTransport(limits, context, line))
-        self.lanes = Lanes(context=context, line=line)
+        super().__init__(trust_env=False, follow_redirects=False, transport=WideTransport(limits, context, line, names))
+        self.lanes, self._names = Lanes(names=names, context=context, line=line), names
 
     async def aclose(self) -> None:
         """End every transfer."""
-        self.lanes.close()
+        self._end()
         await super().aclose()
 
     async def __aexit__(self, *error: Any) -> None:
-        self.lanes.close()
+        self._end()
         await super().__aexit__(*error)
 
+    def _end(self) -> None:
+        self.lanes.close()
+        self._names.close()
 
-def make_http(*, connections: int = 64, ca: Path | None = None, line: Line | None = None) -> RelayHttp:
+
+def make_http(
+    *, connections: int = 64, ca: Path | None = None, line: Line | None = None, names: Names | None = None
+) -> RelayHttp:
     """Certificates are checked against the system's authorities, and against those of the file `ca`, if given. Transfers keep
     to the pace of `line`.
 
@@ -47,4 +54,4 @@ def make_http(*, connections: int = 64, ca: Path | None = None, line: Line | Non
             context.load_verify_locations(ca.expanduser())
     except OSError as error:
         raise BadCertificate(f"no certificates of authorities in {ca}: {error.strerror or error}") from error
-    return RelayHttp(connections=connections, context=context, line=line or Line())
+    return RelayHttp(connections=connections, context=context, line=line or Line(), names=names or Names())

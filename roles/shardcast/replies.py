@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from functools import lru_cache
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any
 
 import httpx
@@ -12,6 +14,11 @@ from dht.errors import TransportError
 from roles.shardcast.errors import NotHeld, RelayRefused
 
 MAX_URL = 256
+_PLAIN = re.compile(r"[!\"$->@-~]+")
+"""Printable ASCII without ? and #."""
+_NUMBER = re.compile(r"(^|\.)(\d+|0x[0-9a-f]*)\.?$", re.IGNORECASE)
+"""A last label that a resolver may read as an address in another notation, as `http://2130706433` is 127.0.0.1."""
+_INSIDE = (".localhost", ".local", ".internal", ".lan", ".home.arpa")
 MAX_OFFERS = 64
 MAX_TOKEN = 64
 
@@ -64,8 +71,14 @@ def read_news(relay: RelayInfo, said: Any) -> News:
     token, listed, deltas = said["token"], said["manifests"], said.get("deltas", [])
     if type(token) is not str or len(token) > MAX_TOKEN or not token.isascii():
         raise ValueError("not a token")
-    offers = tuple(Offer(_digest(entry["manifest"]), int(entry["term"]), int(entry["step"])) for entry in listed)
+    offers = tuple(Offer(_digest(entry["manifest"]), _count(entry["term"]), _count(entry["step"])) for entry in listed)
     return News(token, offers[:MAX_OFFERS], tuple(_delta_hint(relay, **entry) for entry in deltas))
+
+
+def _count(number: object) -> int:
+    if type(number) is not int or not 0 <= number < 2**63:
+        raise ValueError("not a count")
+    return number
 
 
 def _digest(name: object) -> str:
@@ -82,25 +95,43 @@ def read_deltas(relay: RelayInfo, said: Any) -> list[DeltaHint]:
 def _delta_hint(relay: RelayInfo, *, delta: str, base: str, target: str, size: int) -> DeltaHint:
     if not all(isinstance(name, str) and len(name) == 64 for name in (delta, base, target)):
         raise ValueError("not a digest")
-    if type(size) is not int or size < 1:
+    if _count(size) < 1:
         raise ValueError("not a size")
     return DeltaHint(delta, base, target, size, relay)
 
 
 @lru_cache(1024)
 def is_usable(url: str) -> bool:
-    """Whether the address in a peer's record is one to connect to at all."""
+    """Whether the address in a peer's record is one to connect to at all: http(s)://host[:port][/path], and nothing that
+    would make something else of the path that is put behind it."""
     try:
         parsed = httpx.URL(url)
         return (
             len(url) <= MAX_URL
+            and _PLAIN.fullmatch(url) is not None
             and parsed.scheme in ("http", "https")
             and bool(parsed.host)
             and not parsed.userinfo
             and 0 < (parsed.port or 80) < 2**16
+            and (host_address(parsed.host) is not None or not _NUMBER.search(parsed.host))
         )
     except (httpx.InvalidURL, ValueError):
         return False
+
+
+def host_address(host: str) -> IPv4Address | IPv6Address | None:
+    """The address that a host is; None for a name."""
+    try:
+        return ip_address(host)
+    except ValueError:
+        return None
+
+
+def is_inside(url: str) -> bool:
+    """Whether a usable address means this machine or its own network, as far as that can be seen without asking anybody."""
+    host = httpx.URL(url).host.rstrip(".").lower()
+    address = host_address(host)
+    return not address.is_global if address is not None else host == "localhost" or host.endswith(_INSIDE)
 
 
 def check_answer(status: int, body: bytes) -> None:

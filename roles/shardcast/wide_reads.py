@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 import httpcore
 import httpx
 
+from roles.shardcast.names import Names
 from roles.shardcast.pace import Line
 
 WIDEST = 2**20
@@ -44,8 +46,8 @@ class _WideStream(httpcore.AsyncNetworkStream):
 
 
 class _WideBackend(httpcore.AnyIOBackend):
-    def __init__(self, line: Line) -> None:
-        self._line = line
+    def __init__(self, line: Line, names: Names) -> None:
+        self._line, self._names = line, names
 
     async def connect_tcp(
         self,
@@ -55,19 +57,37 @@ class _WideBackend(httpcore.AnyIOBackend):
         local_address: str | None = None,
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> httpcore.AsyncNetworkStream:
-        inner = await super().connect_tcp(host, port, timeout, local_address, socket_options)
-        return _WideStream(inner, self._line)
+        try:
+            addresses = await self._names.find(host, within=timeout)
+        except TimeoutError as error:
+            raise httpcore.ConnectTimeout(f"no answer to where {host} is") from error
+        except (OSError, ValueError) as error:  # a label too long is a ValueError
+            raise httpcore.ConnectError(f"{host} is not known: {error}") from error
+        for address in addresses[:-1]:
+            with suppress(httpcore.ConnectError, httpcore.ConnectTimeout):
+                return await self._connect(address, port, timeout, local_address, socket_options)
+        return await self._connect(addresses[-1], port, timeout, local_address, socket_options)
+
+    async def _connect(
+        self,
+        address: str,
+        port: int,
+        timeout: float | None,
+        local_address: str | None,
+        socket_options: Iterable[httpcore.SOCKET_OPTION] | None,
+    ) -> _WideStream:
+        return _WideStream(await super().connect_tcp(address, port, timeout, local_address, socket_options), self._line)
 
 
 class WideTransport(httpx.AsyncHTTPTransport):
     """httpx's own transport over a pool with that network backend, which httpx has no argument for."""
 
-    def __init__(self, limits: httpx.Limits, context: ssl.SSLContext, line: Line) -> None:
+    def __init__(self, limits: httpx.Limits, context: ssl.SSLContext, line: Line, names: Names) -> None:
         super().__init__(trust_env=False, limits=limits, verify=context)
         self._pool = httpcore.AsyncConnectionPool(
             ssl_context=context,
             max_connections=limits.max_connections,
             max_keepalive_connections=limits.max_keepalive_connections,
             keepalive_expiry=limits.keepalive_expiry,
-            network_backend=_WideBackend(line),
+            network_backend=_WideBackend(line, names),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from dht.errors import Malformed
 from dht.identity import NodeKey
 from dht.peers import MAX_CACHED, PeerBook, PeerCache, check_transport, parse_peer, parse_peers
+from dht.protocol import skew_of
 
 NODE = NodeKey(b"n" * 32).node
 RELAY = NodeKey(b"r" * 32).node
@@ -100,3 +102,10 @@ def test_peer_book__failures_until_an_answer__dht_30() -> None:
     assert (book.get(NODE).failures, book.get(NODE).last_error) == (2, "dial refused")
     book.note_answer(NODE, round_trip=0.5)
     assert (book.get(NODE).failures, book.get(NODE).last_error, book.get(NODE).round_trip) == (0, "", 0.5)
+
+
+@pytest.mark.parametrize(
+    ("told", "skew"), [(1000.5, 0.5), (0.0, None), (-1.0, None), (math.nan, None), (math.inf, None)]
+)
+def test_skew__of_a_peer_that_tells_the_time__boot_16(told: float, skew: float | None) -> None:
+    assert skew_of(told, 1000.0) == skew

@@ -17,7 +17,17 @@ import node.cli
 from dht.errors import TransportError
 from node.cli import COMMANDS, command_of, dispatch, main, report
 from node.errors import ConfigError, Unfit, UsageError
-from node.parsing import described
+from node.parsing import described, print_line
+
+
+def test_report__what_a_peer_said_steers_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    report(TransportError("no relay has it: refused: \x1b[2J\x1b]0;owned\x07"))
+    assert capsys.readouterr().err == "intellect-node: no relay has it: refused: ?[2J?]0;owned?\n"
+
+
+def test_print_line__what_a_peer_said_steers_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    print_line("two lines\tof \x1b[31mhardware\r\nhere")
+    assert capsys.readouterr().out == "two lines\tof ?[31mhardware?\nhere\n"
 
 
 def test_bare_command__says_what_it_is_and_what_to_type(capsys: pytest.CaptureFixture[str]) -> None:

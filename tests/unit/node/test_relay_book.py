@@ -98,6 +98,18 @@ async def test_refresh__relay_the_user_named_needs_no_registration() -> None:
     assert [info.is_free for info in known()] == [False]
 
 
+@pytest.mark.parametrize(
+    ("hints", "is_known"), [((), True), ((HINT,), False), (("http://10.0.0.7:80",), True)], ids=str
+)
+async def test_refresh__free_record_sends_nobody_into_his_own_network(hints: tuple[str, ...], is_known: bool) -> None:
+    rows = Rows(record(http="http://169.254.169.254"))
+    known = book(rows, *hints)
+    await known.refresh()
+    assert bool(known()) is is_known
+    known.is_member = lambda node: True
+    assert known(), "who is registered may be anywhere"
+
+
 async def test_refresh__directory_down_keeps_what_is_known() -> None:
     rows = Rows(record())
     known = book(rows)

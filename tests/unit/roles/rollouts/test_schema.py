@@ -13,7 +13,7 @@ import pytest
 
 from roles.rollouts.errors import MalformedRollouts
 from roles.rollouts.footer import read_footer
-from roles.rollouts.pages import measure_chunk
+from roles.rollouts.pages import MOST_PAGES, measure_chunk
 from roles.rollouts.schema import SCHEMA, read_rollouts, write_rollouts
 from tests.unit.roles.rollouts.rollout_builders import LIMITS, make_file, make_row
 
@@ -231,6 +231,13 @@ def test_measure_chunk__page_headers_not_the_footer() -> None:
     column = read_footer(bomb).columns[SCHEMA.names.index("proof")]
     assert column.length < 10_000
     assert measure_chunk(bomb, column.start, column.length).uncompressed > 20_000_000
+
+
+def test_measure_chunk__of_many_empty_pages_few_are_read() -> None:
+    empty = b"\x15\x00\x15\x00\x15\x00\x2c\x15\x00\x15\x00\x15\x06\x15\x06\x00\x00"
+    assert measure_chunk(empty * MOST_PAGES, 0, len(empty) * MOST_PAGES).values == 0
+    with pytest.raises(MalformedRollouts, match="more than 1024 pages"):
+        measure_chunk(empty * 500_000, 0, len(empty) * 500_000)
 
 
 def test_read_rollouts__refuse_100_000_columns() -> None:

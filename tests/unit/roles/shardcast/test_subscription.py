@@ -7,6 +7,10 @@ import time
 from functools import partial
 from pathlib import Path
 
+import pytest
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
 from roles.relay import RelaySettings
 from roles.shardcast.manifest import manifest_digest
 from roles.shardcast.subscription import Offered
@@ -67,6 +71,31 @@ async def test_watch__relay_that_answers_at_once_with_nothing_new_is_asked_rarel
         watching.cancel()
     assert len(told) == 1
     assert answers[4] - answers[0] > 0.05 + 0.1 + 0.2 + 0.4
+
+
+@pytest.mark.parametrize("step", ["1e999", "-1", "1.5", '"7"', "true", "null", "9" * 400, "[" * 5000])
+async def test_watch__relay_that_says_no_number_ends_nobody(tmp_path: Path, step: str) -> None:
+    said = f'{{"token": "a", "manifests": [{{"manifest": "{"d" * 64}", "term": 1, "step": {step}}}]}}'.encode()
+    told, asked = list[Offered](), asyncio.Event()
+
+    def lying(app: ASGIApp) -> ASGIApp:
+        async def lie(scope: Scope, receive: Receive, send: Send) -> None:
+            await Response(said, media_type="application/json")(scope, receive, send)
+            asked.set()
+
+        return lie
+
+    async with running_network(tmp_path) as network, asyncio.TaskGroup() as group:
+        await network.add_relay(lying)
+        tasks = [*network.start(group), group.create_task(network.client(WORKER).watch(told.append))]
+        async with asyncio.timeout(20):
+            for _ in range(4):
+                asked.clear()
+                await asked.wait()
+        assert not [task for task in tasks if task.done()]
+        for task in tasks:
+            task.cancel()
+    assert not told
 
 
 async def test_fetch_checkpoint__asked_before_any_relay_has_the_manifest(tmp_path: Path) -> None:

@@ -1,0 +1,79 @@
+"""Looks up the hosts of relays in threads of its own. Anybody's relay record may name a host whose answer never comes, and
+the event loop's own look-ups share their few threads with all other work that blocks."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+THREADS = 64
+"""More than the names that free relay records can bring while one look-up hangs: eight, anew every three seconds."""
+GOOD_SECONDS, BAD_SECONDS = 60.0, 10.0
+"""How long an answer, or none, is taken as it is."""
+REMEMBERED = 1024
+MOST_ADDRESSES = 4
+
+LookUp = Callable[[str], Sequence[str]]
+"""Addresses of a host name. Blocks; raises OSError."""
+
+
+def ask_system(host: str) -> list[str]:
+    """What the system's resolver says, in its order. Raises OSError."""
+    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(place[4][0]) for place in found))[:MOST_ADDRESSES]
+
+
+class Names:
+    """Addresses of hosts. A name is asked for once at a time, and its answer kept for a while, so that a flood of questions
+    for a slow one waits in one thread."""
+
+    def __init__(self, look_up: LookUp = ask_system, *, threads: int = THREADS) -> None:
+        self._look_up = look_up
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="names")
+        self._asked: OrderedDict[str, tuple[float, asyncio.Future[Sequence[str]]]] = OrderedDict()
+
+    async def find(self, host: str, *, within: float | None) -> Sequence[str]:
+        """Addresses, the system's first choice first; what is an address already is given back. Raises OSError, TimeoutError
+        after `within` seconds."""
+        if _is_address(host):
+            return [host]
+        async with asyncio.timeout(within):
+            return await asyncio.shield(self._answer(host))
+
+    def close(self) -> None:
+        """Give up what is asked; its threads end with their look-ups."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _answer(self, host: str) -> asyncio.Future[Sequence[str]]:
+        asked, answer = self._asked.get(host, (0.0, None))
+        if answer is None or _is_stale(answer, time.monotonic() - asked):
+            answer = asyncio.get_running_loop().run_in_executor(self._threads, self._look_up, host)
+            answer.add_done_callback(
+                lambda done: done.cancelled() or done.exception()
+            )  # nobody may be waiting any more
+            self._asked[host] = time.monotonic(), answer
+            self._asked.move_to_end(host)
+            if len(self._asked) > REMEMBERED:
+                self._asked.popitem(last=False)
+        return answer
+
+
+def _is_stale(answer: asyncio.Future[Sequence[str]], age: float) -> bool:
+    if not answer.done():
+        return False
+    is_bad = answer.cancelled() or answer.exception() is not None
+    return answer.cancelled() or age > (BAD_SECONDS if is_bad else GOOD_SECONDS)
+
+
+def _is_address(host: str) -> bool:
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            socket.inet_pton(family, host.partition("%")[0])
+        except OSError:
+            continue
+        return True
+    return False
