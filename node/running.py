@@ -108,9 +108,9 @@ async def until_stopped(work: Awaitable[None], stop: StopSignal, *, seconds: flo
 
 
 def leave(code: int) -> int:
-    """The exit code; with model work under way the process ends here: that cannot be cancelled, nobody waits for it any
-    more, and the interpreter would."""
-    if any(thread.name.startswith("compute") and thread.is_alive() for thread in threading.enumerate()):
+    """The exit code; with model work or the look-up of a host under way the process ends here: that cannot be cancelled,
+    nobody waits for it any more, and the interpreter would."""
+    if any(thread.name.startswith(("compute", "names")) and thread.is_alive() for thread in threading.enumerate()):
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
