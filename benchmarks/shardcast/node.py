@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from dht.disk import write_durably
 from dht.encoding import ZERO_DIGEST, encode
 from dht.envelope import Envelope, seal
 from dht.errors import TransportError
@@ -21,7 +22,6 @@ from dht.identity import NodeKey
 from roles.messages import CheckpointRow, checkpoints_key, place_of, subkey_for
 from roles.relay import Relay, RelaySettings, serve
 from roles.shardcast.client import RelayClient
-from roles.shardcast.disk import write_durably
 from roles.shardcast.grants import hint_of
 from roles.shardcast.manifest import build_manifest, manifest_digest, seal_manifest
 from roles.shardcast.relay_http import make_http
