@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import httpx
 import structlog
@@ -27,6 +26,7 @@ from roles.shardcast.client import RelayClient
 from roles.shardcast.delta import encode_worthwhile
 from roles.shardcast.manifest import build_delta, build_manifest, check_manifest, manifest_digest, seal_manifest
 from roles.shardcast.pace import Line
+from roles.shardcast.reading import read_status
 from roles.shardcast.relay_http import RelayHttp, make_http
 from roles.shardcast.replies import Offer, RelayInfo
 from roles.shardcast.shards import Layout, is_checkpoint_intact
@@ -34,7 +34,6 @@ from roles.shardcast.shards import Layout, is_checkpoint_intact
 log = structlog.get_logger("shardcast")
 
 SMALLEST_SHARD, LARGEST_SHARD, SHARDS = 64 * 1024, 50_000_000, 64
-MAX_STATUS = 256 * 1024
 ASK_SECONDS = 10.0
 TRY_AGAIN = 60.0
 """Seconds after which a follower looks again though nobody called it: what failed may go now."""
@@ -218,17 +217,10 @@ def _shard_size(total: int) -> int:
 async def introduce(http: httpx.AsyncClient, url: str, run: str) -> RelayInfo:
     """Who answers at a relay's base URL. Raises TransportError, or Malformed for a relay of another channel."""
     try:
-        address, headers = url.rstrip("/") + "/status", {"Accept-Encoding": "identity"}
-        async with asyncio.timeout(ASK_SECONDS), http.stream("GET", address, headers=headers) as reply:
-            data = bytearray()
-            async for block in reply.aiter_raw():  # nothing is decompressed
-                data += block
-                if len(data) > MAX_STATUS:
-                    raise ValueError("longer than a relay's status")
-        said: Any = httpx.Response(200, content=bytes(data)).json()
+        said = await read_status(http, url, seconds=ASK_SECONDS)
         node, serves = str(said["node"])[:64], said["run"]
-    except (httpx.HTTPError, httpx.InvalidURL, OSError, TimeoutError, ValueError, KeyError, TypeError) as error:
-        raise TransportError(f"no relay answers at {url}: {error or type(error).__name__}") from error
+    except (TransportError, KeyError, TypeError) as error:
+        raise TransportError(f"no relay answers at {url}: {error}") from error
     if serves != run:
         raise Malformed(f"the relay at {url} serves another publisher; start it with this publisher's id")
     return RelayInfo(node, url.rstrip("/"))

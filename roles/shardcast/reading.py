@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import AsyncIterator
+from typing import Any
 
 import httpx
 
+from dht.errors import TransportError
 from roles.shardcast.errors import Oversize
 from roles.shardcast.replies import check_answer
 
@@ -50,3 +54,17 @@ async def read_all(reply: httpx.Response, limit: int) -> bytes:
         if len(data) > limit:
             raise Oversize(f"relay sends more than {limit} bytes")
     return bytes(data)
+
+
+async def read_status(http: httpx.AsyncClient, url: str, *, seconds: float) -> Any:
+    """What the relay at this base URL says of itself, unsigned. Nothing is decompressed. Raises TransportError."""
+    address, headers = url.rstrip("/") + "/status", {"Accept-Encoding": "identity"}
+    try:
+        async with asyncio.timeout(seconds), http.stream("GET", address, headers=headers) as reply:
+            if reply.status_code != httpx.codes.OK:
+                raise TransportError(f"HTTP {reply.status_code}")
+            return json.loads(await read_all(reply, MAX_REPLY))
+    except TimeoutError as error:
+        raise TransportError(f"no answer in {seconds:g} seconds") from error
+    except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, RecursionError) as error:
+        raise TransportError(str(error) or type(error).__name__) from error
