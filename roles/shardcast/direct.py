@@ -24,7 +24,14 @@ from roles.messages import CheckpointManifest
 from roles.shardcast.assembly import find_newest
 from roles.shardcast.client import RelayClient
 from roles.shardcast.delta import encode_worthwhile
-from roles.shardcast.manifest import build_delta, build_manifest, check_manifest, manifest_digest, seal_manifest
+from roles.shardcast.manifest import (
+    build_delta,
+    build_manifest,
+    check_manifest,
+    choose_shard_size,
+    manifest_digest,
+    seal_manifest,
+)
 from roles.shardcast.pace import Line
 from roles.shardcast.reading import read_status
 from roles.shardcast.relay_http import RelayHttp, make_http
@@ -33,7 +40,6 @@ from roles.shardcast.shards import Layout, is_checkpoint_intact
 
 log = structlog.get_logger("shardcast")
 
-SMALLEST_SHARD, LARGEST_SHARD, SHARDS = 64 * 1024, 50_000_000, 64
 ASK_SECONDS = 10.0
 TRY_AGAIN = 60.0
 """Seconds after which a follower looks again though nobody called it: what failed may go now."""
@@ -129,7 +135,7 @@ class Channel:
             step=manifest.step,
             target=manifest_digest(target),
             base=known,
-            shard_size=_shard_size(report.delta_bytes),
+            shard_size=choose_shard_size(report.delta_bytes),
         )
         return seal_manifest(self.client.link.key, row), scratch
 
@@ -206,12 +212,13 @@ class Channel:
     def _build(self, folder: Path, step: int) -> CheckpointManifest:
         total = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
         return build_manifest(
-            folder, run=self.client.link.run, term=TERM, step=step, parent=ZERO_DIGEST, shard_size=_shard_size(total)
+            folder,
+            run=self.client.link.run,
+            term=TERM,
+            step=step,
+            parent=ZERO_DIGEST,
+            shard_size=choose_shard_size(total),
         )
-
-
-def _shard_size(total: int) -> int:
-    return min(LARGEST_SHARD, max(SMALLEST_SHARD, -(-total // SHARDS)))
 
 
 async def introduce(http: httpx.AsyncClient, url: str, run: str) -> RelayInfo:

@@ -22,6 +22,7 @@ import structlog
 from dht.envelope import Envelope, from_bytes, to_bytes
 from dht.errors import Malformed, PeerError, TransportError
 from dht.identity import NodeKey
+from dht.records import unix_ms
 from roles.shardcast.errors import NotHeld, Oversize, RelayRefused, WrongBytes
 from roles.shardcast.grants import seal_grant
 from roles.shardcast.inflow import BLOCK
@@ -52,11 +53,6 @@ TELLING_UPLOAD = 2**18
 BETWEEN_LINES = 0.01
 """Seconds to the next block of an answer that goes on, however much a relay sends."""
 _HOLDINGS = "which shards it holds"
-
-
-def unix_ms() -> int:
-    """The machine's clock."""
-    return time.time_ns() // 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
