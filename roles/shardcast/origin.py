@@ -17,11 +17,10 @@ from pathlib import Path
 import structlog
 
 from dht.envelope import Envelope
-from dht.errors import Malformed, NodeError, TransportError
+from dht.errors import Malformed, NodeError, TransportError, first_error
 from dht.identity import NodeId
 from roles.shardcast.copies import replicate
 from roles.shardcast.errors import NotHeld, RelayRefused
-from roles.shardcast.gather import first_error
 from roles.shardcast.lanes import FilePart
 from roles.shardcast.link import RelayLink
 from roles.shardcast.manifest import check_delta, check_manifest, manifest_digest
