@@ -31,9 +31,18 @@ from ledger.changes import (
     Withdrawn,
 )
 from ledger.errors import LedgerError
-from ledger.records import Commit, HeldStrike, Lease, Registration, Role, RunTerms, Stake, Strike, ValidatorSet
-
-FIRST_TERM = 1
+from ledger.records import (
+    FIRST_TERM,
+    Commit,
+    HeldStrike,
+    Lease,
+    Registration,
+    Role,
+    RunTerms,
+    Stake,
+    Strike,
+    ValidatorSet,
+)
 
 
 def up_to(changes: Iterable[Change], until: int | None) -> list[Change]:

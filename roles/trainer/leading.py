@@ -18,6 +18,7 @@ from dht.encoding import ZERO_DIGEST
 from dht.errors import NodeError
 from dht.identity import NodeKey
 from ledger.errors import LedgerError
+from ledger.records import FIRST_TERM
 from roles.announce import Voice
 from roles.compute import ComputeThread
 from roles.lifecycle import DiskFailed, Lifecycle, fault_of
@@ -25,14 +26,13 @@ from roles.messages import SHARE_ALL, OpenStep
 from roles.observer import Observer
 from roles.ports import Clock, Ledger, Relays
 from roles.spec import RunSpec
-from roles.terms import FIRST_TERM
 from roles.trainer.asking import Asking
 from roles.trainer.closing import ClosedBatch, close_batch
 from roles.trainer.deltas import Deltas
 from roles.trainer.errors import Fenced, StateMissing
 from roles.trainer.heads import HeadBoard
 from roles.trainer.journal import Journal
-from roles.trainer.lease import LEDGER_TIMEOUT, LeaseKeeper
+from roles.trainer.lease import RENEW_TIMEOUT, LeaseKeeper
 from roles.trainer.lifecycle import TrainerState
 from roles.trainer.pool import Pool
 from roles.trainer.publication import Publication
@@ -144,7 +144,7 @@ class Leading:
         """The fault, or that we were fenced: the ledger may have refused us for it before our view showed it."""
         if not isinstance(fault, Fenced | DiskFailed):
             with suppress(LedgerError, TimeoutError):
-                async with asyncio.timeout(LEDGER_TIMEOUT):
+                async with asyncio.timeout(RENEW_TIMEOUT):
                     lease = await self._ledger.lease()
                     if (lease.term, lease.leader) != (self._term, self._key.node):
                         fault = Fenced(str(fault))
