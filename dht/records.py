@@ -63,10 +63,6 @@ class SequenceCounter:
             self._reserve(self.last + SEQUENCE_BLOCK)
         return self.last
 
-    def raise_to(self, floor: int) -> None:
-        """Give out nothing up to `floor`: a number seen in a row of ours that this disk has forgotten."""
-        self.last = max(self.last, floor)
-
     def _load(self) -> int:
         if self._path is None or not self._path.exists():
             return 0
@@ -128,15 +124,6 @@ class Publisher:
     def node(self) -> str:
         """Whose rows these are."""
         return self._key.node
-
-    @property
-    def last_sequence(self) -> int:
-        """No row signed from now on has a sequence as low as this."""
-        return self._sequence.last
-
-    def raise_sequence(self, floor: int) -> None:
-        """Start above a sequence found in a row of ours, after a lost disk."""
-        self._sequence.raise_to(floor)
 
     @property
     def unconfirmed(self) -> int:

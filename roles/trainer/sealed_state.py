@@ -30,7 +30,6 @@ PIECE = 4 * 2**20
 MORE = sodium.crypto_secretstream_xchacha20poly1305_TAG_MESSAGE
 FINAL = sodium.crypto_secretstream_xchacha20poly1305_TAG_FINAL
 MAX_PIECE = PIECE + sodium.crypto_secretstream_xchacha20poly1305_ABYTES
-MAX_INDEX = 8 * 2**20
 
 
 class KeyBox(Message):

@@ -42,11 +42,6 @@ class DeltaReport:
     changed: int
     elements: int
 
-    @property
-    def is_worthwhile(self) -> bool:
-        """False: send the whole checkpoint instead."""
-        return self.delta_bytes <= WORTHWHILE_SHARE * self.full_bytes
-
 
 @dataclass(frozen=True, slots=True)
 class Coded:
