@@ -48,18 +48,15 @@ class Subscription:
         *,
         held: Callable[[], str] = lambda: "",
         leading_on: Callable[[Iterable[DeltaHint]], None] = lambda hints: None,
-        asked: int = ASKED,
-        turn: float = TURN,
     ) -> None:
         self._link, self._told, self._held, self._leading_on = link, told, held, leading_on
-        self._asked, self._turn = asked, turn
         self._known: dict[str, None] = {}
         self._busy: set[str] = set()
 
     async def run(self) -> None:
         """Ask, for ever."""
         async with asyncio.TaskGroup() as group:
-            for _ in range(self._asked):
+            for _ in range(ASKED):
                 group.create_task(self._sit())
 
     async def _sit(self) -> None:
@@ -79,7 +76,7 @@ class Subscription:
 
     async def _ask(self, relay: RelayInfo) -> bool:
         """Keep a question open at the relay for a turn; whether it answered any."""
-        token, pause, until = "", FIRST_PAUSE, time.monotonic() + self._turn
+        token, pause, until = "", FIRST_PAUSE, time.monotonic() + TURN
         while time.monotonic() < until:
             asked = time.monotonic()
             try:
