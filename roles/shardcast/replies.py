@@ -14,6 +14,8 @@ from roles.shardcast.errors import NotHeld, RelayRefused
 MAX_URL = 256
 MAX_OFFERS = 64
 MAX_TOKEN = 64
+HELD_OPEN = 8.0
+"""Seconds a question is held open: shorter than the silence after which a connection counts as dead."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,10 @@ from dataclasses import dataclass
 
 from dht.errors import PeerError, TransportError
 from roles.shardcast.link import RelayLink
-from roles.shardcast.replies import DeltaHint, Offer, RelayInfo
+from roles.shardcast.replies import HELD_OPEN, DeltaHint, Offer, RelayInfo
 
 ASKED = 2
 """Relays asked at once."""
-HELD_OPEN = 8.0
-"""Seconds a question is held open: shorter than the silence after which a connection counts as dead."""
 TURN = 60.0
 """Seconds until other relays are drawn: one that keeps news to itself is not believed for ever."""
 FIRST_PAUSE, LONGEST_PAUSE, NOBODY_PAUSE = 0.05, 5.0, 1.0
