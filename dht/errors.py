@@ -39,3 +39,12 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 class DiskFull(NodeError):
     """The disk takes no more; what was to be written is not."""
+
+
+def first_error(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The error of a group, however deep, that matters: ours before anything else."""
+    ours, _ = errors.split(NodeError)
+    found: BaseException = ours or errors
+    while isinstance(found, BaseExceptionGroup):
+        found = found.exceptions[0]
+    return found

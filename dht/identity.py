@@ -17,6 +17,7 @@ from nacl.exceptions import BadSignatureError, CryptoError
 from nacl.public import SealedBox
 from nacl.signing import SigningKey, VerifyKey
 
+from dht.disk import sync_directory
 from dht.errors import IdentityError, Malformed
 
 NodeId = str
@@ -100,7 +101,7 @@ class NodeKey:
                 os.link(temporary, path)  # fails where a rename would replace the key that is there
             finally:
                 temporary.unlink(missing_ok=True)
-            _sync_folder(path.parent)
+            sync_directory(path.parent)
         except OSError as error:
             if os.path.lexists(path):
                 text = f"{path} exists already; remove it first if you really mean to lose that key"
@@ -142,14 +143,6 @@ def _write_secret(path: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _in_the_way(folder: Path) -> str:

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import structlog
 
+from dht.disk import write_durably
 from dht.errors import Malformed
 from dht.identity import NodeId, public_key_of
-from dht.records import write_atomically
 
 MAX_ADDRESS = 256
 MAX_CACHED = 256
@@ -175,7 +175,7 @@ class PeerCache:
         if self.path is None or not self._is_dirty:
             return
         try:
-            write_atomically(self.path, json.dumps(self._seen, indent=0).encode())
+            write_durably(self.path, json.dumps(self._seen, indent=0).encode())
             self._is_dirty = False
         except OSError as error:
             log.warning("peer_cache.unwritable", path=str(self.path), cause=error.strerror)

@@ -75,8 +75,8 @@ def _as_row(item: object) -> tuple[str, bytes, float] | None:
 class EnvelopeValidator(RecordValidatorBase):  # type: ignore[misc]  # hivemind is untyped
     """Admits signed rows of one run. `limits` gives the largest row of each kind, in bytes."""
 
-    def __init__(self, *, run: str, limits: Mapping[str, int], gate: RowGate | None = None) -> None:
-        self.gate = gate or RowGate(run=run, limits=limits)
+    def __init__(self, *, run: str, limits: Mapping[str, int]) -> None:
+        self.gate = RowGate(run=run, limits=limits)
 
     def open(self, key: bytes, subkey: str, value: bytes, expiration_time: float) -> Envelope:
         """The row in a record. Raises Malformed."""

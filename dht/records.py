@@ -6,9 +6,7 @@ Knows no message kinds: lifetimes and sizes come from the caller.
 from __future__ import annotations
 
 import asyncio
-import errno
 import json
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,15 +15,15 @@ from typing import Protocol
 
 import structlog
 
+from dht.disk import write_durably
 from dht.envelope import Envelope, seal
-from dht.errors import IdentityError, TransportError
+from dht.errors import NO_ROOM, IdentityError, TransportError
 from dht.identity import NodeKey
 
 SEQUENCE_BLOCK = 10_000
 """Sequences reserved at a time: one fsync in ten seconds at most, since sequences follow the clock in milliseconds."""
 SET_BACK_MS = 15_000
 """Longer than this ahead of its time, an expiration was set by a clock that has been corrected since."""
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 RETRY_SECONDS = (1, 2, 4, 8, 15)
 MAX_ROWS = 20_000
 _AT_ONCE = 4
@@ -65,10 +63,6 @@ class SequenceCounter:
             self._reserve(self.last + SEQUENCE_BLOCK)
         return self.last
 
-    def raise_to(self, floor: int) -> None:
-        """Give out nothing up to `floor`: a number seen in a row of ours that this disk has forgotten."""
-        self.last = max(self.last, floor)
-
     def _load(self) -> int:
         if self._path is None or not self._path.exists():
             return 0
@@ -84,24 +78,13 @@ class SequenceCounter:
         if self._path is None:
             return
         try:
-            write_atomically(self._path, json.dumps({"reserved": ceiling}).encode())
+            write_durably(self._path, json.dumps({"reserved": ceiling}).encode())
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise IdentityError(f"cannot write {self._path}: {error.strerror}; check space and rights") from error
             # They follow the clock, which no restart sets back: what cannot be noted now is noted with the next.
             self._reserved = before
             log.warning("sequence.unreserved", why=error.strerror)
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Temp file, fsync, rename. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
 
 
 @dataclass(slots=True)
@@ -141,15 +124,6 @@ class Publisher:
     def node(self) -> str:
         """Whose rows these are."""
         return self._key.node
-
-    @property
-    def last_sequence(self) -> int:
-        """No row signed from now on has a sequence as low as this."""
-        return self._sequence.last
-
-    def raise_sequence(self, floor: int) -> None:
-        """Start above a sequence found in a row of ours, after a lost disk."""
-        self._sequence.raise_to(floor)
 
     @property
     def unconfirmed(self) -> int:

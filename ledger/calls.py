@@ -14,7 +14,7 @@ from eth_utils.crypto import keccak
 from ledger.errors import LedgerRejected
 from ledger.events import operator_tuples
 from ledger.merkle import MerkleProof
-from ledger.records import ROLES, Leaf, Proposal, RegistrationRequest, RotationRequest, Strike
+from ledger.records import ROLES_BY_NUMBER, Leaf, Proposal, RegistrationRequest, RotationRequest, Strike
 from ledger.rules import check_digest
 from ledger.wallet import NO_ADDRESS, public_key_from_node
 
@@ -78,7 +78,7 @@ def strike_arguments(strike: Strike) -> tuple[object, ...]:
 
 def leaf_tuple(leaf: Leaf) -> tuple[int, bytes, str, int, int]:
     """The struct `Leaf`."""
-    role = ROLES.index(leaf.role)
+    role = ROLES_BY_NUMBER.index(leaf.role)
     return (role, public_key_from_node(leaf.node), leaf.wallet or NO_ADDRESS, leaf.units, leaf.amount)
 
 

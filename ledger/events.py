@@ -12,7 +12,7 @@ from eth_utils.address import to_checksum_address
 from ledger import abi, changes
 from ledger.changes import Change
 from ledger.errors import LedgerError
-from ledger.records import ROLES, Block, Commit, FinalRoot, Operator, RunTerms
+from ledger.records import ROLES_BY_NUMBER, Block, Commit, FinalRoot, Operator, RunTerms
 from ledger.rules import NodeEvent, RegistrationEvent, RotationEvent
 from ledger.wallet import NO_ADDRESS, node_from_public_key, public_key_from_node
 
@@ -201,7 +201,7 @@ def _plain(name: str, value: Any) -> Any:
         case "sender" | "to" | "reporter":
             return to_checksum_address(value)
         case "role":
-            return ROLES[value]
+            return ROLES_BY_NUMBER[value]
         case "evidence" | "counter_evidence":
             return value.hex()
         case "attesters":

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ledger.records import ROLES, Leaf
+from ledger.records import ROLES_BY_NUMBER, Leaf
 from ledger.wallet import NO_ADDRESS, public_key_from_node
 
 MAX_UNITS = 2**128 - 1
@@ -34,7 +34,7 @@ def leaf_hash(leaf: Leaf) -> bytes:
     if not 0 <= leaf.amount <= MAX_UNITS:
         raise ValueError("amount out of range")
     owner = public_key_from_node(leaf.node) + bytes.fromhex((leaf.wallet or NO_ADDRESS)[2:])
-    body = bytes([ROLES.index(leaf.role)]) + owner + leaf.units.to_bytes(16) + leaf.amount.to_bytes(16)
+    body = bytes([ROLES_BY_NUMBER.index(leaf.role)]) + owner + leaf.units.to_bytes(16) + leaf.amount.to_bytes(16)
     return hashlib.sha256(b"tally-leaf/2" + body).digest()
 
 
@@ -104,4 +104,4 @@ def _root(count: int, top: bytes) -> str:
 
 
 def _order(leaf: Leaf) -> tuple[int, str, str]:
-    return (ROLES.index(leaf.role), leaf.node, leaf.wallet or "")
+    return (ROLES_BY_NUMBER.index(leaf.role), leaf.node, leaf.wallet or "")

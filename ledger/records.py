@@ -11,8 +11,9 @@ from typing import Literal, TypedDict
 
 ZERO_DIGEST = "0" * 64
 """Parent of checkpoint 0, and parent root of epoch 0."""
+FIRST_TERM = 1
 Role = Literal["worker", "validator", "relay", "trainer"]
-ROLES: tuple[Role, ...] = ("worker", "validator", "relay", "trainer")
+ROLES_BY_NUMBER: tuple[Role, ...] = ("worker", "validator", "relay", "trainer")
 """Who can earn; a role's number on the contract is its place here."""
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from ledger.records import RotationRequest, Strike
-from ledger.wallet import NO_ADDRESS, Domain, address_of, public_key_from_node, sign_typed_data, typed_data
+from ledger.records import Strike
+from ledger.wallet import NO_ADDRESS, Domain, public_key_from_node, typed_data
 
 ROTATION_FIELDS = [
     {"name": "run", "type": "bytes32"},
@@ -82,31 +81,3 @@ def lift_typed_data(domain: Domain, *, run: str, node: str, number: int) -> dict
         "number": number,
     }
     return typed_data(domain, "Lift", LIFT_FIELDS, message)
-
-
-def sign_rotation(
-    domain: Domain,
-    *,
-    run: str,
-    old_node: str,
-    new_node: str,
-    nonce: int,
-    sign_new: Callable[[bytes], bytes],
-    sign_old: Callable[[bytes], bytes] | None = None,
-    wallet_key: bytes | None = None,
-) -> RotationRequest:
-    """A rotation ready to send, by the wallet's key or else by the old node key.
-
-    `sign_new` and `sign_old` make ed25519 signatures of 64 bytes. Raises ValueError without either authority.
-    """
-    wallet = address_of(wallet_key) if wallet_key else None
-    message = rotation_message(domain, run=run, old_node=old_node, new_node=new_node, wallet=wallet, nonce=nonce)
-    by_wallet = by_old = ""
-    if wallet and wallet_key:
-        typed = rotation_typed_data(domain, run=run, old_node=old_node, new_node=new_node, wallet=wallet, nonce=nonce)
-        by_wallet = sign_typed_data(typed, wallet_key)
-    elif sign_old is not None:
-        by_old = sign_old(message).hex()
-    else:
-        raise ValueError("a rotation is signed by the wallet or by the old key")
-    return RotationRequest(run, old_node, new_node, wallet, nonce, by_wallet, by_old, sign_new(message).hex())

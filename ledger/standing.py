@@ -31,9 +31,17 @@ from ledger.changes import (
     Withdrawn,
 )
 from ledger.errors import LedgerError
-from ledger.records import Commit, HeldStrike, Lease, Registration, Role, RunTerms, Stake, Strike, ValidatorSet
-
-FIRST_TERM = 1
+from ledger.records import (
+    FIRST_TERM,
+    Commit,
+    HeldStrike,
+    Lease,
+    Role,
+    RunTerms,
+    Stake,
+    Strike,
+    ValidatorSet,
+)
 
 
 def up_to(changes: Iterable[Change], until: int | None) -> list[Change]:
@@ -116,24 +124,6 @@ def strikes_of(run: str, changes: Iterable[Change], until: int | None = None) ->
             if key in held:
                 held[key] = _after(held[key], event)
     return tuple(held.values())
-
-
-def ejected_of(strikes: Iterable[HeldStrike]) -> frozenset[str]:
-    """Nodes with a strike that was not lifted."""
-    return frozenset(each.strike.node for each in strikes if each.outcome != "lifted")
-
-
-def is_ejected(registration: Registration, strikes: Iterable[HeldStrike]) -> bool:
-    """Whether the node, or a key it had before, is struck out."""
-    return not ejected_of(strikes).isdisjoint((registration.node, *registration.previous))
-
-
-def stake_behind(registration: Registration, stakes: dict[tuple[str, str], Stake]) -> int:
-    """Bonded base units of the node's wallet behind it and the keys it had before."""
-    if registration.wallet is None:
-        return 0
-    keys = [(node, registration.wallet) for node in (registration.node, *registration.previous)]
-    return sum(stakes[key].amount for key in keys if key in stakes and stakes[key].unbond_at == 0)
 
 
 def paid_of(changes: Iterable[Change], until: int | None = None) -> Counter[tuple[Role, str, str]]:

@@ -7,21 +7,19 @@ anyway. What is here is never dropped (`roles.shardcast.shelf`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 
 import structlog
 
-from dht.errors import Malformed, NodeError
+from dht.errors import NodeError
 from ledger.base import BaseLedger
 from ledger.errors import LedgerError
 from ledger.records import FinalRoot
 from roles.evidence import MAX_EVIDENCE
-from roles.messages import Submission, open_row
 from roles.ports import Relays
 from roles.shardcast.store import BlobStore
 from roles.spec import RunSpec
-from roles.tally import MAX_BLOB, TallyBody, TallyRefused, open_final_tally
-from roles.tally.items import row_from_text
+from roles.tally import MAX_BLOB, TallyRefused, open_final_tally
+from roles.tally.items import submissions_of
 
 log = structlog.get_logger()
 
@@ -66,7 +64,8 @@ class Archive:
         except TallyRefused as error:  # the validators' quorum signed it; it is kept all the same
             log.warning("archive.unreadable", epoch=root.epoch, why=str(error))
         else:
-            for submission in await asyncio.to_thread(_submissions, body, self._spec):
+            items = (*body.items, *body.refusals)
+            for submission in await asyncio.to_thread(submissions_of, items, self._spec):
                 self._want(submission.blob, min(submission.size, self._spec.checks.max_blob))
         self._listed.add(root.blob)
 
@@ -102,16 +101,3 @@ class Archive:
             return None
         await self._store.put(data)
         return data
-
-
-def _submissions(body: TallyBody, spec: RunSpec) -> Iterable[Submission]:
-    found: list[Submission] = []
-    for item in (*body.items, *body.refusals):
-        try:
-            row = row_from_text(item.submission, "submission/1")
-            message = open_row(row, run=spec.run_id, buckets=spec.buckets)
-        except Malformed:
-            continue
-        if isinstance(message, Submission):
-            found.append(message)
-    return found

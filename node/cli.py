@@ -62,7 +62,7 @@ GROUPS = {
 }
 """Commands by what a person is about to do, each a module of `node.commands`."""
 COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
-ROLES = ("worker", "validator", "trainer", "relay")
+ROLES_BY_USE = ("worker", "validator", "trainer", "relay")
 EXIT_CODES = (
     "exit codes: 0 done; 1 failed, with a sentence that says why; 2 wrong usage; 3 this machine is less than the run asks "
     "for; 130 interrupted"
@@ -153,7 +153,7 @@ def command_of(name: str) -> Callable[[Sequence[str]], int]:
 
 
 def _meant(name: str) -> str:
-    if name in ROLES:
+    if name in ROLES_BY_USE:
         return f"a role is given by --role: intellect-node --role {name} --join RUN"
     close = nearest(name, COMMANDS)
     return f"did you mean {close}?" if close else f"there are {', '.join(COMMANDS)}"

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from dht.disk import write_durably
 from dht.encoding import encode, sha256
 from ledger.client import LedgerClient, built_code_hash, deploy
 from ledger.errors import LedgerMismatch
@@ -23,7 +24,6 @@ from node.data_sets import FOLDER
 from node.defaults import CONFIRMATIONS, DEVELOPMENT_CHAINS, MAX_FEE_GWEI
 from node.errors import ConfigError, UsageError
 from node.run_creation import NOWHERE, ChainPlace, build_spec, draft_table, terms_of
-from roles.shardcast.disk import write_durably
 from roles.spec import RunSpec
 
 

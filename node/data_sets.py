@@ -10,9 +10,9 @@ from pathlib import Path
 
 import structlog
 
+from dht.disk import write_durably
 from node.errors import ConfigError
 from node.running import patiently
-from roles.shardcast.disk import write_durably
 from roles.spec import RunSpec
 from roles.tasks.problems import MAX_FILE
 

@@ -56,9 +56,6 @@ DISK_LOOK_SECONDS = 60.0
 LOG_FILE_BYTES = 8 * 2**20
 """The same for the libraries' own messages and tracebacks."""
 
-STATUS_REQUEST_BYTES = 4096
-"""Largest request head the status endpoint reads."""
-
 STATUS_TIMEOUT_SECONDS = 5.0
 """What a status request may take."""
 
@@ -73,9 +70,6 @@ TALLY_LOOK_SECONDS = 5.0
 
 STATUS_WATCHERS = 32
 """Streams open at once; more are asked to come back later."""
-
-RPC_TIMEOUT_SECONDS = 20.0
-"""What one question to the ledger may take, retries included."""
 
 MAX_JOIN_BYTES = 16 * 1024
 """Largest file accepted as a join string."""

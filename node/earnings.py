@@ -17,7 +17,8 @@ from ledger.merkle import MerkleProof, merkle_proof
 from ledger.records import FinalRoot, Leaf, Registration
 from node.contributions import Get, leaves_of, read_final
 from roles.messages import Receipt, Role, Submission, Verdict, open_row
-from roles.reputation import decide, name_of
+from roles.reputation import decide
+from roles.rules import name_of
 from roles.seals import earning_validators
 from roles.spec import RunSpec
 from roles.tally import TallyBody, TallyItem, open_final_tally, place_digest, sort_rows

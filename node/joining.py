@@ -6,6 +6,7 @@ from pathlib import Path
 
 import structlog
 
+from dht.disk import write_durably
 from dht.encoding import encode
 from dht.errors import TransportError
 from ledger.client import LedgerClient
@@ -20,7 +21,6 @@ from node.run_creation import terms_of
 from node.running import patiently
 from node.secrecy import shown_url
 from roles.shardcast.client import RelayClient
-from roles.shardcast.disk import write_durably
 from roles.spec import MAX_SPEC_BYTES, RunSpec, SpecError, spec_from_bytes
 
 log = structlog.get_logger()

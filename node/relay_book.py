@@ -7,8 +7,8 @@ the others so many are known at most, whoever was there first.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import httpx
@@ -19,6 +19,7 @@ from dht.errors import PeerError, TransportError
 from node.defaults import RELAY_REFRESH_SECONDS
 from roles.messages import NodeRecord, nodes_key, open_row
 from roles.ports import Directory
+from roles.shardcast.reading import read_status
 from roles.shardcast.replies import RelayInfo, is_inside, is_usable
 
 log = structlog.get_logger()
@@ -27,7 +28,6 @@ FIRST_SECONDS = 0.3
 """Between two looks while no relay is known."""
 HINT_SECONDS = 5.0
 """What asking a hinted address for its node id may take."""
-MAX_STATUS = 64 * 1024
 MAX_FREE = 8
 """Relays known whose ids cost nothing: enough to begin with in a young run, too few for a swarm of false ones to matter."""
 
@@ -104,20 +104,5 @@ class RelayBook:
 
     async def _ask(self, url: str) -> None:
         """Learn the node id behind a hinted address: grants name the relay by its id."""
-        try:
-            async with asyncio.timeout(HINT_SECONDS):
-                node = json.loads(await self._read(url.rstrip("/") + "/status")).get("node")
-        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ValueError, AttributeError, RecursionError):
-            return
-        if isinstance(node, str) and len(node) <= 64:
-            self._hinted[url] = RelayInfo(node, url)
-
-    async def _read(self, url: str) -> bytes:
-        """The body, of at most MAX_STATUS bytes, as it came: nothing is decompressed. Raises ValueError for more."""
-        data = bytearray()
-        async with self._http.stream("GET", url, headers={"Accept-Encoding": "identity"}) as reply:
-            async for block in reply.aiter_raw():
-                data += block
-                if len(data) > MAX_STATUS:
-                    raise ValueError("longer than a relay's status")
-        return bytes(data)
+        with suppress(TransportError):
+            self._hinted[url] = RelayInfo((await read_status(self._http, url, seconds=HINT_SECONDS)).node, url)

@@ -15,7 +15,7 @@ from roles.reputation import Records, ValidatorRecord, WorkerRecord, compute_rec
 from roles.spec import RunSpec
 from roles.tally import MAX_BLOB
 
-ROLES: tuple[Role, ...] = ("trainer", "validator", "relay", "worker")
+ROLES_AS_LISTED: tuple[Role, ...] = ("trainer", "validator", "relay", "worker")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ async def read_roll(visit: Visit) -> list[Participant]:
     spec = visit.spec
     earned = await read_contributions(spec, ledger=visit.ledger, get=get, directory=visit.directory)
     rows = await pending_rows(spec, visit.ledger, visit.directory)
-    keys = [nodes_key(spec.run_id, role) for role in ROLES]
+    keys = [nodes_key(spec.run_id, role) for role in ROLES_AS_LISTED]
     seen = await visit.directory.read(keys)
     return build_roll(
         spec,
@@ -100,7 +100,7 @@ def build_roll(
 
 
 def _rank(role: str) -> int:
-    return ROLES.index(role) if role in ROLES else len(ROLES)
+    return ROLES_AS_LISTED.index(role) if role in ROLES_AS_LISTED else len(ROLES_AS_LISTED)
 
 
 def _participant(
@@ -148,4 +148,4 @@ def _units(units: Mapping[tuple[str, str | None], int], node: str) -> int:
 
 def count_states(roll: Sequence[Participant]) -> dict[str, int]:
     """How many nodes of each role are online."""
-    return {role: sum(one.role == role and one.state == "online" for one in roll) for role in ROLES}
+    return {role: sum(one.role == role and one.state == "online" for one in roll) for role in ROLES_AS_LISTED}

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import structlog
 
+from dht.disk import write_durably
 from dht.encoding import decode, encode
 from dht.envelope import Envelope
 from dht.errors import Malformed, NodeError, TransportError
-from dht.records import write_atomically
 from node import __version__
 from node.defaults import UPGRADE_LOOK_SECONDS, UPGRADE_SAY_SECONDS
 from roles.announce import Voice
@@ -150,7 +150,7 @@ class Upgrading:
 
     def _keep(self, demand: UpgradeRow) -> None:
         try:
-            write_atomically(self._path, encode(demand))
+            write_durably(self._path, encode(demand))
         except OSError as error:
             log.warning("upgrade.unsaved", why=error.strerror)
 

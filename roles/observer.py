@@ -60,7 +60,7 @@ class Watch:
 
 
 class Observer:
-    """Keeps a `TrustedState` current. `rejected` is told of rows whose signer is at fault at the gate."""
+    """Keeps a `TrustedState` current."""
 
     def __init__(
         self,
@@ -71,7 +71,6 @@ class Observer:
         ledger: Ledger,
         interval: float = 0.25,
         watch_rollouts: bool = True,
-        rejected: Callable[[Envelope, Reject], None] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.spec = spec
@@ -85,7 +84,7 @@ class Observer:
         self._directory = directory
         self._ledger = ledger
         self._watch_rollouts = watch_rollouts
-        self._rejected = rejected or (lambda row, refusal: None)
+        self._rejected: Callable[[Envelope, Reject], None] = lambda row, refusal: None
         self._monotonic = monotonic
         self._heard_at, self._has_assumed = monotonic(), False
         self.version = 0  # counts changes

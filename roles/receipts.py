@@ -12,12 +12,12 @@ from pathlib import Path
 
 import structlog
 
+from dht.disk import write_durably
 from dht.encoding import decode, encode
 from dht.errors import Malformed, TransportError
 from roles.announce import Voice
 from roles.messages import Receipt, ReceivedShare
 from roles.ports import Relays
-from roles.shardcast.disk import write_durably
 
 log = structlog.get_logger()
 

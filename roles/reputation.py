@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from dht.envelope import Envelope
 from roles.messages import Submission, Verdict
-from roles.rules import Reason
+from roles.rules import name_of
 from roles.spec import RunSpec
 from roles.tally import sort_rows
 from roles.trusted import is_verdict_on
@@ -102,11 +102,3 @@ def _count_vote(record: ValidatorRecord, verdict: Verdict, outcome: str | None) 
         record.agreed += 1
     else:
         record.differed += 1
-
-
-def name_of(reason: int) -> str:
-    """A reason's name; its number for one of a later version."""
-    try:
-        return Reason(reason).name.lower()
-    except ValueError:
-        return f"reason {reason}"

@@ -73,7 +73,7 @@ class Reason(IntEnum):
     HISTORY_DEVIATES = 903
 
 
-SENTENCES: dict[Reason, str] = {
+SENTENCES: dict[int, str] = {
     Reason.ACCEPTED: "accepted",
     Reason.NOT_A_VALIDATOR: "signed by a node that is not a validator of this run",
     Reason.NOT_THE_LEADER: "signed by a node that is not the leading trainer",
@@ -119,6 +119,14 @@ SENTENCES: dict[Reason, str] = {
     Reason.JOINED_UNCERTAIN: "proofs and tokens together deviate more than honest ones do",
     Reason.HISTORY_DEVIATES: "the node's submissions together deviate more than an honest node's do",
 }
+
+PASSING = frozenset({Reason.BLOB_MISSING, Reason.SCORING_TIMEOUT})
+"""Soft refusals that become acceptances once what is missing is there."""
+
+
+def name_of(reason: int) -> str:
+    """`wrong_reward` for its number; the number itself where this version knows none by it."""
+    return Reason(reason).name.lower() if reason in SENTENCES else str(reason)
 
 
 class Refusal(Exception):

@@ -5,11 +5,10 @@ No floats: decimals are strings, read with `Decimal` or `float()` where they are
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, ValidationError, model_serializer, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from dht.encoding import Digest, Message, Natural, decode, encode, sha256
 from dht.errors import Malformed, NodeError
@@ -365,23 +364,3 @@ def spec_from_bytes(data: bytes, run_id: str) -> RunSpec:
         return decode(RunSpec, data)
     except Malformed as error:
         raise SpecError(str(error)) from error
-
-
-def spec_from_toml(text: str) -> RunSpec:
-    """A complete spec as TOML. Raises SpecError naming the first wrong field."""
-    try:
-        plain: dict[str, Any] = tomllib.loads(text)
-        return RunSpec.model_validate(_tuples(plain))
-    except tomllib.TOMLDecodeError as error:
-        raise SpecError(f"the spec is not valid TOML: {error}") from error
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        raise SpecError(f"spec, {'.'.join(map(str, first['loc'])) or 'as a whole'}: {first['msg']}") from error
-
-
-def _tuples(value: Any) -> Any:
-    if isinstance(value, list):
-        return tuple(_tuples(item) for item in value)
-    if isinstance(value, dict):
-        return {key: _tuples(item) for key, item in value.items()}
-    return value

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ledger.records import Commit, Lease, Operator
+from ledger.records import FIRST_TERM, Commit, Lease, Operator
 from roles.rules import Ignore, Reason, Reject
-
-FIRST_TERM = 1
 
 
 def lease_of(lease: Lease | None, trainers: Sequence[Operator]) -> Lease:

@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from dht.disk import write_durably
 from dht.encoding import ZERO_DIGEST, encode
 from dht.envelope import Envelope, seal
 from dht.errors import TransportError
@@ -21,17 +22,14 @@ from dht.identity import NodeKey
 from roles.messages import CheckpointRow, checkpoints_key, place_of, subkey_for
 from roles.relay import Relay, RelaySettings, serve
 from roles.shardcast.client import RelayClient
-from roles.shardcast.disk import write_durably
 from roles.shardcast.grants import hint_of
-from roles.shardcast.manifest import build_manifest, manifest_digest, seal_manifest
+from roles.shardcast.manifest import build_manifest, choose_shard_size, manifest_digest, seal_manifest
 from roles.shardcast.relay_http import make_http
 from roles.shardcast.replies import RelayInfo
 
 RUN = "ab" * 32
 TRAINER = NodeKey(b"t" * 32)
 WORKER = NodeKey(b"w" * 32)
-SMALLEST_SHARD, LARGEST_SHARD = 64 * 1024, 50_000_000
-"""As the trainer cuts its checkpoints."""
 MANIFEST_WAIT = 0.02
 """Seconds between two tries of a client told of a manifest that no relay has yet."""
 Config = dict[str, Any]
@@ -119,7 +117,7 @@ async def run_relay(config: Config) -> None:
 def cut_and_sign(folder: Path, shards: int) -> Envelope:
     """The manifest of everything in the folder, cut into about so many shards."""
     total = sum(path.stat().st_size for path in folder.iterdir())
-    shard_size = min(LARGEST_SHARD, max(SMALLEST_SHARD, -(-total // shards)))
+    shard_size = choose_shard_size(total, shards=shards)
     return seal_manifest(
         TRAINER, build_manifest(folder, run=RUN, term=1, step=1, parent=ZERO_DIGEST, shard_size=shard_size)
     )

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from dht.disk import write_durably
 from node.errors import ConfigError
-from roles.shardcast.disk import write_durably
 
 _OURS = re.compile(r"^\s*\[\s*checks\s*\.\s*(honest|fraud|joined)\b")
 _HEADER = re.compile(r"^\s*\[")

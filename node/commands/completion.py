@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, get_args
 
-from node.cli import COMMANDS, ROLES, Parser, command_of, print_line
+from node.cli import COMMANDS, ROLES_BY_USE, Parser, command_of, print_line
 from node.parsing import described
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def _values(action: argparse.Action) -> Iterator[Candidate]:
     if action.choices is not None:
         yield from ((str(choice), "") for choice in action.choices)
     elif action.dest == "role":
-        yield from ((role, "") for role in ROLES)
+        yield from ((role, "") for role in ROLES_BY_USE)
     elif action.dest == "log_level":
         from node.config import NodeConfig
 

@@ -75,7 +75,7 @@ def is_kept(scores: Sequence[float], low: float, high: float) -> bool:
 
 def write_lines(source: Path, numbers: Sequence[int], out: Path) -> None:
     """The rows of these numbers, whole as they were, to a file that is there complete or not at all."""
-    from roles.shardcast.disk import write_durably
+    from dht.disk import write_durably
     from roles.tasks.problems import read_rows, row_line
 
     wanted = set(numbers)

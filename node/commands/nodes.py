@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from node.cli import ROLES, Parser, print_line
+from node.cli import ROLES_BY_USE, Parser, print_line
 from node.commands.reading import add_run_flags, quiet_config
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def main(words: Sequence[str]) -> int:
         "intellect-node nodes", "Who takes part in a run, and how well each node has done.", examples=EXAMPLES
     )
     add_run_flags(parser)
-    parser.add_argument("--role", choices=ROLES, help="only nodes of this role")
+    parser.add_argument("--role", choices=ROLES_BY_USE, help="only nodes of this role")
     parser.add_argument("--json", action="store_true", help="everything known of each, as JSON")
     options = parser.parse_args(words)
     roll = asyncio.run(_read(quiet_config(options)))

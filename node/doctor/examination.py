@@ -37,7 +37,7 @@ from roles.shardcast.client import RelayClient
 from roles.shardcast.relay_http import make_http
 from roles.spec import MAX_SPEC_BYTES, RunSpec, SpecError, spec_from_bytes
 
-ROLES: tuple[Role, ...] = ("trainer", "validator", "relay")
+ROLES_COMPARED: tuple[Role, ...] = ("trainer", "validator", "relay")
 """Whose records tell the versions in use; workers' are many."""
 
 
@@ -122,7 +122,7 @@ async def _examine_spec(
 ) -> list[Finding]:
     found = await examine_ledger(config, spec, join.rpc)
     has_ledger = any(finding.check == "ledger" and finding.state is State.OK for finding in found)
-    keys = [nodes_key(spec.run_id, role) for role in ROLES]
+    keys = [nodes_key(spec.run_id, role) for role in ROLES_COMPARED]
     try:
         rows = await directory.read(keys)
     except TransportError:

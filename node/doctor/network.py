@@ -9,8 +9,10 @@ from collections.abc import Sequence
 import httpx
 
 from dht.directory import HivemindDirectory
+from dht.errors import TransportError
 from dht.peers import PeerInfo, parse_peers
 from node.doctor.finding import Finding, fault, ok, warning
+from roles.shardcast.reading import read_status
 from roles.shardcast.replies import RelayInfo
 
 SEEDS_SECONDS = 12.0
@@ -97,11 +99,10 @@ async def examine_relays(http: httpx.AsyncClient, relays: Sequence[RelayInfo]) -
 async def _ask_relay(http: httpx.AsyncClient, relay: RelayInfo) -> tuple[RelayInfo, str | None, float]:
     begun = time.monotonic()
     try:
-        reply = await http.get(relay.url.rstrip("/") + "/status", timeout=RELAY_SECONDS)
-        cause = None if reply.status_code == httpx.codes.OK else f"HTTP {reply.status_code}"
-    except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
-        cause = str(error) or type(error).__name__
-    return relay, cause, time.monotonic() - begun
+        await read_status(http, relay.url, seconds=RELAY_SECONDS)
+    except TransportError as error:
+        return relay, str(error), time.monotonic() - begun
+    return relay, None, time.monotonic() - begun
 
 
 def _judge_relay(relay: RelayInfo, cause: str | None, seconds: float, *, is_vital: bool) -> Finding:

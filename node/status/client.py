@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from dht.disk import write_durably
 from node.defaults import STATUS_TIMEOUT_SECONDS
 from node.errors import ConfigError
 
@@ -20,9 +21,7 @@ EVERY_INTERFACE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - nothing 
 
 def write_status_file(home: Path, *, port: int, host: str = "127.0.0.1") -> None:
     """Say where the status endpoint is, for `intellect-node status`."""
-    temporary = home / f".{STATUS_FILE}.tmp"
-    temporary.write_text(json.dumps({"host": host, "port": port, "pid": os.getpid()}))
-    temporary.replace(home / STATUS_FILE)
+    write_durably(home / STATUS_FILE, json.dumps({"host": host, "port": port, "pid": os.getpid()}).encode())
 
 
 def page_url(home: Path) -> str:

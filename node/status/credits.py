@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Awaitable, Callable, Sequence
 
-from dht.envelope import from_bytes
 from ledger.client import LedgerClient
 from ledger.records import FinalRoot
 from node.contributions import Contributions, read_final, worker_units
 from node.status.story import Story
-from roles.messages import ROW_RULES, Submission, open_row
 from roles.spec import RunSpec
 from roles.tally import TallyBody, open_final_tally
+from roles.tally.items import submissions_of
 
 Get = Callable[[str], Awaitable[bytes]]
 """Fetches the blob with this digest from the relays. Raises TransportError."""
@@ -52,10 +50,4 @@ class Credits:
 
 def credited_places(body: TallyBody, spec: RunSpec) -> list[tuple[str, int, int]]:
     """Node, step and index of each submission that a tally credits."""
-    limit, found = ROW_RULES["submission/1"].max_bytes, []
-    for item in body.items:
-        row = from_bytes(base64.b64decode(item.submission), limit=limit)
-        message = open_row(row, run=spec.run_id, buckets=spec.buckets)
-        if isinstance(message, Submission):
-            found.append((message.node, message.step, message.index))
-    return found
+    return [(each.node, each.step, each.index) for each in submissions_of(body.items, spec)]

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from dht.identity import NodeId
 from node.status.story import Story
-from roles.rules import Reason
+from roles.rules import name_of
 from roles.spec import RunSpec
 from roles.trusted import AdmittedSubmission, Standing, TrustedState
 
@@ -86,13 +86,5 @@ class Knowledge:
         for validator, verdict in (standing.verdicts if standing else {}).items():
             if self._told.get((digest, validator)) != verdict.outcome:
                 self._told[digest, validator] = verdict.outcome
-                said = {"outcome": verdict.outcome, "reason": reason_name(verdict.reason)}
+                said = {"outcome": verdict.outcome, "reason": name_of(verdict.reason)}
                 self._story.see(self._story.name_of(validator), {"event": "verdict.signed", **place, **said})
-
-
-def reason_name(code: int) -> str:
-    """`computation` for its number; the number itself where this version knows none by it."""
-    try:
-        return Reason(code).name.lower()
-    except ValueError:
-        return str(code)

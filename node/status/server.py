@@ -23,6 +23,7 @@ from node.status.metrics import CONTENT_TYPE, format_metrics
 from node.status.pages import page_files
 from node.status.story import Story
 from node.status.stream import Streams
+from roles.messages import ROLES
 from roles.relay.server import ConnectionLimits, PortTaken, serve
 
 Status = Mapping[str, Any]
@@ -30,7 +31,6 @@ Read = Callable[[], Status]
 More = Callable[[], Awaitable[str]]
 Refresh = Callable[[], None]
 LIMITS = ConnectionLimits(head=STATUS_TIMEOUT_SECONDS, reader=30.0, total=128, per_address=96)
-ROLES = ("trainer", "worker", "validator", "relay")
 STEPS_TOLD, SUBMISSIONS_TOLD = 200, 100
 PATHS = "there is / (the page), /status.json, /metrics and /events\n"
 

@@ -15,12 +15,10 @@ import httpx
 
 from dht.errors import Malformed, TransportError
 from roles.boards.wire import LARGEST_BATCH, MAX_KEYS, Batch, Question, frame, pack_question, parse_batch, posts
-from roles.shardcast.replies import RelayInfo
+from roles.shardcast.replies import HELD_OPEN, RelayInfo
 
 POST_SECONDS = 8.0
 CONNECT_SECONDS = 5.0
-HELD_OPEN = 8.0
-"""Seconds a question is held open by the board."""
 ANSWER_SECONDS = 10.0
 """What an answer may take on top."""
 FRESH_SECONDS = 2 * (HELD_OPEN + ANSWER_SECONDS)

@@ -17,21 +17,17 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from roles.inference.noise import SEED_BITS, Stream, gumbel_noise
 from roles.inference.support import support
 
-__all__ = ["GROUP", "SEED_BITS", "SamplingSettings", "choose", "draw", "token_logprobs", "token_margins"]
+__all__ = ["GROUP", "SEED_BITS", "SamplingSettings", "choose", "draw", "token_margins"]
 
 GROUP = 256
 """Tokens in a group. Cheapest near the root of the vocabulary; its power as a check does not depend on it (ADR 19)."""
 BORDER = 0.5
 """Nats about the border of the support within which two honest engines may differ on what is in it."""
-
-Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,18 +123,6 @@ def token_margins(
     inner = _within(rivals, groups, seeds, positions)
     lacking = inner.amax(-1, keepdim=True) - inner.gather(1, tokens[:, None] % GROUP)
     return (outside + missing + lacking)[:, 0]
-
-
-def token_logprobs(logits: Floats, tokens: npt.ArrayLike, temperature: float) -> Floats:
-    """Log-probability of each token under `softmax(logits / T)` over the whole vocabulary (T = 1 when greedy).
-
-    Logits `[..., vocabulary]`, tokens `[...]` -> float32 `[...]`.
-    """
-    scaled = np.asarray(logits, dtype=np.float64) / (temperature or 1.0)
-    shifted = scaled - scaled.max(axis=-1, keepdims=True)
-    chosen = np.take_along_axis(shifted, np.asarray(tokens, dtype=np.int64)[..., None], axis=-1)[..., 0]
-    logprobs: Floats = (chosen - np.log(np.exp(shifted).sum(axis=-1))).astype(np.float32)
-    return logprobs
 
 
 def _scaled(logits: torch.Tensor, settings: SamplingSettings) -> torch.Tensor:

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp
 from dht.envelope import Envelope
 from dht.errors import NodeError, PeerError, TransportError
 from dht.identity import NodeId, NodeKey
+from dht.records import unix_ms
 from roles.messages import CheckpointRow, checkpoints_key, open_row
 from roles.relay.app import RelayRoutes
 from roles.relay.boards import Board
@@ -35,7 +36,7 @@ from roles.shardcast.chains import find_chain
 from roles.shardcast.errors import StaleCheckpoint
 from roles.shardcast.gather import FROM_ONE, ShardGatherer
 from roles.shardcast.grants import relays_in
-from roles.shardcast.link import RelayLink, TransferLimits, unix_ms
+from roles.shardcast.link import RelayLink, TransferLimits
 from roles.shardcast.replies import RelayInfo
 from roles.shardcast.shelf import Shelf
 from roles.shardcast.sinks import Sink

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 
 from starlette.responses import StreamingResponse
@@ -31,7 +31,7 @@ class FollowedHoldings(StreamingResponse):
         every: int,
         changed: Callable[[float], Awaitable[None]],
     ) -> None:
-        super().__init__(_nothing(), media_type="application/x-ndjson", headers={"X-Accel-Buffering": "no"})
+        super().__init__((), media_type="application/x-ndjson", headers={"X-Accel-Buffering": "no"})
         self._place, self._holdings, self._every, self._changed = place, holdings, every, changed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -50,8 +50,3 @@ class FollowedHoldings(StreamingResponse):
             said = held
             await send({"type": "http.response.body", "body": holdings_line(held), "more_body": True})
             await asyncio.sleep(BETWEEN_LINES)
-
-
-async def _nothing() -> AsyncIterator[bytes]:
-    return
-    yield b""

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+PREFIX = "intellect_relay"
 
 
 @dataclass(slots=True)
@@ -19,21 +26,28 @@ class Counters:
     refusals: Counter[str] = field(default_factory=Counter)
 
 
-def prometheus_text(counters: Counters, gauges: dict[str, int]) -> str:
+def prometheus_text(counters: Counters, gauges: Mapping[str, int]) -> str:
     """The text format, version 0.0.4."""
-    lines: list[str] = []
-    for name in ("bytes_served", "bytes_received", "bytes_pulled", "uploads", "sponsored"):
-        full = f"intellect_relay_{name}_total"
-        lines += [f"# TYPE {full} counter", f"{full} {getattr(counters, name)}"]
-    lines.append("# TYPE intellect_relay_requests_total counter")
-    lines += [
-        f'intellect_relay_requests_total{{status="{status}"}} {count}'
-        for status, count in sorted(counters.requests.items())
-    ]
-    lines.append("# TYPE intellect_relay_refusals_total counter")
-    lines += [
-        f'intellect_relay_refusals_total{{code="{code}"}} {count}' for code, count in sorted(counters.refusals.items())
-    ]
-    for name, value in gauges.items():
-        lines += [f"# TYPE intellect_relay_{name} gauge", f"intellect_relay_{name} {value}"]
-    return "\n".join(lines) + "\n"
+    registry = CollectorRegistry()
+    registry.register(_Numbers(counters, gauges))
+    return generate_latest(registry).decode()
+
+
+class _Numbers(Collector):
+    def __init__(self, counters: Counters, gauges: Mapping[str, int]) -> None:
+        self._counters, self._gauges = counters, gauges
+
+    def collect(self) -> Iterator[Metric]:
+        for name in ("bytes_served", "bytes_received", "bytes_pulled", "uploads", "sponsored"):
+            yield CounterMetricFamily(f"{PREFIX}_{name}", "Since the start.", getattr(self._counters, name))
+        yield _counter("requests", "Requests by status.", "status", self._counters.requests)
+        yield _counter("refusals", "Refusals by reason.", "code", self._counters.refusals)
+        for name, value in self._gauges.items():
+            yield GaugeMetricFamily(f"{PREFIX}_{name}", "Now.", value)
+
+
+def _counter(name: str, text: str, label: str, counts: Mapping[int, int] | Mapping[str, int]) -> Metric:
+    family = CounterMetricFamily(f"{PREFIX}_{name}", text, labels=[label])
+    for value, count in sorted(counts.items()):
+        family.add_metric([str(value)], count)
+    return family

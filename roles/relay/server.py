@@ -279,13 +279,12 @@ async def serve(
     *,
     host: str,
     port: int,
-    ready: Callable[[str], None] | None = None,
     limits: ConnectionLimits | None = None,
     certificate: Certificate | None = None,
     line: Line | None = None,
 ) -> AsyncIterator[str]:
-    """Serve until the block is left, then stop within two seconds. Gives the base URL; `ready` is told it too. Bodies keep to
-    the pace of `line`.
+    """Serve until the block is left, then stop within two seconds. Gives the base URL. Bodies keep to the pace of
+    `line`.
 
     Port 0 takes a free one. With a certificate, over TLS only. Raises PortTaken, BadCertificate.
     """
@@ -322,8 +321,6 @@ async def serve(
     try:
         async with asyncio.timeout(START_SECONDS):
             await server.has_started.wait()
-        if ready:
-            ready(url)
         yield url
     finally:
         server.should_exit = True

@@ -20,13 +20,14 @@ from threading import Lock
 from types import TracebackType
 from typing import Self
 
+from dht.disk import sync_directory, write_durably
 from dht.encoding import ZERO_DIGEST
 from dht.envelope import Envelope, from_bytes, to_bytes
 from dht.errors import PeerError
 from dht.identity import NodeId
 from roles.messages import CheckpointManifest
 from roles.shardcast.blobs import write_all
-from roles.shardcast.disk import reserve_room, sync_directory, write_durably
+from roles.shardcast.disk import reserve_room
 from roles.shardcast.errors import StoreFull, WrongBytes
 from roles.shardcast.manifest import MAX_MANIFEST_BYTES, Sharded, check_manifest, manifest_digest
 from roles.shardcast.shards import Layout, Piece, is_checkpoint_intact, is_shard_intact

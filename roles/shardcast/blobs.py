@@ -11,7 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
-from roles.shardcast.disk import reserve_room, sync_directory
+from dht.disk import sync_directory
+from roles.shardcast.disk import reserve_room
 from roles.shardcast.errors import StoreFull, WrongBytes
 
 BLOCK = 2**20

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import structlog
 
+from dht.disk import write_durably
 from dht.encoding import digest as digest_of
 from dht.envelope import Envelope, from_bytes, to_bytes
 from dht.errors import PeerError
@@ -22,7 +23,6 @@ from dht.identity import NodeId
 from roles.messages import CheckpointDelta, CheckpointManifest
 from roles.shardcast.chains import leading_on
 from roles.shardcast.delta import WORTHWHILE_SHARE
-from roles.shardcast.disk import write_durably
 from roles.shardcast.errors import StaleCheckpoint
 from roles.shardcast.manifest import DELTA_KIND, MAX_MANIFEST_BYTES, check_delta, check_manifest, manifest_digest
 from roles.shardcast.shards import Layout

@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import httpx
 import structlog
@@ -25,16 +24,22 @@ from roles.messages import CheckpointManifest
 from roles.shardcast.assembly import find_newest
 from roles.shardcast.client import RelayClient
 from roles.shardcast.delta import encode_worthwhile
-from roles.shardcast.manifest import build_delta, build_manifest, check_manifest, manifest_digest, seal_manifest
+from roles.shardcast.manifest import (
+    build_delta,
+    build_manifest,
+    check_manifest,
+    choose_shard_size,
+    manifest_digest,
+    seal_manifest,
+)
 from roles.shardcast.pace import Line
+from roles.shardcast.reading import read_status
 from roles.shardcast.relay_http import RelayHttp, make_http
 from roles.shardcast.replies import Offer, RelayInfo
 from roles.shardcast.shards import Layout, is_checkpoint_intact
 
 log = structlog.get_logger("shardcast")
 
-SMALLEST_SHARD, LARGEST_SHARD, SHARDS = 64 * 1024, 50_000_000, 64
-MAX_STATUS = 256 * 1024
 ASK_SECONDS = 10.0
 TRY_AGAIN = 60.0
 """Seconds after which a follower looks again though nobody called it: what failed may go now."""
@@ -130,7 +135,7 @@ class Channel:
             step=manifest.step,
             target=manifest_digest(target),
             base=known,
-            shard_size=_shard_size(report.delta_bytes),
+            shard_size=choose_shard_size(report.delta_bytes),
         )
         return seal_manifest(self.client.link.key, row), scratch
 
@@ -207,31 +212,24 @@ class Channel:
     def _build(self, folder: Path, step: int) -> CheckpointManifest:
         total = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
         return build_manifest(
-            folder, run=self.client.link.run, term=TERM, step=step, parent=ZERO_DIGEST, shard_size=_shard_size(total)
+            folder,
+            run=self.client.link.run,
+            term=TERM,
+            step=step,
+            parent=ZERO_DIGEST,
+            shard_size=choose_shard_size(total),
         )
-
-
-def _shard_size(total: int) -> int:
-    return min(LARGEST_SHARD, max(SMALLEST_SHARD, -(-total // SHARDS)))
 
 
 async def introduce(http: httpx.AsyncClient, url: str, run: str) -> RelayInfo:
     """Who answers at a relay's base URL. Raises TransportError, or Malformed for a relay of another channel."""
     try:
-        address, headers = url.rstrip("/") + "/status", {"Accept-Encoding": "identity"}
-        async with asyncio.timeout(ASK_SECONDS), http.stream("GET", address, headers=headers) as reply:
-            data = bytearray()
-            async for block in reply.aiter_raw():  # nothing is decompressed
-                data += block
-                if len(data) > MAX_STATUS:
-                    raise ValueError("longer than a relay's status")
-        said: Any = httpx.Response(200, content=bytes(data)).json()
-        node, serves = str(said["node"])[:64], said["run"]
-    except (httpx.HTTPError, httpx.InvalidURL, OSError, TimeoutError, ValueError, KeyError, TypeError) as error:
-        raise TransportError(f"no relay answers at {url}: {error or type(error).__name__}") from error
-    if serves != run:
+        said = await read_status(http, url, seconds=ASK_SECONDS)
+    except TransportError as error:
+        raise TransportError(f"no relay answers at {url}: {error}") from error
+    if said.run != run:
         raise Malformed(f"the relay at {url} serves another publisher; start it with this publisher's id")
-    return RelayInfo(node, url.rstrip("/"))
+    return RelayInfo(said.node, url.rstrip("/"))
 
 
 async def _introduce(http: RelayHttp, urls: Sequence[str], run: str) -> tuple[RelayInfo, ...]:

@@ -1,4 +1,4 @@
-"""Writing so that a kill leaves the old file or the new one, never half of either; and room for it beforehand."""
+"""Room on the disk, set aside before a file is written to it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import ctypes
 import errno
 import os
 from collections.abc import Callable
-from pathlib import Path
 
 from dht.errors import NO_ROOM
 
@@ -14,26 +13,6 @@ RESERVE = 64 * 2**20
 """Bytes of the disk itself that are never used (CKPT-12)."""
 WORTH_RESERVING = 2**20
 """Bytes. Below, the system finds the room as well while it writes."""
-
-
-def write_durably(path: Path, data: bytes) -> None:
-    """Temp file beside it, fsync, rename, fsync of the directory. Raises OSError (WGT-07)."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    sync_directory(path.parent)
-
-
-def sync_directory(directory: Path) -> None:
-    """Make renames in a directory durable."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def reserve_room(descriptor: int, size: int) -> None:

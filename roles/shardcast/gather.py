@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 
-from dht.errors import NodeError, PeerError, TransportError
+from dht.errors import PeerError, TransportError, first_error
 from roles.shardcast.errors import Oversize, WrongBytes
 from roles.shardcast.link import RelayLink
 from roles.shardcast.replies import RelayInfo
@@ -230,12 +230,3 @@ class ShardGatherer:
         self._doubts[node] |= 1 << index
         if node in self._holdings:
             self._holdings[node] &= ~(1 << index)
-
-
-def first_error(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """A group of one task's worth of errors as the one that matters: ours before anything else."""
-    ours, _ = errors.split(NodeError)
-    found: BaseException = ours or errors
-    while isinstance(found, BaseExceptionGroup):
-        found = found.exceptions[0]
-    return found

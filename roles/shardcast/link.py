@@ -22,6 +22,7 @@ import structlog
 from dht.envelope import Envelope, from_bytes, to_bytes
 from dht.errors import Malformed, PeerError, TransportError
 from dht.identity import NodeKey
+from dht.records import unix_ms
 from roles.shardcast.errors import NotHeld, Oversize, RelayRefused, WrongBytes
 from roles.shardcast.grants import seal_grant
 from roles.shardcast.inflow import BLOCK
@@ -30,6 +31,7 @@ from roles.shardcast.manifest import MAX_MANIFEST_BYTES, manifest_digest
 from roles.shardcast.reading import MAX_REPLY, check_reply, limited_blocks, newest_lines, read_all
 from roles.shardcast.relay_http import RelayHttp
 from roles.shardcast.replies import (
+    HELD_OPEN,
     DeltaHint,
     News,
     RelayInfo,
@@ -54,11 +56,6 @@ BETWEEN_LINES = 0.01
 _HOLDINGS = "which shards it holds"
 
 
-def unix_ms() -> int:
-    """The machine's clock."""
-    return time.time_ns() // 1_000_000
-
-
 @dataclass(frozen=True, slots=True)
 class TransferLimits:
     """Bounds of a transfer. Seconds, bytes, bytes per second."""
@@ -69,7 +66,7 @@ class TransferLimits:
     slowest: float = 64 * 1024
     concurrency: int = 6  # shards at once
     stall: float = 60.0  # without a single shard arriving
-    news: float = 8.0  # a relay is asked to hold the request for a manifest it does not have yet
+    news: float = HELD_OPEN  # a relay is asked to hold the request for a manifest it does not have yet
     fan_out_from: int = (
         32 * 2**20
     )  # bytes of a checkpoint: a smaller one is sent to each relay whole, and is there at once

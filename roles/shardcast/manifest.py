@@ -35,6 +35,10 @@ Sharded = CheckpointManifest | CheckpointDelta
 MAX_MANIFEST_BYTES = ROW_RULES[MANIFEST_KIND].max_bytes
 MAX_CHECKPOINT_BYTES = 2**41
 """2 TiB: one trillion parameters in bfloat16."""
+SMALLEST_SHARD = 64 * 1024
+LARGEST_SHARD = 50_000_000
+"""SHARDCAST's own shard size (INTELLECT-2, section 3.2)."""
+SHARDS_WANTED = 64
 READ_BLOCK = 2**20
 HASHERS, HASH_BLOCK = 4, 2**18
 
@@ -66,6 +70,11 @@ def build_delta(
     return CheckpointDelta(
         run=run, term=term, step=step, target=target, base=base, size=size, shard_size=shard_size, shards=shards
     )
+
+
+def choose_shard_size(total: int, *, shards: int = SHARDS_WANTED) -> int:
+    """Shard size in bytes: small enough that hops overlap, large enough that each is worth a request."""
+    return min(LARGEST_SHARD, max(SMALLEST_SHARD, -(-total // shards)))
 
 
 def compute_weights_digest(shards: Iterable[str]) -> str:

@@ -17,15 +17,14 @@ from pathlib import Path
 import structlog
 
 from dht.envelope import Envelope
-from dht.errors import Malformed, NodeError, TransportError
+from dht.errors import Malformed, NodeError, TransportError, first_error
 from dht.identity import NodeId
 from roles.shardcast.copies import replicate
 from roles.shardcast.errors import NotHeld, RelayRefused
-from roles.shardcast.gather import first_error
 from roles.shardcast.lanes import FilePart
 from roles.shardcast.link import RelayLink
 from roles.shardcast.manifest import check_delta, check_manifest, manifest_digest
-from roles.shardcast.replies import RelayInfo
+from roles.shardcast.replies import HELD_OPEN, RelayInfo
 from roles.shardcast.shards import Layout
 
 log = structlog.get_logger("shardcast")
@@ -44,10 +43,8 @@ OFFER_GRACE = 0.3
 ALONE_GRACE = 2.0
 """The same once one has: one that is cut off must not hold up the checkpoint for longer."""
 BACKGROUND_TRIES = 20
-HELD_OPEN = 8.0
-"""Seconds one question for a relay's holdings is held open."""
 BREATH = 0.25
-"""Least seconds between two of those."""
+"""Least seconds between two questions for a relay's holdings."""
 SHARD_TIMES = 8
 """A relay that gets a shard from its neighbours may take so many times as long as one took to go out."""
 REBUILD_PATIENCE = 10.0

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 
 import httpx
 
+from dht.errors import PeerError, TransportError
+from dht.identity import public_key_of
 from roles.shardcast.errors import Oversize
 from roles.shardcast.replies import check_answer
 
@@ -50,3 +55,29 @@ async def read_all(reply: httpx.Response, limit: int) -> bytes:
         if len(data) > limit:
             raise Oversize(f"relay sends more than {limit} bytes")
     return bytes(data)
+
+
+@dataclass(frozen=True, slots=True)
+class RelayStatus:
+    """Who a relay says it is, unsigned: a node id, and the run it serves."""
+
+    node: str
+    run: str
+
+
+async def read_status(http: httpx.AsyncClient, url: str, *, seconds: float) -> RelayStatus:
+    """Ask the relay at a base URL who it is. Nothing is decompressed. Raises TransportError."""
+    address, headers = url.rstrip("/") + "/status", {"Accept-Encoding": "identity"}
+    try:
+        async with asyncio.timeout(seconds), http.stream("GET", address, headers=headers) as reply:
+            if reply.status_code != httpx.codes.OK:
+                raise TransportError(f"HTTP {reply.status_code}")
+            said = json.loads(await read_all(reply, MAX_REPLY))
+        public_key_of(said["node"])
+        return RelayStatus(said["node"], str(said["run"]))
+    except TimeoutError as error:
+        raise TransportError(f"no answer in {seconds:g} seconds") from error
+    except (PeerError, KeyError, TypeError, AttributeError, RecursionError, ExceptionGroup) as error:
+        raise TransportError("it does not say which relay it is") from error
+    except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
+        raise TransportError(str(error) or type(error).__name__) from error

@@ -21,6 +21,8 @@ _NUMBER = re.compile(r"(^|\.)(\d+|0x[0-9a-f]*)\.?$", re.IGNORECASE)
 _INSIDE = (".localhost", ".local", ".internal", ".lan", ".home.arpa")
 MAX_OFFERS = 64
 MAX_TOKEN = 64
+HELD_OPEN = 8.0
+"""Seconds a question is held open: shorter than the silence after which a connection counts as dead."""
 
 
 @dataclass(frozen=True, slots=True)

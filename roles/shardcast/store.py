@@ -19,11 +19,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
 import structlog
 
-from roles.shardcast.blobs import BLOCK, BlobReader, BlobWriter
+from roles.shardcast.blobs import BlobReader, BlobWriter
 from roles.shardcast.disk import RESERVE
 from roles.shardcast.errors import StoreFull
 from roles.shardcast.sinks import pour
@@ -181,9 +180,9 @@ class BlobStore:
                     self._entries[entry.name] = _Entry(facts.st_size, facts.st_mtime, facts.st_atime, False)
                     self.used += facts.st_size
 
-    async def _check(self, digest: str, entry: _Entry, file: BinaryIO) -> bool:
-        found = await asyncio.to_thread(_digest_of, file)
-        if found != digest:  # WGT-01: a damaged disk must not make us a liar
+    async def _check(self, digest: str, entry: _Entry, file: BufferedReader) -> bool:
+        found = await asyncio.to_thread(hashlib.file_digest, file, "sha256")
+        if found.hexdigest() != digest:  # WGT-01: a damaged disk must not make us a liar
             log.warning("blob.damaged", blob=digest)
             self._forget(digest)
             return False
@@ -245,14 +244,7 @@ def _free_space(path: Path) -> int:
     return shutil.disk_usage(path).free
 
 
-def _digest_of(file: BinaryIO) -> str:
-    found = hashlib.sha256()
-    while block := file.read(BLOCK):
-        found.update(block)
-    return found.hexdigest()
-
-
-async def _opened(path: Path) -> BinaryIO:
+async def _opened(path: Path) -> BufferedReader:
     """A file opened in a thread, which closes it again if nobody waits for it any more."""
     opening = asyncio.ensure_future(asyncio.to_thread(path.open, "rb"))
     try:

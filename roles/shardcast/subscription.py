@@ -13,12 +13,10 @@ from dataclasses import dataclass
 
 from dht.errors import PeerError, TransportError
 from roles.shardcast.link import RelayLink
-from roles.shardcast.replies import DeltaHint, Offer, RelayInfo
+from roles.shardcast.replies import HELD_OPEN, DeltaHint, Offer, RelayInfo
 
 ASKED = 2
 """Relays asked at once."""
-HELD_OPEN = 8.0
-"""Seconds a question is held open: shorter than the silence after which a connection counts as dead."""
 TURN = 60.0
 """Seconds until other relays are drawn: one that keeps news to itself is not believed for ever."""
 FIRST_PAUSE, LONGEST_PAUSE, NOBODY_PAUSE = 0.05, 5.0, 1.0
@@ -48,18 +46,15 @@ class Subscription:
         *,
         held: Callable[[], str] = lambda: "",
         leading_on: Callable[[Iterable[DeltaHint]], None] = lambda hints: None,
-        asked: int = ASKED,
-        turn: float = TURN,
     ) -> None:
         self._link, self._told, self._held, self._leading_on = link, told, held, leading_on
-        self._asked, self._turn = asked, turn
         self._known: dict[str, None] = {}
         self._busy: set[str] = set()
 
     async def run(self) -> None:
         """Ask, for ever."""
         async with asyncio.TaskGroup() as group:
-            for _ in range(self._asked):
+            for _ in range(ASKED):
                 group.create_task(self._sit())
 
     async def _sit(self) -> None:
@@ -79,7 +74,7 @@ class Subscription:
 
     async def _ask(self, relay: RelayInfo) -> bool:
         """Keep a question open at the relay for a turn; whether it answered any."""
-        token, pause, until = "", FIRST_PAUSE, time.monotonic() + self._turn
+        token, pause, until = "", FIRST_PAUSE, time.monotonic() + TURN
         while time.monotonic() < until:
             asked = time.monotonic()
             try:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,6 +14,7 @@ from dht.envelope import Envelope, from_bytes, to_bytes
 from dht.errors import Malformed
 from roles.messages import ROW_RULES, Submission, Verdict, open_row
 from roles.seals import earning_validators
+from roles.spec import RunSpec
 from roles.tally.body import TallyItem
 from roles.tally.context import Bench, TallyContext
 from roles.tally.faults import TallyFault, TallyRefused
@@ -66,6 +68,18 @@ def row_from_text(text: str, kind: str) -> Envelope:
     except binascii.Error as error:
         raise Malformed(f"not base64: {error}") from error
     return from_bytes(data, limit=ROW_RULES[kind].max_bytes)
+
+
+def submissions_of(items: Iterable[TallyItem], spec: RunSpec) -> list[Submission]:
+    """What the items of a tally are about; one that does not parse is left out."""
+    found: list[Submission] = []
+    for item in items:
+        with suppress(Malformed):
+            row = row_from_text(item.submission, "submission/1")
+            message = open_row(row, run=spec.run_id, buckets=spec.buckets)
+            if isinstance(message, Submission):
+                found.append(message)
+    return found
 
 
 def check_item(item: TallyItem, context: TallyContext, *, disputed: Collection[str] = ()) -> JudgedItem:

@@ -79,16 +79,6 @@ def split_observation(observation: Observation, completions: int) -> list[Observ
     ]
 
 
-def cut_observation(observation: Observation, tokens: int) -> Observation:
-    """As if every completion had been no longer than `tokens`, rounded down to whole chunks where it is cut."""
-    kept = max(1, tokens // observation.chunk)
-    return Observation(
-        tuple(chunks[:kept] for chunks in observation.chunks),
-        tuple(part[: kept * observation.chunk] for part in observation.margins),
-        observation.chunk,
-    )
-
-
 def _sparse(part: Margins) -> list[tuple[int, float | None]]:
     """JSON has no infinity: a token off the support is kept as None."""
     where = np.flatnonzero(part)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from roles.inference.sampling import Floats, SamplingSettings, token_margins
+from roles.inference.sampling import SamplingSettings, token_margins
 from roles.toploc.verify import Judgement
 
 MARGIN_CAP = 5.0  # one freak token weighs at most this in a mean
@@ -55,7 +55,7 @@ class HumpRule:
     excess: float = 8.0
 
 
-def margins(logits: Floats, tokens: Sequence[int], seed: int, settings: SamplingSettings) -> Margins:
+def margins(logits: npt.NDArray[np.float32], tokens: Sequence[int], seed: int, settings: SamplingSettings) -> Margins:
     """By how much each token misses being the seeded choice: float64 `[T]` for logits `[T, vocabulary]`, 0 where it is it.
 
     The sum of what its group lacks to the best group and it to the best token of its group (`token_margins`); off the

@@ -8,16 +8,22 @@ from pathlib import Path
 
 import structlog
 
+from dht.disk import sync_directory, write_durably
 from dht.envelope import Envelope, from_bytes, to_bytes
 from dht.errors import PeerError
 from dht.identity import NodeKey
 from roles.ports import Clock
 from roles.shardcast.delta import encode_worthwhile
-from roles.shardcast.disk import sync_directory, write_durably
-from roles.shardcast.manifest import MAX_MANIFEST_BYTES, build_delta, check_delta, manifest_digest, seal_manifest
+from roles.shardcast.manifest import (
+    MAX_MANIFEST_BYTES,
+    build_delta,
+    check_delta,
+    choose_shard_size,
+    manifest_digest,
+    seal_manifest,
+)
 from roles.spec import RunSpec
 from roles.trainer.journal import KEPT_CHECKPOINTS, Journal
-from roles.trainer.stepping import choose_shard_size
 
 log = structlog.get_logger()
 

@@ -27,7 +27,3 @@ class CommitRefused(NodeError):
 
 class MemoryShort(NodeError):
     """An update does not fit into the memory of the device."""
-
-
-class DiskFailed(NodeError):
-    """The trainer's folder cannot be written or read."""

@@ -14,12 +14,12 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from dht.disk import sync_directory, write_durably
 from dht.encoding import decode, encode
 from dht.envelope import Envelope, from_bytes, to_bytes
 from dht.errors import Malformed
 from roles.messages import CheckpointManifest, Head, StateRef
 from roles.rl.batch import TrainingGroup
-from roles.shardcast.disk import sync_directory, write_durably
 from roles.shardcast.manifest import MANIFEST_KIND, MAX_MANIFEST_BYTES
 from roles.spec import ModelSpec
 from roles.trainer.closing import ClosedBatch, PooledGroup

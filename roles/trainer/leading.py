@@ -18,21 +18,22 @@ from dht.encoding import ZERO_DIGEST
 from dht.errors import NodeError
 from dht.identity import NodeKey
 from ledger.errors import LedgerError
+from ledger.records import FIRST_TERM
 from roles.announce import Voice
 from roles.compute import ComputeThread
+from roles.lifecycle import DiskFailed, Lifecycle, fault_of
 from roles.messages import SHARE_ALL, OpenStep
 from roles.observer import Observer
 from roles.ports import Clock, Ledger, Relays
 from roles.spec import RunSpec
-from roles.terms import FIRST_TERM
 from roles.trainer.asking import Asking
 from roles.trainer.closing import ClosedBatch, close_batch
 from roles.trainer.deltas import Deltas
-from roles.trainer.errors import DiskFailed, Fenced, StateMissing
+from roles.trainer.errors import Fenced, StateMissing
 from roles.trainer.heads import HeadBoard
 from roles.trainer.journal import Journal
-from roles.trainer.lease import LEDGER_TIMEOUT, LeaseKeeper
-from roles.trainer.lifecycle import Lifecycle
+from roles.trainer.lease import RENEW_TIMEOUT, LeaseKeeper
+from roles.trainer.lifecycle import TrainerState
 from roles.trainer.pool import Pool
 from roles.trainer.publication import Publication
 from roles.trainer.rebuild import Rebuild
@@ -56,7 +57,7 @@ class Leading:
         self,
         *,
         term: int,
-        lifecycle: Lifecycle,
+        lifecycle: Lifecycle[TrainerState],
         spec: RunSpec,
         trusted: TrustedState,
         observer: Observer,
@@ -134,11 +135,8 @@ class Leading:
                 await self._end()
                 for task in beside:
                     task.cancel()
-        except* NodeError as errors:
-            fault = _first(errors)
-        except* OSError as failures:
-            fault = DiskFailed(f"the trainer's folder cannot be used: {first_of(failures)}")
-            fault.__cause__ = first_of(failures)  # who started us asks whether it was for want of room
+        except* (NodeError, OSError) as errors:
+            fault = fault_of(errors, "trainer")
         if fault is not None:
             raise await self._explained(fault)
 
@@ -146,7 +144,7 @@ class Leading:
         """The fault, or that we were fenced: the ledger may have refused us for it before our view showed it."""
         if not isinstance(fault, Fenced | DiskFailed):
             with suppress(LedgerError, TimeoutError):
-                async with asyncio.timeout(LEDGER_TIMEOUT):
+                async with asyncio.timeout(RENEW_TIMEOUT):
                     lease = await self._ledger.lease()
                     if (lease.term, lease.leader) != (self._term, self._key.node):
                         fault = Fenced(str(fault))
@@ -310,16 +308,3 @@ def _vocabulary_of(base: Path) -> int:
         return int(json.loads((base / "config.json").read_bytes())["vocab_size"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StateMissing(f"{base / 'config.json'} does not tell the model's vocabulary") from error
-
-
-def first_of(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The first error of a group, however deep."""
-    error: BaseException = errors
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
-
-
-def _first(errors: BaseExceptionGroup[NodeError]) -> NodeError:
-    error = first_of(errors)
-    return error if isinstance(error, NodeError) else NodeError(str(error))

@@ -16,8 +16,8 @@ from roles.trusted import TrustedState
 log = structlog.get_logger()
 
 IDLE_SECONDS = 0.5
-LEDGER_TIMEOUT = 60.0
-SEEN_MS = 5_000
+RENEW_TIMEOUT = 60.0
+RENEWAL_SEEN_MS = 5_000
 """How long a renewal that was sent is looked for before the next: our view may lag."""
 
 
@@ -57,12 +57,16 @@ class LeaseKeeper:
     async def renew_if_due(self) -> None:
         """Send a renewal when a third of the lease has passed and none is on its way."""
         view, lease, now = self._trusted.view, self._trusted.lease, self._clock()
-        if view is None or lease is None or (lease == self._renewed and now < self._quiet_until <= now + SEEN_MS):
+        if (
+            view is None
+            or lease is None
+            or (lease == self._renewed and now < self._quiet_until <= now + RENEWAL_SEEN_MS)
+        ):
             return
         if not is_due(lease, now=view.head.timestamp, seconds=view.terms.lease_seconds):
             return
         try:
-            async with asyncio.timeout(LEDGER_TIMEOUT):
+            async with asyncio.timeout(RENEW_TIMEOUT):
                 await self._ledger.renew()
         except (LedgerError, TimeoutError) as error:  # a refusal too: whether the term is over, `check` sees
             why = str(error) or "the ledger does not answer"
@@ -70,5 +74,5 @@ class LeaseKeeper:
                 log.warning("lease.unrenewed", term=self._term, why=why)
             self._said = why
             return
-        self._said, self._renewed, self._quiet_until = "", lease, now + SEEN_MS
+        self._said, self._renewed, self._quiet_until = "", lease, now + RENEWAL_SEEN_MS
         log.info("lease.renewed", term=self._term)

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-import structlog
-
-log = structlog.get_logger()
-
 
 class TrainerState(StrEnum):
     """What the trainer's main loop does. Broadcast, commit and lease go on beside it."""
@@ -32,15 +28,3 @@ TRANSITIONS: dict[tuple[TrainerState, str], TrainerState] = {
     (TrainerState.PREPARING, "last"): TrainerState.ENDED,
     **{(state, "fenced"): TrainerState.PREPARING for state in TrainerState},
 }
-
-
-class Lifecycle:
-    """Where one trainer is in the table. A transition that the table lacks is a fault of ours."""
-
-    def __init__(self) -> None:
-        self.state = TrainerState.PREPARING
-
-    def on(self, event: str) -> None:
-        """Move. Raises KeyError for an event that the state does not know."""
-        before, self.state = self.state, TRANSITIONS[(self.state, event)]
-        log.debug("trainer.moved", before=before.value, after=self.state.value, on=event)

@@ -27,12 +27,12 @@ log = structlog.get_logger()
 
 PUT_TIMEOUT = 3600.0
 RETRY_SECONDS = 1.0
-LEDGER_TIMEOUT = 120.0
+COMMIT_TIMEOUT = 120.0
 FOUND_SECONDS = 0.25
 LOOK_SECONDS = 1.0
 UNDONE_BLOCKS = 2
 """Blocks above that of a commit after which a view without it has lost it: the chain was re-organised."""
-SEEN_MS = 30_000
+COMMIT_SEEN_MS = 30_000
 """How long a commit that was sent, or refused, is looked for: the view of the ledger may lag behind what it took."""
 
 
@@ -181,7 +181,7 @@ class Publication:
             try:
                 if await self._mend(step):
                     outcome = Sending()  # it was refused for what was missing before it
-                async with asyncio.timeout(LEDGER_TIMEOUT):
+                async with asyncio.timeout(COMMIT_TIMEOUT):
                     found = await self._found(step, digest)
                     if found is not None:
                         return found
@@ -210,7 +210,7 @@ class Publication:
         if now <= outcome.until:
             return False
         parent = ZERO_DIGEST if step == 0 else self._digest_of(step - 1)
-        outcome.until = now + SEEN_MS
+        outcome.until = now + COMMIT_SEEN_MS
         try:
             await self._ledger.commit_checkpoint(
                 term=self._term, step=step, manifest=digest, parent=parent, final=final

@@ -18,11 +18,11 @@ from nacl import bindings as sodium
 from nacl.exceptions import CryptoError
 from pydantic import Field
 
+from dht.disk import write_durably
 from dht.encoding import Digest, Message, Natural, decode, encode, pack, sha256
 from dht.errors import Malformed
 from dht.identity import NodeId, NodeKey, seal_to
 from roles.messages import NodeName, StateRef
-from roles.shardcast.disk import write_durably
 
 StreamState = sodium.crypto_secretstream_xchacha20poly1305_state
 PIECE = 4 * 2**20
@@ -30,7 +30,6 @@ PIECE = 4 * 2**20
 MORE = sodium.crypto_secretstream_xchacha20poly1305_TAG_MESSAGE
 FINAL = sodium.crypto_secretstream_xchacha20poly1305_TAG_FINAL
 MAX_PIECE = PIECE + sodium.crypto_secretstream_xchacha20poly1305_ABYTES
-MAX_INDEX = 8 * 2**20
 
 
 class KeyBox(Message):

@@ -18,7 +18,7 @@ from roles.observer import Observer
 from roles.ports import Clock, Ledger, Relays
 from roles.shardcast.assembly import prune_checkpoints
 from roles.terms import distance
-from roles.trainer.lease import LEDGER_TIMEOUT, SEEN_MS
+from roles.trainer.lease import RENEW_TIMEOUT, RENEWAL_SEEN_MS
 from roles.trainer.tallied import is_tallied
 from roles.trusted import LedgerView, TrustedState
 
@@ -89,11 +89,11 @@ class StandBy:
         if view is None or lease is None or self._observer.ledger_down or (newest is not None and newest.final):
             return
         act = next_act(lease, view=view, node=self._node)
-        if act is None or ((lease, act) == self._done and now < self._quiet_until <= now + SEEN_MS):
+        if act is None or ((lease, act) == self._done and now < self._quiet_until <= now + RENEWAL_SEEN_MS):
             return
-        self._done, self._quiet_until = (lease, act), now + SEEN_MS
+        self._done, self._quiet_until = (lease, act), now + RENEWAL_SEEN_MS
         try:
-            async with asyncio.timeout(LEDGER_TIMEOUT):
+            async with asyncio.timeout(RENEW_TIMEOUT):
                 await (self._ledger.report_lapse() if act == "report" else self._ledger.take_over())
         except (LedgerError, TimeoutError) as error:
             self._say_refusal(act, error)

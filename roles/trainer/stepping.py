@@ -21,7 +21,7 @@ from roles.rl.batch import TrainingGroup
 from roles.rl.learner import OutOfMemory, TrainingDiverged, UnfitGroups
 from roles.rl.metrics import StepMetrics
 from roles.rl.ranked import RankFailed
-from roles.shardcast.manifest import build_manifest, manifest_digest, seal_manifest
+from roles.shardcast.manifest import build_manifest, choose_shard_size, manifest_digest, seal_manifest
 from roles.spec import RunSpec
 from roles.trainer.closing import ClosedBatch
 from roles.trainer.errors import MemoryShort, StateMissing
@@ -30,10 +30,6 @@ from roles.trainer.sealed_state import seal_state
 
 log = structlog.get_logger()
 
-SMALLEST_SHARD = 64 * 1024
-LARGEST_SHARD = 50_000_000
-"""SHARDCAST's own shard size (INTELLECT-2, section 3.2)."""
-SHARDS_WANTED = 64
 STATE_EVERY = 5
 """Checkpoints between two states that are sealed for the other trainers: each is some six times a checkpoint's size."""
 
@@ -54,11 +50,6 @@ class Learner(Protocol):
     def load_state(self, folder: Path) -> None: ...
 
     def load_weights(self, folder: Path, *, step: int, keep_moments: bool) -> None: ...
-
-
-def choose_shard_size(total: int) -> int:
-    """Shard size in bytes: small enough that hops overlap, large enough that each is worth a request."""
-    return min(LARGEST_SHARD, max(SMALLEST_SHARD, -(-total // SHARDS_WANTED)))
 
 
 def used_groups(batch: ClosedBatch | None) -> tuple[UsedGroups, ...]:

@@ -13,12 +13,13 @@ from dht.errors import NodeError
 from dht.identity import NodeKey
 from roles.announce import Voice
 from roles.compute import ComputeThread
+from roles.lifecycle import Lifecycle, fault_of
 from roles.observer import Observer
 from roles.ports import Clock, Ledger, Relays
 from roles.spec import RunSpec
-from roles.trainer.errors import DiskFailed, Fenced
-from roles.trainer.leading import FOLLOWING, Leading, first_of
-from roles.trainer.lifecycle import Lifecycle, TrainerState
+from roles.trainer.errors import Fenced
+from roles.trainer.leading import FOLLOWING, Leading
+from roles.trainer.lifecycle import TRANSITIONS, TrainerState
 from roles.trainer.stand_by import StandBy
 from roles.trainer.stepping import STATE_EVERY, Learner
 from roles.trusted import TrustedState
@@ -53,7 +54,7 @@ class Trainer:
         state_every: int = STATE_EVERY,
     ) -> None:
         self._trusted, self._observer, self._key = trusted, observer, key
-        self._lifecycle = Lifecycle()
+        self._lifecycle = Lifecycle(TRANSITIONS, TrainerState.PREPARING, event="trainer.moved")
         common = {"trusted": trusted, "observer": observer, "ledger": ledger, "relays": relays, "clock": clock}
         self._common: dict[str, Any] = {**common, "linger": linger}
         self._own: dict[str, Any] = {"spec": spec, "voice": voice, "learner": learner, "key": key, "base": base}
@@ -74,12 +75,8 @@ class Trainer:
             await self._await_ledger()
             while not await self._take_a_turn():
                 pass
-        except* NodeError as errors:
-            first = first_of(errors)
-            fault = first if isinstance(first, NodeError) else NodeError(str(first))
-        except* OSError as failures:
-            fault = DiskFailed(f"the trainer's folder cannot be used: {first_of(failures)}")
-            fault.__cause__ = first_of(failures)  # who started us asks whether it was for want of room
+        except* (NodeError, OSError) as errors:
+            fault = fault_of(errors, "trainer")
         if fault is not None:
             raise fault
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from dht.encoding import Message
 from dht.envelope import Envelope
-from ledger.records import Block, Commit, Lease, Operator, Registration, RunTerms, ValidatorSet
+from ledger.records import FIRST_TERM, Block, Commit, Lease, Operator, Registration, RunTerms, ValidatorSet
 from roles import terms
 from roles.assignment import beacon_step, compute_beacon, compute_seed
 from roles.messages import open_row
@@ -85,7 +85,7 @@ class LedgerFacts:
     @property
     def term(self) -> int:
         """The ledger's term as last seen."""
-        return self.lease.term if self.lease else terms.FIRST_TERM
+        return self.lease.term if self.lease else FIRST_TERM
 
     def leader(self) -> str | None:
         """Node id of the leading trainer."""

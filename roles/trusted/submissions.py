@@ -11,6 +11,7 @@ from roles import rules
 from roles.assignment import is_admitted
 from roles.messages import Head, OpenStep, Submission
 from roles.rules import Ignore, Reason, Reject
+from roles.shardcast.grants import relays_in
 from roles.spec import RunSpec
 from roles.trusted.ledger_facts import LedgerFacts
 
@@ -30,10 +31,6 @@ class AdmittedSubmission:
     seed: str
     relays: tuple[str, ...]
     row: Envelope
-
-
-def _relays_in(row: Envelope) -> tuple[str, ...]:
-    return tuple(row.hint.decode("ascii", "replace").split(",")) if row.hint else ()
 
 
 class Submissions(LedgerFacts):
@@ -84,7 +81,7 @@ class Submissions(LedgerFacts):
     def _say_again(self, known: AdmittedSubmission, row: Envelope) -> AdmittedSubmission:
         """The same submission, said again: its blob may lie with other relays by now."""
         if row.sequence > known.row.sequence:
-            known = self.submissions[row.digest] = replace(known, relays=_relays_in(row), row=row)
+            known = self.submissions[row.digest] = replace(known, relays=relays_in(row.hint), row=row)
         return known
 
     def _check_place_in_sequence(self, submission: Submission, opened: OpenStep) -> str:
@@ -103,7 +100,7 @@ class Submissions(LedgerFacts):
         if len(digests) >= MAX_DIGESTS_PER_INDEX:
             raise Ignore(Reason.REPEATED_EQUIVOCATION)
         self._equivocations[submission.node] += bool(digests)
-        admitted = AdmittedSubmission(submission, row.digest, seed, _relays_in(row), row)
+        admitted = AdmittedSubmission(submission, row.digest, seed, relays_in(row.hint), row)
         digests.append(row.digest)
         self.submissions[row.digest] = admitted
         return admitted

@@ -20,7 +20,7 @@ from roles.messages import Submission, Verdict, open_row
 from roles.observer import Observer
 from roles.ports import Clock, Relays
 from roles.receipts import Receipts
-from roles.rules import Ignore, Reason, Refusal, Reject
+from roles.rules import PASSING, Ignore, Reason, Refusal, Reject
 from roles.spec import RunSpec
 from roles.tasks import Task
 from roles.trusted import AdmittedSubmission, TrustedState
@@ -36,8 +36,6 @@ from roles.verification.policies import PolicyShelf
 
 log = structlog.get_logger()
 
-PASSING = frozenset({Reason.BLOB_MISSING, Reason.SCORING_TIMEOUT})
-"""Soft refusals that become an acceptance once resolved."""
 BESIDE = frozenset({Reason.REPEATED_EQUIVOCATION, Reason.NOT_ADMITTED})
 """Faults that the submission alone does not show: other submissions do, or a head of the time."""
 EQUIVOCATIONS_FORGIVEN = 2

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
+from dht.disk import write_durably
 from dht.encoding import sha256
 from roles.ports import Relays
-from roles.shardcast.disk import write_durably
 
 FETCH_SECONDS = 20
 

@@ -16,11 +16,11 @@ from typing import Any, TypeVar
 
 import structlog
 
+from dht.disk import sync_directory
 from dht.encoding import decode, encode, pack, unpack
 from dht.envelope import Envelope, from_bytes, to_bytes
 from dht.errors import DiskFull, Malformed, NodeError
 from roles.messages import ROW_RULES, OpenStep, Submission, TallyRow, Verdict
-from roles.shardcast.disk import sync_directory
 from roles.verification.duplicates import Place
 
 log = structlog.get_logger()

@@ -31,6 +31,7 @@ from roles.tally.context import Bench
 from roles.trusted import TrustedState
 from roles.validator.faults import FaultBook, ProvenFault
 from roles.validator.kept_blobs import KeptBlobs
+from roles.validator.waits import Waits
 
 log = structlog.get_logger()
 
@@ -74,12 +75,12 @@ class Striking:
     ) -> None:
         self._spec, self._trusted, self._observer, self._voice = spec, trusted, observer, voice
         self._ledger, self._blobs, self._faults = ledger, blobs, faults
-        self._reaudit, self._clock = reaudit, clock
+        self._reaudit = reaudit
         self._strikes: Sequence[HeldStrike] = ()
         self._attested: defaultdict[_Case, dict[str, Attestation]] = defaultdict(dict)  # by operator
         self._refused: set[_Case] = set()
         self._kept: set[str] = set()
-        self._seen_at: dict[object, int] = {}
+        self._waits = Waits(clock)
         self.audited: dict[tuple[str, int], bool] = {}  # whether a disputed strike's evidence holds
 
     async def turn(self) -> None:
@@ -155,7 +156,7 @@ class Striking:
         if any(self._own_operator() in self._attested[case] for case in made):
             return
         wait = self._rank(node, number) * STAGGER_MS + (0 if self._refused.issuperset(made) else OTHERS_MS)
-        if self._waited(("propose", node, number)) < wait:
+        if self._waits.waited(("propose", node, number)) < wait:
             return
         items = [pack_item(fault.proof) for fault in faults]
         blob = pack_evidence(run=self._trusted.run, node=node, number=number, faults=items)
@@ -167,7 +168,7 @@ class Striking:
     async def _second(self, case: _Case) -> None:
         """Attest what another validator proposed, if the evidence holds."""
         strike = case.strike
-        if case in self._refused or self._is_over(case) or not self._is_time(("fetch", case), FETCH_AGAIN_MS):
+        if case in self._refused or self._is_over(case) or not self._waits.is_time(("fetch", case), FETCH_AGAIN_MS):
             return
         try:
             blob = await self._blobs.get(strike.evidence)
@@ -269,7 +270,7 @@ class Striking:
 
     async def _look_again(self, strike: Strike) -> bool | None:
         """Whether so many faults are left that the strike is right; None while that cannot be said."""
-        if not self._is_time(("audit", strike), AUDIT_AGAIN_MS):
+        if not self._waits.is_time(("audit", strike), AUDIT_AGAIN_MS):
             return None
         needed = self._spec.checks.strikes_to_eject
         blob = await self._blobs.get(strike.evidence)
@@ -294,10 +295,10 @@ class Striking:
             return
         operators = {item.operator for item in self._trusted.judges}
         valid = [item for name, item in attestations.items() if name in operators]
-        waited = self._waited(("send", case))
+        waited = self._waits.waited(("send", case))
         if len(valid) < self._trusted.quorum or waited < self._rank(strike.node, strike.number) * STAGGER_MS:
             return
-        if not self._is_time(("sent", case), RESEND_MS):
+        if not self._waits.is_time(("sent", case), RESEND_MS):
             return
         if case.act == "strike":
             await self._ledger.strike(strike, valid[: self._trusted.quorum])
@@ -311,18 +312,3 @@ class Striking:
         names = [item.node for item in self._trusted.judges]
         order = sorted(names, key=lambda name: digest("strike-turn/1", node, number, name))
         return order.index(self._voice.node) if self._voice.node in order else len(order)
-
-    def _is_time(self, what: tuple[object, ...], every: int) -> bool:
-        """Whether this was not done in the last `every` milliseconds; it is from now on."""
-        now, last = self._clock(), self._seen_at.get(what)
-        if last is not None and 0 <= now - last < every:
-            return False
-        self._seen_at[what] = now
-        return True
-
-    def _waited(self, what: tuple[object, ...]) -> int:
-        """Milliseconds since this was first asked."""
-        now = self._clock()
-        since = min(now, self._seen_at.get(what, now))
-        self._seen_at[what] = since
-        return now - since

@@ -43,6 +43,7 @@ from roles.validator.kept_blobs import KeptBlobs
 from roles.validator.published import PublishedSizes
 from roles.validator.records import JudgedRows
 from roles.validator.tally_rows import proposal_from, row_from
+from roles.validator.waits import Waits
 
 log = structlog.get_logger()
 
@@ -83,7 +84,7 @@ class Tallying:
         self._credited: frozenset[str] = frozenset()
         self._attested: dict[tuple[int, int], TallyRow] = {}
         self._refused: set[str] = set()
-        self._seen_at: dict[tuple[object, ...], int] = {}
+        self._waits = Waits(clock)
         self._walked = -1  # block up to which this epoch's closings are known to be idle ones
         self._troubles: dict[str, tuple[int, int]] = {}  # by proposer: how many in a row, and until when it waits
         self._down: str | None = None
@@ -179,7 +180,7 @@ class Tallying:
             )
         self.roots = tuple(roots)
         self._refused.clear()
-        self._seen_at.clear()
+        self._waits.clear()
         self._troubles.clear()
         self._walked = -1
         self._drop_old_rows()
@@ -233,7 +234,7 @@ class Tallying:
         number = self._round_at(closing, head)
         if context.proposer(number) != self._node or (self.epoch, number) in self._attested:
             return
-        waited = self._waited(("close", closing.number))
+        waited = self._waits.waited(("close", closing.number))
         if waited < max(GRACE_MS, 1000 * self._spec.checks.audit_window) and not is_settled():
             return
         receipts = await self._gathering.receipts(context)
@@ -265,13 +266,6 @@ class Tallying:
 
     def _round_at(self, closing: Block, head: Block) -> int:
         return max(0, head.timestamp - closing.timestamp) // self._spec.epoch.round_seconds
-
-    def _waited(self, what: tuple[object, ...]) -> int:
-        """Milliseconds since this was first asked."""
-        now = self._clock()
-        since = min(now, self._seen_at.get(what, now))  # a clock set back starts the wait anew
-        self._seen_at[what] = since
-        return now - since
 
     # -- attesting -----------------------------------------------------------------------------------------------
 
@@ -352,15 +346,13 @@ class Tallying:
     def _is_due(self, proposal: Proposal) -> bool:
         validators = [item.node for item in self._trusted.judges] or [""]
         is_own = validators[(proposal.epoch + proposal.round) % len(validators)] == self._node
-        waited = self._waited(("quorum", proposal))
-        sent = self._seen_at.get(("sent", proposal))
-        return (is_own or waited >= STAGGER_MS) and (sent is None or not 0 <= self._clock() - sent < RESEND_MS)
+        waited = self._waits.waited(("quorum", proposal))
+        return is_own or waited >= STAGGER_MS
 
     async def _send(self, proposal: Proposal, claimed: dict[str, Attestation]) -> None:
         valid = [item for item in claimed.values() if await self._ledger.check_attestation(proposal, item)]
-        if len(valid) < self._trusted.quorum:
+        if len(valid) < self._trusted.quorum or not self._waits.is_time(("sent", proposal), RESEND_MS):
             return
-        self._seen_at[("sent", proposal)] = self._clock()
         try:
             await self._ledger.finalise(proposal, valid)
         except LedgerError as error:  # another validator was first, or the chain is away: the next turn sees which

@@ -5,9 +5,5 @@ from __future__ import annotations
 from dht.errors import NodeError
 
 
-class DiskFailed(NodeError):
-    """The worker's folder cannot be written or read."""
-
-
 class Ejected(NodeError):
     """The validators have struck the node out of the run."""

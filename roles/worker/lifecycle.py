@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-import structlog
-
-log = structlog.get_logger()
-
 
 class WorkerState(StrEnum):
     """What the worker is doing. Fetching the next weights and uploading the last rollouts go on beside it."""
@@ -25,15 +21,3 @@ TRANSITIONS: dict[tuple[WorkerState, str], WorkerState] = {
     (WorkerState.SAMPLING, "group"): WorkerState.SUBMITTING,
     (WorkerState.SUBMITTING, "announced"): WorkerState.IDLE,
 }
-
-
-class Lifecycle:
-    """Where one worker is in the table. A transition that the table lacks is a fault of ours."""
-
-    def __init__(self) -> None:
-        self.state = WorkerState.IDLE
-
-    def on(self, event: str) -> None:
-        """Move. Raises KeyError for an event that the state does not know."""
-        before, self.state = self.state, TRANSITIONS[(self.state, event)]
-        log.debug("worker.moved", before=before.value, after=self.state.value, on=event)

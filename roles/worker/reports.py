@@ -8,13 +8,10 @@ from collections.abc import Iterator
 import structlog
 
 from roles.messages import Submission, Verdict
-from roles.rules import SENTENCES, Reason
+from roles.rules import PASSING, SENTENCES, Reason, name_of
 from roles.trusted import TrustedState
 
 log = structlog.get_logger()
-
-PASSING = frozenset({Reason.BLOB_MISSING, Reason.SCORING_TIMEOUT})
-"""Refusals that become acceptances once what is missing is there: told only when nothing can change any more."""
 
 
 class Reports:
@@ -85,6 +82,4 @@ class Reports:
 
 
 def _in_words(number: int) -> dict[str, str]:
-    if number not in {reason.value for reason in Reason}:
-        return {"reason": str(number), "why": "for a reason that this version does not know"}
-    return {"reason": Reason(number).name.lower(), "why": SENTENCES[Reason(number)]}
+    return {"reason": name_of(number), "why": SENTENCES.get(number, "for a reason that this version does not know")}

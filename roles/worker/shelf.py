@@ -12,10 +12,10 @@ from pathlib import Path
 
 import structlog
 
+from dht.disk import write_durably
 from dht.encoding import decode, encode, sha256
 from dht.errors import Malformed
 from roles.messages import Submission
-from roles.shardcast.disk import write_durably
 from roles.worker.generation import Made, submission_digest
 
 log = structlog.get_logger()

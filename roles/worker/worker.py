@@ -19,6 +19,7 @@ from roles.announce import Voice
 from roles.assignment import is_admitted, policy_window
 from roles.compute import ComputeThread
 from roles.inference.engine import Engine
+from roles.lifecycle import Lifecycle, fault_of
 from roles.messages import Head, OpenStep
 from roles.observer import Observer
 from roles.ports import Relays
@@ -27,9 +28,9 @@ from roles.spec import RunSpec
 from roles.tasks.task import Task
 from roles.trusted import TrustedState
 from roles.worker.courier import Courier
-from roles.worker.errors import DiskFailed, Ejected
+from roles.worker.errors import Ejected
 from roles.worker.generation import Generator, HeldPolicy, Ticket
-from roles.worker.lifecycle import Lifecycle, WorkerState
+from roles.worker.lifecycle import TRANSITIONS, WorkerState
 from roles.worker.outbox import Outbox
 from roles.worker.policies import Policies
 from roles.worker.redelivery import Redelivery
@@ -79,7 +80,7 @@ class Worker:
         self._outbox = Outbox(
             trusted=trusted, observer=observer, courier=courier, shelf=self._shelf, sent=self._redelivery.note
         )
-        self._lifecycle = Lifecycle()
+        self._lifecycle = Lifecycle(TRANSITIONS, WorkerState.IDLE, event="worker.moved")
         self._own: dict[tuple[int, int], str] = {}  # (step, index) -> digest
         self._unread: set[int] = set()  # steps that may hold rows of ours from before this process
         self._waiting_for = ""
@@ -96,17 +97,13 @@ class Worker:
 
     async def run(self) -> None:
         """Work until the run has ended. Raises DiskFailed or Ejected; all else is waited out."""
-        fault: BaseException | None = None
+        fault: NodeError | None = None
         try:
             await self._run()
-        except* (OSError, Ejected) as failures:
-            fault = failures
-        while isinstance(fault, BaseExceptionGroup):
-            fault = fault.exceptions[0]
-        if isinstance(fault, Ejected):
-            raise fault
+        except* (Ejected, OSError) as errors:
+            fault = fault_of(errors, "worker")
         if fault is not None:
-            raise DiskFailed(f"the worker's folder cannot be used: {fault}") from fault
+            raise fault
 
     async def _run(self) -> None:
         kept = await asyncio.to_thread(self._shelf.load)

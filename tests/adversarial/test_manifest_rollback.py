@@ -11,8 +11,8 @@ from starlette.types import Receive, Scope, Send
 from dht.envelope import Envelope, to_bytes
 from dht.errors import PeerError, TransportError
 from dht.identity import NodeKey
+from dht.records import unix_ms
 from roles.shardcast.grants import seal_grant
-from roles.shardcast.link import unix_ms
 from roles.shardcast.manifest import manifest_digest, seal_manifest
 from roles.shardcast.replies import RelayInfo
 from tests.unit.roles.shardcast.network import (

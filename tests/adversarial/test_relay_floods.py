@@ -13,9 +13,9 @@ from starlette.types import Receive, Scope, Send
 
 from dht.encoding import sha256
 from dht.errors import TransportError
+from dht.records import unix_ms
 from roles.relay import RelaySettings, serve
 from roles.shardcast.grants import seal_grant
-from roles.shardcast.link import unix_ms
 from roles.shardcast.replies import RelayInfo
 from tests.unit.roles.shardcast.network import RUN, WORKER, Network, make_checkpoint, running_network, wait_until
 

@@ -36,7 +36,7 @@ from ledger.records import (
     RunTerms,
     Strike,
 )
-from ledger.signing import lift_typed_data, sign_rotation, strike_typed_data
+from ledger.signing import lift_typed_data, rotation_message, rotation_typed_data, strike_typed_data
 from ledger.wallet import (
     NO_ADDRESS,
     Domain,
@@ -116,15 +116,22 @@ def make_registration(
 def make_rotation(
     domain: Domain, *, old: int = 5, new: int = 6, nonce: int = 2, wallet: bytes | None = WALLET
 ) -> RotationRequest:
-    return sign_rotation(
-        domain,
-        run=RUN,
-        old_node=NODES[old],
-        new_node=NODES[new],
-        nonce=nonce,
-        sign_new=lambda message: NODE_KEYS[new].sign(message).signature,
-        sign_old=lambda message: NODE_KEYS[old].sign(message).signature,
-        wallet_key=wallet,
+    address = address_of(wallet) if wallet else None
+    fields: dict[str, Any] = {
+        "run": RUN,
+        "old_node": NODES[old],
+        "new_node": NODES[new],
+        "wallet": address,
+        "nonce": nonce,
+    }
+    message = rotation_message(domain, **fields)
+    by_old, by_new = (NODE_KEYS[place].sign(message).signature.hex() for place in (old, new))
+    by_wallet = sign_typed_data(rotation_typed_data(domain, **fields), wallet) if wallet else ""
+    return RotationRequest(
+        **fields,
+        wallet_signature=by_wallet,
+        old_node_signature="" if wallet else by_old,
+        new_node_signature=by_new,
     )
 
 

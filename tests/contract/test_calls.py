@@ -9,8 +9,8 @@ import pytest
 from ledger.errors import LedgerRejected
 from ledger.merkle import MerkleProof
 from ledger.records import Leaf, Lease
-from ledger.standing import is_ejected, stake_behind
 from ledger.wallet import address_of
+from roles.eligibility import bonded_stakes, ejected_nodes
 from tests.contract.harness import (
     ADDRESSES,
     KEYS,
@@ -441,9 +441,9 @@ async def test_rotate__by_the_wallet_carries_everything__key_01(world: World) ->
     held = registrations[NODES[6]]
     assert (held.wallet, held.first_block, held.previous) == (PAYEE, first, (NODE,))
     assert NODE in await world.ledger().registrations(until=first)
-    assert stake_behind(held, dict(await world.ledger().stakes())) == 40
+    assert bonded_stakes(await world.ledger().stakes(), registrations) == {NODES[6]: 40}
     await strike(world)
-    assert is_ejected(held, await world.ledger().strikes())
+    assert NODES[6] in ejected_nodes(await world.ledger().strikes(), registrations)
 
 
 async def test_rotate__by_the_old_key(world: World) -> None:

@@ -21,7 +21,7 @@ from ledger import standing
 from ledger.errors import LedgerRejected
 from ledger.merkle import merkle_proof, merkle_root
 from ledger.model import RegistryModel, RunState
-from ledger.records import ROLES, ZERO_DIGEST, Attestation, Commit, Leaf, Proposal, Strike
+from ledger.records import ROLES_BY_NUMBER, ZERO_DIGEST, Attestation, Commit, Leaf, Proposal, Strike
 from ledger.signing import lift_typed_data, strike_typed_data
 from ledger.wallet import address_of, public_key_from_node, sign_typed_data, tally_typed_data
 from tests.contract.harness import (
@@ -203,7 +203,7 @@ class RegistryMachine(RuleBasedStateMachine):
 
     def _grown(self, run: str, more: list[int]) -> tuple[Leaf, ...]:
         before = self.trees[run][-1] if self.trees[run] else ()
-        owners = [(ROLES[place], NODES[5 + place % 2], address_of(key)) for place, key in enumerate(WALLETS)]
+        owners = [(ROLES_BY_NUMBER[place], NODES[5 + place % 2], address_of(key)) for place, key in enumerate(WALLETS)]
         held = {(leaf.role, leaf.node, leaf.wallet): leaf for leaf in before}
         grown = []
         for (role, node, wallet), extra in zip(owners, more, strict=True):
@@ -377,7 +377,7 @@ class RegistryMachine(RuleBasedStateMachine):
         for run in (RUN, OTHER):
             paid = standing.paid_of(self.state(run).events.changes)
             for (role, node, wallet), amount in paid.items():
-                place = (ROLES.index(role), public_key_from_node(node), wallet)
+                place = (ROLES_BY_NUMBER.index(role), public_key_from_node(node), wallet)
                 assert self.registry.view("claimed", bytes.fromhex(run), *place) == (amount,)
                 newest = [leaf.amount for tree in self.trees[run] for leaf in tree if leaf.role == role]
                 assert amount <= max(newest)
@@ -409,7 +409,8 @@ class RegistryMachine(RuleBasedStateMachine):
             assert standing.validators_of(state.terms, state.events.changes).quorum == held[0]
             assert standing.funds_of(state.events.changes) == self.registry.view("pools", key)[0][0]
             assert standing.stakes_of(state.events.changes) == state.stakes
-            ejected = standing.ejected_of(standing.strikes_of(run, state.events.changes))
+            strikes = standing.strikes_of(run, state.events.changes)
+            ejected = {each.strike.node for each in strikes if each.outcome != "lifted"}
             for node in NODES[5:7]:
                 standing_strikes = self.registry.view("standing_strikes", key, public_key_from_node(node))[0]
                 assert (standing_strikes > 0) == (node in ejected)

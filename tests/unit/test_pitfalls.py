@@ -26,7 +26,6 @@ from ledger.wallet import Domain, registration_message
 from node.defaults import HEARTBEAT_SECONDS
 from roles.messages import DHT_KINDS, ROW_RULES
 from roles.rollouts.schema import SCHEMA
-from roles.spec import SpecError, spec_from_toml
 from roles.validator.gate_faults import PROVABLE
 from roles.verification import CHECKS
 from tests.builders import NOW, STRANGER, WORKERS
@@ -182,11 +181,6 @@ def test_constraints__install_on_the_oldest_python_of_a_debian__pkg_02_pkg_05() 
     }
     assert len(asked) > 50
     assert [name for name, wanted in asked.items() if not SpecifierSet(wanted).contains("3.11.2")] == []
-
-
-def test_spec_from_toml__unknown_keys_are_refused__pkg_14() -> None:
-    with pytest.raises(SpecError):
-        spec_from_toml('name = "x"\nmood = "good"\n')
 
 
 def test_reliability__every_test_it_names_exists() -> None:

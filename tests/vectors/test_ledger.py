@@ -11,7 +11,7 @@ from eth_account.messages import encode_typed_data
 from eth_utils.crypto import keccak
 
 from ledger.merkle import leaf_hash, merkle_root
-from ledger.records import ROLES, Leaf, Proposal, Strike
+from ledger.records import ROLES_BY_NUMBER, Leaf, Proposal, Strike
 from ledger.signing import lift_typed_data, rotation_message, rotation_typed_data, strike_typed_data
 from ledger.wallet import (
     Domain,
@@ -27,7 +27,7 @@ RUN, WALLET = "ab" * 32, "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed"
 NODE, NEW_NODE = (node_from_public_key(bytes([place] * 32)) for place in (1, 2))
 TALLY = Proposal(RUN, 3, 1, 120, "01" * 32, "02" * 32, 5678, "03" * 32, amount=10**20)
 STRIKE = Strike(RUN, NODE, WALLET, 2, 403, "04" * 32)
-LEAVES = [Leaf(NODE, WALLET, 100, role, 7) for role in ROLES] + [Leaf(NEW_NODE, None, 2**128 - 1)]
+LEAVES = [Leaf(NODE, WALLET, 100, role, 7) for role in ROLES_BY_NUMBER] + [Leaf(NEW_NODE, None, 2**128 - 1)]
 
 
 def typed_digest(typed_data: dict[str, Any]) -> str:

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from dht.disk import sync_directory
 from dht.encoding import decode
 from dht.errors import Malformed
 from roles.messages import FileEntry
 from roles.shardcast.delta.block import decode_block
 from roles.shardcast.delta.encoding import BLOCK_HEAD, CODED, LITERAL, MAGIC, SAME, THREADS, map_ahead
 from roles.shardcast.delta.plan import FORMATS, MAX_HEADER, Block, FilePlan, Plan, check_plan, plan_blocks
-from roles.shardcast.disk import sync_directory
 from roles.shardcast.manifest import MAX_CHECKPOINT_BYTES
 
 Data = bytes | bytearray | memoryview

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
+from dht.disk import sync_directory
 from dht.encoding import encode
 from roles.shardcast.delta.block import encode_block
 from roles.shardcast.delta.plan import FORMATS, MAX_FILES, MAX_HEADER, MAX_SPANS, Block, Plan, plan_blocks, plan_file
-from roles.shardcast.disk import sync_directory
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -41,11 +41,6 @@ class DeltaReport:
     delta_bytes: int
     changed: int
     elements: int
-
-    @property
-    def is_worthwhile(self) -> bool:
-        """False: send the whole checkpoint instead."""
-        return self.delta_bytes <= WORTHWHILE_SHARE * self.full_bytes
 
 
 @dataclass(frozen=True, slots=True)

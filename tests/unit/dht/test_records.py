@@ -194,11 +194,6 @@ def test_sequence_counter__unwritable_folder_is_said(tmp_path: Path, clock: Fake
         SequenceCounter(tmp_path / "file" / "sequence.json", clock).next()
 
 
-async def test_raise_sequence__above_a_row_of_ours_found_outside(publisher: Publisher, clock: FakeClock) -> None:
-    publisher.raise_sequence(clock.now + 1_000_000)
-    assert (await publish(publisher)).sequence == clock.now + 1_000_001 == publisher.last_sequence
-
-
 def test_make_row__is_valid(make_row: Callable[..., Envelope], network: MemoryNetwork) -> None:
     assert network.store.put(make_row(), network.clock()).kept
 

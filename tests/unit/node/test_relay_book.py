@@ -15,6 +15,7 @@ from dht.errors import TransportError
 from dht.identity import NodeKey
 from node.relay_book import MAX_FREE, RelayBook
 from roles.messages import NodeRecord, nodes_key
+from roles.shardcast.reading import MAX_REPLY
 
 RUN = "ab" * 32
 RELAY = NodeKey(b"r" * 32)
@@ -125,7 +126,9 @@ async def test_refresh__hinted_relay_is_asked_for_its_id() -> None:
     assert [(info.node, info.url) for info in known()] == [(RELAY.node, HINT)]
 
 
-@pytest.mark.parametrize("status", [None, {"node": 7}, {"node": "x" * 65}, [], "text"])
+@pytest.mark.parametrize(
+    "status", [None, {"node": 7}, {"node": "x" * 65}, [], "text", {"node": RELAY.node, "rest": "x" * MAX_REPLY}]
+)
 async def test_refresh__hinted_address_that_answers_nonsense(status: Any) -> None:
     known = book(Rows(), HINT, status=status)
     await known.refresh()

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from node.status.knowledge import Knowledge, reason_name
+from node.status.knowledge import Knowledge
 from node.status.story import Story
-from roles.rules import Reason
 from roles.shardcast.replies import RelayInfo
 from tests.builders import STRANGER, VALIDATORS, WORKERS, World, make_submission, make_verdict, make_world
 
@@ -74,8 +73,3 @@ def test_refresh__at_most_once_a_second(world: World) -> None:
     knowledge.refresh()
     assert story.tables.rows("submission") == []
     assert knowledge.is_watched
-
-
-def test_reason_name__of_a_later_version() -> None:
-    assert reason_name(Reason.PROOF_MISMATCH) == "proof_mismatch"
-    assert reason_name(998) == "998"

@@ -6,7 +6,7 @@ import pytest
 
 from dht.envelope import Envelope
 from roles.messages import Submission
-from roles.reputation import compute_records, decide, name_of
+from roles.reputation import compute_records, decide
 from roles.rules import Reason
 from tests.builders import STRANGER, VALIDATORS, WORKERS, World, make_submission, make_verdict, make_world
 
@@ -73,7 +73,3 @@ def test_compute_records__a_strangers_verdicts_are_none() -> None:
 
 def test_decide__nothing_without_a_quorum() -> None:
     assert decide([], quorum=1) is None
-
-
-def test_name_of__a_reason_of_a_later_version() -> None:
-    assert name_of(999) == "reason 999"

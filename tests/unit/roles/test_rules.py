@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from roles.rules import SENTENCES, Ignore, Reason, Reject, SoftReject, check_timing
+from roles.rules import SENTENCES, Ignore, Reason, Reject, SoftReject, check_timing, name_of
 from tests.builders import make_head, make_submission, make_world
 
 
 def test_sentences__every_reason_has_one_for_people() -> None:
     assert set(SENTENCES) == set(Reason)
     assert len(set(SENTENCES.values())) == len(Reason)
+
+
+def test_name_of__a_reason_of_a_later_version() -> None:
+    assert name_of(Reason.PROOF_MISMATCH) == "proof_mismatch"
+    assert name_of(998) == "998"
 
 
 @pytest.mark.parametrize("head", [1, 3])

@@ -14,7 +14,7 @@ from roles.spec import ModelSpec, PinnedFile
 from roles.trainer.closing import ClosedBatch, PooledGroup
 from roles.trainer.errors import BaseMismatch, StateMissing
 from roles.trainer.journal import Journal
-from roles.trainer.stepping import choose_shard_size, used_groups
+from roles.trainer.stepping import used_groups
 from tests.builders import POLICY, make_head, make_spec
 
 
@@ -98,11 +98,6 @@ def test_journal__half_written_checkpoints_of_a_kill_go__ckpt_04(tmp_path: Path)
     (tmp_path / "checkpoints/.8.tmp").mkdir()
     Journal(tmp_path)
     assert not (tmp_path / "checkpoints/.8.tmp").exists()
-
-
-@pytest.mark.parametrize(("total", "size"), [(1000, 65_536), (64 * 2**20, 2**20), (65 * 10**9, 50_000_000)])
-def test_choose_shard_size__overlapping_hops_and_no_crumbs(total: int, size: int) -> None:
-    assert choose_shard_size(total) == size
 
 
 def test_forget_after__a_fork_goes_with_the_state_that_made_it(tmp_path: Path) -> None:

@@ -115,11 +115,11 @@ def test_admit_submission__ignore_while_the_beacon_block_is_unknown() -> None:
 def test_admit_submission__said_again_names_the_relays_that_have_it_now() -> None:
     world = make_world()
     submission = make_submission(world)
-    digest = admit(world, submission, hint=b"one,two")
-    assert admit(world, submission, hint=b"three", sequence=NOW + 1) == digest
-    assert world.trusted.submissions[digest].relays == ("three",)
-    admit(world, submission, hint=b"one", sequence=NOW - 1)  # an older row, found late
-    assert world.trusted.submissions[digest].relays == ("three",)
+    digest = admit(world, submission, hint=b"12D3KooWone,12D3KooWtwo")
+    assert admit(world, submission, hint=b"12D3KooWthree", sequence=NOW + 1) == digest
+    assert world.trusted.submissions[digest].relays == ("12D3KooWthree",)
+    admit(world, submission, hint=b"12D3KooWone", sequence=NOW - 1)  # an older row, found late
+    assert world.trusted.submissions[digest].relays == ("12D3KooWthree",)
 
 
 def test_admit_head__limit_beyond_reason_is_cut() -> None:

@@ -17,6 +17,7 @@ from roles.announce import Voice
 from roles.messages import ROW_RULES
 from roles.observer import Observer
 from roles.rules import Reason
+from roles.shardcast.grants import hint_of
 from roles.worker.courier import Courier
 from roles.worker.generation import Made, submission_digest
 from roles.worker.redelivery import LOOK_AGAIN_SECONDS, SILENCE_SECONDS, TRIES, Redelivery
@@ -25,7 +26,7 @@ from roles.worker.shelf import Shelf
 from tests.builders import NOW, VALIDATORS, WORKERS, MemoryRelays, make_chain, make_submission, make_verdict, make_world
 
 BLOB = b"rollouts"
-RELAYS = ("relay0", "relay1", "relay2", "relay3")
+RELAYS = tuple(f"12D3KooWrelay{number}" for number in range(4))
 
 
 class Places(MemoryRelays):
@@ -64,7 +65,7 @@ class Scene:
         observer = Observer(spec=spec, trusted=trusted, directory=directory, ledger=ledger)
         publisher = Publisher(WORKERS[0], directory, run=spec.run_id, state=None)
         voice = Voice(publisher, node=WORKERS[0].node, spec=spec)
-        trusted.admit_submission(self.world.row(submission, WORKERS[0], hint=b"relay0,relay1"))
+        trusted.admit_submission(self.world.row(submission, WORKERS[0], hint=hint_of(RELAYS[:2])))
         self.reports = Reports(trusted)
         self.reports.expect(self.digest, submission)
         self.redelivery = Redelivery(
@@ -101,14 +102,14 @@ def scene(tmp_path: Path) -> Scene:
 async def test_turn__missing_blob_goes_to_other_relays_and_the_row_says_so(scene: Scene) -> None:
     scene.judge("soft")
     assert await scene.turns([1.0]) == 1
-    assert scene.world.trusted.submissions[scene.digest].relays == ("relay2", "relay3")
-    assert [item.relays for item in scene.shelf.load()] == [("relay2", "relay3")]
+    assert scene.world.trusted.submissions[scene.digest].relays == RELAYS[2:]
+    assert [item.relays for item in scene.shelf.load()] == [RELAYS[2:]]
 
 
 async def test_turn__relays_where_a_quorum_missed_it_are_asked_last_by_the_next(scene: Scene) -> None:
     scene.judge("soft", "soft")
     await scene.turns([1.0])
-    assert await scene.redelivery._courier.upload(scene.submission, b"another") == ("relay2", "relay3")
+    assert await scene.redelivery._courier.upload(scene.submission, b"another") == RELAYS[2:]
 
 
 async def test_turn__silence_is_waited_out_then_answered(scene: Scene) -> None:

@@ -9,9 +9,9 @@ import httpx
 import pytest
 
 from dht.errors import Malformed, TransportError
-from roles.boards.client import ANSWER_SECONDS, HELD_OPEN, Follower, call
+from roles.boards.client import ANSWER_SECONDS, Follower, call
 from roles.boards.wire import LARGEST_BATCH, Batch, pack_batch
-from roles.shardcast.replies import RelayInfo
+from roles.shardcast.replies import HELD_OPEN, RelayInfo
 
 RELAY = RelayInfo("r" * 43, "http://board")
 

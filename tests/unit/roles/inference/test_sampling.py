@@ -11,7 +11,7 @@ import torch
 
 from roles.inference.noise import Stream, gumbel_noise
 from roles.inference.philox import philox4x32
-from roles.inference.sampling import GROUP, SamplingSettings, choose, draw, token_logprobs, token_margins
+from roles.inference.sampling import GROUP, SamplingSettings, choose, draw, token_margins
 from roles.inference.support import support
 
 PLAIN = SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, max_tokens=8)
@@ -189,7 +189,7 @@ def test_token_margins__all_but_all_of_the_mass_is_no_border() -> None:
 def test_draw__logprobs_are_of_the_whole_vocabulary() -> None:
     logits, zero = wide_logits(9, rows=3), torch.zeros(3, dtype=torch.int64)
     drawn = draw(logits, torch.arange(3), zero, replace(PLAIN, temperature=0.7, top_k=5))
-    expected = token_logprobs(logits.numpy(), drawn.tokens.numpy(), 0.7)
+    expected = (logits / 0.7).log_softmax(-1).gather(1, drawn.tokens[:, None])[:, 0]
     assert drawn.logprobs.tolist() == pytest.approx(expected.tolist(), abs=1e-5)
 
 
@@ -202,12 +202,6 @@ def test_support__large_nucleus_of_a_large_vocabulary() -> None:
     flat, steep = torch.zeros(1, 9000), torch.arange(9000.0)[None] / 100
     assert support(torch.cat([flat, steep]), 0, 0.9).sum(-1).tolist() == [8100, 231]
     assert support(flat, 8000, 0.5).sum() == 4000
-
-
-def test_token_logprobs__hand_computed() -> None:
-    logits = np.array([[0.0, np.log(3.0)]], dtype=np.float32)
-    assert np.exp(token_logprobs(logits, [1], 1.0)[0]) == pytest.approx(0.75)
-    assert np.exp(token_logprobs(logits, [1], 0.5)[0]) == pytest.approx(0.9)
 
 
 @pytest.mark.parametrize("bad", [{"temperature": -1.0}, {"temperature": float("nan")}, {"top_p": 0.0}, {"top_k": -1}])

@@ -104,8 +104,8 @@ async def test_status_and_metrics__count(tmp_path: Path) -> None:
             {"manifest": manifest_digest(make_envelope(folder)), "term": 1, "step": 1, "shards": 5, "held": 5}
         ]
         metrics = (await fetch(network, "/metrics")).text
-        assert "intellect_relay_bytes_served_total 300000\n" in metrics
-        assert 'intellect_relay_requests_total{status="201"} 6\n' in metrics
+        assert "intellect_relay_bytes_served_total 300000.0\n" in metrics
+        assert 'intellect_relay_requests_total{status="201"} 6.0\n' in metrics
 
 
 async def test_serve__port_taken_is_said_boot_12(tmp_path: Path) -> None:

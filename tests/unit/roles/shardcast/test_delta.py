@@ -97,12 +97,6 @@ def test_encode_delta__report(base: Path, new: Path, tmp_path: Path) -> None:
     assert report.delta_bytes == (tmp_path / "delta").stat().st_size
     assert report.elements == 40_000 + 5000 + 64
     assert 4000 < report.changed < 20_000
-    assert report.is_worthwhile
-
-
-def test_encode_delta__full_is_better(base: Path, tmp_path: Path) -> None:
-    new = make_checkpoint(tmp_path / "new", make_tensors(step=10.0))
-    assert not encode_delta(base, new, tmp_path / "delta").is_worthwhile
 
 
 def test_encode_worthwhile__same_bytes(base: Path, new: Path, tmp_path: Path) -> None:

@@ -11,8 +11,13 @@ import pytest
 from dht.errors import Malformed, PeerError
 from dht.identity import NodeKey
 from roles.messages import CheckpointManifest, FileEntry
-from roles.shardcast.manifest import build_manifest, check_manifest, manifest_digest, seal_manifest
+from roles.shardcast.manifest import build_manifest, check_manifest, choose_shard_size, manifest_digest, seal_manifest
 from tests.unit.roles.shardcast.network import RUN, TRAINER, WORKER, ZERO, make_checkpoint, make_manifest
+
+
+@pytest.mark.parametrize(("total", "size"), [(1000, 65_536), (64 * 2**20, 2**20), (65 * 10**9, 50_000_000)])
+def test_choose_shard_size__overlapping_hops_and_no_crumbs(total: int, size: int) -> None:
+    assert choose_shard_size(total) == size
 
 
 def test_build_manifest__shards_cut_across_files(tmp_path: Path) -> None:
