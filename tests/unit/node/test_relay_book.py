@@ -94,7 +94,7 @@ async def test_refresh__free_identities_are_few_and_take_nobodys_place() -> None
 
 
 async def test_refresh__relay_the_user_named_needs_no_registration() -> None:
-    known = book(Rows(record()), HINT, status={"node": RELAY.node})
+    known = book(Rows(record()), HINT, status={"node": RELAY.node, "run": RUN})
     await known.refresh()
     assert [info.is_free for info in known()] == [False]
 
@@ -121,14 +121,22 @@ async def test_refresh__directory_down_keeps_what_is_known() -> None:
 
 
 async def test_refresh__hinted_relay_is_asked_for_its_id() -> None:
-    known = book(Rows(), HINT, status={"node": RELAY.node})
+    known = book(Rows(), HINT, status={"node": RELAY.node, "run": RUN})
     await known.refresh()
     assert [(info.node, info.url) for info in known()] == [(RELAY.node, HINT)]
 
 
-@pytest.mark.parametrize(
-    "status", [None, {"node": 7}, {"node": "x" * 65}, [], "text", {"node": RELAY.node, "rest": "x" * MAX_REPLY}]
-)
+@pytest.mark.parametrize("node", [7, "x" * 65, "evil", "", "\ud800", "\x1b]0;owned\x07", None, ["a"]])
+async def test_refresh__hinted_address_that_names_no_node(node: Any) -> None:
+    known = book(Rows(), HINT, status={"node": node, "run": RUN})
+    await known.refresh()
+    assert not known()
+
+
+LONG = {"node": RELAY.node, "run": RUN, "rest": "x" * MAX_REPLY}
+
+
+@pytest.mark.parametrize("status", [None, {}, {"node": RELAY.node}, [], "text", 7, LONG])
 async def test_refresh__hinted_address_that_answers_nonsense(status: Any) -> None:
     known = book(Rows(), HINT, status=status)
     await known.refresh()
