@@ -132,6 +132,6 @@ async def test_play__a_role_that_found_the_disk_full_is_played_again__ckpt_12(tm
 
     node, parts = Node(config, events, build=build), cast(Parts, SimpleNamespace(config=config))
     assert not await node._play(parts)
-    assert node.status()["phase"] == "waiting for room on the disk"
+    assert node.status.plain()["phase"] == "waiting for room on the disk"
     assert await node._play(parts)
     events.close()

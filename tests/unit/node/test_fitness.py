@@ -96,5 +96,5 @@ async def test_node__a_worker_leaves_before_it_registers_and_says_why(
             await node._measure(parts)
     else:
         await node._measure(parts)
-    assert "cores" in str(node.status()["hardware"])  # what its record will show
+    assert "cores" in str(node.status.plain()["hardware"])  # what its record will show
     events.close()

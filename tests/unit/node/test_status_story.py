@@ -270,7 +270,7 @@ def test_dashboard__every_metric_it_names_is_told() -> None:
     told = set(re.findall(r"^(\w+)", format_metrics(STATUS, told_network(steps=6).story), re.MULTILINE))
     in_status = [
         name
-        for file in ("app.py", "status/facts.py")
+        for file in ("status/of_node.py", "status/facts.py")
         for name in re.findall(r'"(\w+)": ', (ROOT / "node" / file).read_text())
     ]
     in_stats = re.findall(r'"(\w+)": ', (ROOT / "dht" / "directory.py").read_text())
