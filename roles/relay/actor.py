@@ -34,9 +34,10 @@ from roles.relay.sponsor import Sponsor, SponsorDesk
 from roles.shardcast.catalogue import KeptCheckpoint, Parcel
 from roles.shardcast.chains import find_chain
 from roles.shardcast.errors import StaleCheckpoint
+from roles.shardcast.exchange import TransferLimits
 from roles.shardcast.gather import FROM_ONE, ShardGatherer
 from roles.shardcast.grants import relays_in
-from roles.shardcast.link import RelayLink, TransferLimits
+from roles.shardcast.link import RelayLink
 from roles.shardcast.replies import RelayInfo
 from roles.shardcast.shelf import Shelf
 from roles.shardcast.sinks import Sink

@@ -23,9 +23,10 @@ from roles.messages import CheckpointManifest
 from roles.shardcast.assembly import Assembly, load_checkpoint_manifest
 from roles.shardcast.copies import replicate
 from roles.shardcast.errors import NotHeld
+from roles.shardcast.exchange import TransferLimits
 from roles.shardcast.gather import ShardGatherer
 from roles.shardcast.keeper import Keeper
-from roles.shardcast.link import RelayLink, TransferLimits
+from roles.shardcast.link import RelayLink
 from roles.shardcast.manifest import check_manifest
 from roles.shardcast.origin import Origin
 from roles.shardcast.progress import Progress

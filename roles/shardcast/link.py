@@ -7,12 +7,9 @@ compression is accepted, and whoever takes the bytes verifies them.
 from __future__ import annotations
 
 import asyncio
-import http.client
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -23,26 +20,23 @@ from dht.envelope import Envelope, from_bytes, to_bytes
 from dht.errors import Malformed, PeerError, TransportError
 from dht.identity import NodeKey
 from dht.records import unix_ms
-from roles.shardcast.errors import NotHeld, Oversize, RelayRefused, WrongBytes
+from roles.shardcast.exchange import Exchanges, TransferLimits
 from roles.shardcast.grants import seal_grant
 from roles.shardcast.inflow import BLOCK
-from roles.shardcast.lanes import FilePart, Patience
+from roles.shardcast.lanes import FilePart
 from roles.shardcast.manifest import MAX_MANIFEST_BYTES, manifest_digest
-from roles.shardcast.reading import MAX_REPLY, check_reply, limited_blocks, newest_lines, read_all
-from roles.shardcast.relay_http import RelayHttp
+from roles.shardcast.reading import MAX_REPLY, check_reply, newest_lines, read_all
 from roles.shardcast.replies import (
-    HELD_OPEN,
     DeltaHint,
     News,
     RelayInfo,
-    check_answer,
     is_usable,
     read_deltas,
     read_held,
     read_news,
 )
 from roles.shardcast.server_choice import ServerChoice
-from roles.shardcast.sinks import Sink, pour
+from roles.shardcast.sinks import Sink
 
 T = TypeVar("T")
 
@@ -56,43 +50,11 @@ BETWEEN_LINES = 0.01
 _HOLDINGS = "which shards it holds"
 
 
-@dataclass(frozen=True, slots=True)
-class TransferLimits:
-    """Bounds of a transfer. Seconds, bytes, bytes per second."""
-
-    connect: float = 5.0
-    idle: float = 10.0  # between two reads or two writes
-    base: float = 15.0  # on top of size / slowest
-    slowest: float = 64 * 1024
-    concurrency: int = 6  # shards at once
-    stall: float = 60.0  # without a single shard arriving
-    news: float = HELD_OPEN  # a relay is asked to hold the request for a manifest it does not have yet
-    fan_out_from: int = (
-        32 * 2**20
-    )  # bytes of a checkpoint: a smaller one is sent to each relay whole, and is there at once
-    fan_out: float = 2.0  # without another shard that a relay got from its neighbours, until it is sent them
-    bulk: int = 2**20  # a blob that may have so many bytes goes by a lane of its own, in a thread
-
-    def total(self, size: int) -> float:
-        """Longest time for `size` bytes."""
-        return self.base + size / self.slowest
-
-
-_FAULTS = (
-    httpx.HTTPError,
-    httpx.InvalidURL,
-    httpx.StreamError,
-    http.client.HTTPException,
-    TimeoutError,
-    OSError,
-    ValueError,
-    ExceptionGroup,  # what the HTTP library's own task groups leave
-)
 Content = Callable[[], AsyncIterator[bytes]]
 """Makes the blob's bytes, from the start, each time it is called."""
 
 
-class RelayLink:
+class RelayLink(Exchanges):
     """Transfers in the name of one node. `relays` gives those known now; `clock` gives unix milliseconds. `upload_mbit` is what
     uploads came to lately, one at a time, in Mbit/s; None before the first that tells."""
 
@@ -107,11 +69,9 @@ class RelayLink:
         choice: ServerChoice | None = None,
         clock: Callable[[], int] = unix_ms,
     ) -> None:
+        super().__init__(http, limits or TransferLimits(), choice or ServerChoice())
         self.run = run
-        self.limits = limits or TransferLimits()
-        self.choice = choice or ServerChoice()
-        self.key, self._relays, self._http, self._clock = key, relays, http, clock
-        self._lanes = http.lanes if isinstance(http, RelayHttp) else None
+        self.key, self._relays, self._clock = key, relays, clock
         self.upload_mbit: float | None = None
 
     def order(
@@ -132,15 +92,13 @@ class RelayLink:
         """Relays known now whose address can be used at all."""
         return [info for info in self._relays() if is_usable(info.url)]
 
-    def report_cheat(self, relay: RelayInfo, what: str) -> None:
-        """The relay served wrong bytes: out of the draw, and said in the log."""
-        self.choice.cheated(relay.node)
-        log.warning("relay.dropped", relay=relay.node, reason=what)
-
     async def is_held(self, relay: RelayInfo, digest: str) -> bool:
         """Whether the relay says that it holds the blob. Raises TransportError."""
         with self._scored(relay):
-            async with asyncio.timeout(self.limits.base), self._request("HEAD", relay, f"/blobs/{digest}") as reply:
+            async with (
+                asyncio.timeout(self.limits.base),
+                self._request("HEAD", relay, f"/blobs/{digest}") as reply,
+            ):
                 return bool(reply.status_code == 200)
 
     async def receive(self, relay: RelayInfo, digest: str, *, limit: int, sink: Sink, wait: float = 0.0) -> None:
@@ -229,16 +187,12 @@ class RelayLink:
     async def send_parts(self, relay: RelayInfo, digest: str, parts: Sequence[FilePart]) -> None:
         """Upload parts of files as one blob, under a fresh grant. Raises TransportError."""
         size = sum(part.length for part in parts)
-        if self._lanes is None or size < self.limits.bulk:
+        if not self._goes_by_lane(size):
             return await self.send(relay, digest, size, partial(_read_parts, parts), ask=False)
         headers = self._grant(relay, digest, size) | {"Content-Length": str(size)}
         started = time.monotonic()
         with self._scored(relay):
-            async with asyncio.timeout(self.limits.total(size)):
-                answer = await self._lanes.send(
-                    _url_of(relay, f"/blobs/{digest}"), headers, parts, patience=self._patience()
-                )
-                check_answer(answer.status, answer.body)
+            await self._put_parts(relay, f"/blobs/{digest}", headers, parts, self.limits.total(size))
         self._sent(relay, size, time.monotonic() - started)
 
     async def send_manifest(self, relay: RelayInfo, envelope: Envelope) -> None:
@@ -311,75 +265,12 @@ class RelayLink:
         sealed = seal_grant(self.key, run=self.run, relay=relay.node, blob=blob, size=size, now_ms=self._clock())
         return {"X-Grant": sealed}
 
-    async def _put(
-        self, relay: RelayInfo, path: str, content: AsyncIterator[bytes] | bytes, headers: dict[str, str], total: float
-    ) -> None:
-        async with (
-            asyncio.timeout(total),
-            self._request("PUT", relay, path, content=content, headers=headers) as reply,
-        ):
-            await check_reply(reply)
-
-    async def _fetch(self, relay: RelayInfo, path: str, headers: dict[str, str], sink: Sink, limit: int) -> int:
-        if self._lanes is not None and limit >= self.limits.bulk:
-            patience = self._patience()
-            answer = await self._lanes.fetch(_url_of(relay, path), headers, sink, limit=limit, patience=patience)
-            check_answer(answer.status, answer.body)
-            return answer.size
-        async with self._request("GET", relay, path, headers=headers) as reply:
-            await check_reply(reply)
-            return await pour(limited_blocks(reply, limit), sink)
-
-    def _patience(self) -> Patience:
-        return Patience(self.limits.connect, self.limits.idle)
-
-    @asynccontextmanager
-    async def _request(
-        self,
-        method: str,
-        relay: RelayInfo,
-        path: str,
-        *,
-        headers: dict[str, str] | None = None,
-        content: AsyncIterator[bytes] | bytes | None = None,
-        json: object = None,
-    ) -> AsyncIterator[httpx.Response]:
-        timeout = httpx.Timeout(self.limits.idle, connect=self.limits.connect, pool=self.limits.base)
-        url = _url_of(relay, path)
-        all_headers = {"Accept-Encoding": "identity", **(headers or {})}
-        async with self._http.stream(
-            method, url, headers=all_headers, content=content, json=json, timeout=timeout, follow_redirects=False
-        ) as reply:
-            yield reply
-
-    @contextmanager
-    def _scored(self, relay: RelayInfo) -> Iterator[None]:
-        """Failures of the network lower the relay's score and become TransportError; refusals and absence do not."""
-        try:
-            yield
-        except (NotHeld, RelayRefused, Oversize):
-            raise
-        except WrongBytes as error:
-            self.report_cheat(relay, str(error))
-            raise
-        except TransportError:
-            self.choice.failed(relay.node)
-            raise
-        except _FAULTS as error:
-            self.choice.failed(relay.node)
-            text = str(error) or type(error).__name__
-            raise TransportError(f"relay {relay.node} at {relay.url}: {text}") from error
-
 
 def _parse(relay: RelayInfo, data: bytes, what: str, parse: Callable[[Any], T]) -> T:
     try:
         return parse(json.loads(data))
     except (ValueError, KeyError, TypeError, ArithmeticError, RecursionError) as error:
         raise TransportError(f"relay {relay.node} does not say {what}") from error
-
-
-def _url_of(relay: RelayInfo, path: str) -> str:
-    return relay.url.rstrip("/") + path
 
 
 async def _read_parts(parts: Sequence[FilePart]) -> AsyncIterator[bytes]:

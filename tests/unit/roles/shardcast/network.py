@@ -20,7 +20,7 @@ from dht.identity import NodeKey
 from roles.messages import CheckpointManifest
 from roles.relay import Relay, RelaySettings, serve
 from roles.shardcast.client import RelayClient
-from roles.shardcast.link import TransferLimits
+from roles.shardcast.exchange import TransferLimits
 from roles.shardcast.manifest import build_manifest, seal_manifest
 from roles.shardcast.relay_http import make_http
 from roles.shardcast.replies import RelayInfo
