@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -93,6 +94,7 @@ class Parts:
 
 async def build_worker(parts: Parts) -> Actor:
     """A worker with an engine and the run's task."""
+    await parts.compute.load(import_module, "roles.worker")  # seconds, which the loop must not wait for
     from roles.worker import Worker
 
     return Worker(
@@ -111,6 +113,7 @@ async def build_worker(parts: Parts) -> Actor:
 
 async def build_validator(parts: Parts) -> Actor:
     """A validator with an engine and the run's task."""
+    await parts.compute.load(import_module, "roles.validator")  # seconds, which the loop must not wait for
     from roles.validator import Validator
 
     _check_operator(parts)
@@ -132,6 +135,7 @@ async def build_validator(parts: Parts) -> Actor:
 
 async def build_trainer(parts: Parts) -> Actor:
     """A trainer with the base model the spec pins."""
+    await parts.compute.load(import_module, "roles.trainer")  # seconds, which the loop must not wait for
     from roles.trainer import Trainer
 
     _check_operator(parts)

@@ -1,4 +1,4 @@
-"""A node that hangs says where. Each test is a process of its own: the interpreter has one watchdog."""
+"""A node that hangs says where, and lives on. Each test is a process of its own: a signal has one handler."""
 
 from __future__ import annotations
 
@@ -15,6 +15,11 @@ def hang():
     until = time.monotonic() + 1.0
     while time.monotonic() < until:
         time.sleep(0.01)
+
+def churn():
+    until = time.monotonic() + 3.0
+    while time.monotonic() < until:
+        exec(compile("def f(n):\\n    return f(n - 1) if n else 0\\nf(50)", "made", "exec"), {{}})
 
 async def main():
     watching = asyncio.create_task(Watchdog(Path("."), stuck=0.3).run())
@@ -45,6 +50,17 @@ def test_run__loop_that_stands_still_leaves_its_stacks_trn_08(tmp_path: Path) ->
     said = run(tmp_path, "hang()")
     assert "in hang" in (tmp_path / "stacks.txt").read_text()
     assert "stacks.written" in said.stdout
+
+
+def test_run__one_hang_is_written_once(tmp_path: Path) -> None:
+    run(tmp_path, "hang()")
+    assert (tmp_path / "stacks.txt").read_text().count("the event loop had no turn") == 1
+
+
+def test_run__busy_loop_lives_through_its_diagnosis__trn_08(tmp_path: Path) -> None:
+    """The interpreter's own watchdog reads frames that change under it: three of these seconds were enough for a crash."""
+    run(tmp_path, "churn()")
+    assert "in churn" in (tmp_path / "stacks.txt").read_text()
 
 
 def test_run__asked_by_an_operator_it_goes_on(tmp_path: Path) -> None:

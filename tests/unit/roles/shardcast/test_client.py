@@ -99,7 +99,7 @@ async def test_put__relays_that_keep_nothing_are_found_out_and_others_get_the_bl
 
 
 async def test_order__free_relays_after_those_that_cost_and_the_doubted_last() -> None:
-    infos = [RelayInfo(NodeKey(bytes([n]) * 32).node, f"http://{n}", is_free=n % 2 == 1) for n in range(1, 9)]
+    infos = [RelayInfo(NodeKey(bytes([n]) * 32).node, f"http://relay{n}", is_free=n % 2 == 1) for n in range(1, 9)]
     async with httpx.AsyncClient() as http:
         link = RelayLink(NodeKey.generate(), run="ab" * 32, relays=lambda: infos, http=http)
         doubted = {infos[0].node, infos[1].node}
