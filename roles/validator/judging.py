@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import structlog
 
 from dht.envelope import Envelope
-from dht.errors import Malformed, NodeError
+from dht.errors import NodeError
 from roles import rules
 from roles.ahead import Ahead
 from roles.compute import ComputeThread
@@ -20,13 +19,14 @@ from roles.messages import Submission, Verdict, open_row
 from roles.observer import Observer
 from roles.ports import Clock, Relays
 from roles.receipts import Receipts
-from roles.rules import PASSING, Ignore, Reason, Refusal, Reject
+from roles.rules import PASSING, Ignore, Reason, Reject
 from roles.spec import RunSpec
 from roles.tasks import Task
 from roles.trusted import AdmittedSubmission, TrustedState
 from roles.validator.fetching import Fetches
 from roles.validator.gate_faults import GateFaults
 from roles.validator.histories import Histories, first_key
+from roles.validator.items import LONGEST_RETRY_MS, Item, Items
 from roles.validator.pacing import Pacing
 from roles.validator.probation import Probation
 from roles.validator.records import JudgedRows, place_of_verdict
@@ -38,31 +38,7 @@ log = structlog.get_logger()
 
 BESIDE = frozenset({Reason.REPEATED_EQUIVOCATION, Reason.NOT_ADMITTED})
 """Faults that the submission alone does not show: other submissions do, or a head of the time."""
-EQUIVOCATIONS_FORGIVEN = 2
 TRIES_BEFORE_MISSING = 3
-LONGEST_RETRY_MS = 30_000
-
-
-@dataclass(slots=True)
-class Item:
-    """What this validator knows of one submission. `due` (of the next try) and `seen` are unix milliseconds."""
-
-    admitted: AdmittedSubmission
-    in_time: bool
-    seen: int
-    verdict: Verdict | None = None
-    busy: bool = False
-    failures: int = 0
-    due: int = 0
-
-    @property
-    def step(self) -> int:
-        """The submission's step."""
-        return self.admitted.submission.step
-
-    def is_due(self, now: int) -> bool:
-        """Whether to try (again). Far in the future means that the clock was set back since."""
-        return not now < self.due <= now + LONGEST_RETRY_MS
 
 
 class Judging:
@@ -88,9 +64,9 @@ class Judging:
         secret: bytes,
         receipts: Receipts,
     ) -> None:
-        self.items: dict[str, Item] = {}
+        self.items = Items(trusted=trusted, records=records, node=node, clock=clock)
         self._spec, self._trusted, self._observer = spec, trusted, observer
-        self._node, self._records, self._signing, self._clock = node, records, signing, clock
+        self._records, self._signing, self._clock = records, signing, clock
         self._compute, self._audits = compute, audits
         self._verifier = Verifier(spec=spec, run=trusted.run, engine=engine, task=task, checks=checks, secret=secret)
         self._ahead = Ahead(trusted=trusted, observer=observer, relays=relays, folder=folder)
@@ -114,7 +90,7 @@ class Judging:
         for opened in self._records.opened():
             self._trusted.reopen_step(opened)
         for row, in_time in self._records.rows():
-            self._readmit(row, in_time)
+            self.items.readmit(row, in_time)
         for verdict, sequences in self._records.verdicts():
             self._verifier.duplicates.add(sequences, place_of_verdict(verdict))
             if (item := self.items.get(verdict.submission)) is not None:
@@ -123,22 +99,14 @@ class Judging:
                 self._gate_faults.keep(verdict)
             group.create_task(self._signing.announce(verdict))
 
-    def _readmit(self, row: Envelope, in_time: bool) -> None:
-        try:
-            admitted = self._trusted.readmit_submission(row)
-        except (Malformed, Refusal) as error:
-            log.warning("row.unreadable", digest=row.digest, why=str(error))
-            return
-        self.items[row.digest] = Item(admitted, in_time, self._clock())
-
     async def turn(self, group: asyncio.TaskGroup) -> None:
         """Note what is new, and start whatever can be done now as tasks of the group."""
-        self._note_new()
+        self.items.note_new()
         self._fetch_policies(group)
         for digest, submission, reason in self._gate_faults.take():
             group.create_task(self._sign_gate_fault(digest, submission, reason))
-        for item in self._due():
-            if self._pacing.begin(item.admitted.submission.node):
+        for item in self.items.due():
+            if self._can_judge(item) and self._pacing.begin(item.admitted.submission.node):
                 item.busy = True
                 group.create_task(self._judge(item))
         await self._shelf.keep_only(self._policies_wanted() | {self._ahead.manifest})
@@ -160,104 +128,16 @@ class Judging:
 
     def forget_before(self, step: int) -> None:
         """Drop items of older steps, and stop saying their verdicts."""
-        old = {digest: item for digest, item in self.items.items() if item.step < step and not item.busy}
-        for digest, item in old.items():
-            del self.items[digest]
+        for item in self.items.forget_before(step):
             self._blobs.forget(item.admitted)
             if item.verdict is not None:
                 self._signing.withdraw(item.verdict)
         for verdict in self._gate_faults.forget_before(step):
             self._signing.withdraw(verdict)
 
-    # -- what is open --------------------------------------------------------------------------------------------
-
-    def is_pending(self, item: Item) -> bool:
-        """Whether this validator itself has not said anything yet, and will."""
-        return item.busy or (item.in_time and item.verdict is None and not self._waits_for_other(item))
-
-    def may_be_accepted(self, item: Item) -> bool:
-        """Whether this validator accepted it, or may yet."""
-        verdict = item.verdict
-        said = verdict is not None and (verdict.outcome == "accept" or Reason(verdict.reason) in PASSING)
-        return said or self.is_pending(item)
-
-    def _note_new(self) -> None:
-        """First sight of submissions: in time or late is decided once, and remembered."""
-        fresh = [item for digest, item in self._trusted.submissions.items() if digest not in self.items]
-        for admitted in fresh:
-            self.items[admitted.digest] = Item(admitted, self._is_in_time(admitted), self._clock())
-        if fresh:
-            self._keep_rows([self.items[admitted.digest] for admitted in fresh])
-
-    def _keep_rows(self, items: Iterable[Item]) -> None:
-        rows = [(item.admitted.submission, item.admitted.row, item.in_time) for item in items]
-        steps = {submission.step for submission, _, _ in rows}
-        self._records.keep_rows(rows, [self._trusted.opened[step] for step in steps if step in self._trusted.opened])
-
-    def _is_in_time(self, admitted: AdmittedSubmission) -> bool:
-        head = self._trusted.head
-        if head is None:
-            return False
-        standing = self._trusted.standings.get(admitted.digest)
-        others = standing.verdicts.items() if standing else ()
-        vouched = any(verdict.outcome == "accept" and name != self._node for name, verdict in others)
-        async_level = self._spec.training.async_level
-        try:
-            rules.check_timing(admitted.submission, head=head, async_level=async_level, vouched=vouched)
-        except Ignore:
-            return False
-        return True
-
-    def _due(self) -> list[Item]:
-        """Items to look at now, ordered so that the engine's weights change rarely."""
-        now = self._clock()
-        ready = [item for item in self.items.values() if not item.busy and item.is_due(now) and self._is_ready(item)]
-        return sorted(ready, key=lambda item: (item.admitted.submission.policy_step, item.step))
-
-    def _is_ready(self, item: Item) -> bool:
-        if not self._is_open(item):
-            return False
-        if self._refusal_by_rival(item) is not None:
-            return True
-        if not item.in_time:
-            item.in_time = self._is_in_time(item.admitted)  # another validator may vouch for it by now
-            if item.in_time:
-                self._keep_rows([item])
-        return item.in_time and not self._waits_for_other(item) and self._shelf.has(item.admitted.submission.policy)
-
-    def _is_open(self, item: Item) -> bool:
-        """Whether a verdict is still to be given, or to be given again."""
-        verdict, digest = item.verdict, item.admitted.digest
-        if verdict is None:
-            return True
-        if verdict.outcome == "soft":
-            return Reason(verdict.reason) in PASSING
-        if verdict.outcome == "fault":
-            return False
-        rival = self._trusted.rival(item.admitted.submission, digest) is not None
-        return rival or (not verdict.audited and self._trusted.is_doubted(digest))
-
-    def _waits_for_other(self, item: Item) -> bool:
-        """A validator accepts one submission of an index only; the first it saw comes first."""
-        submission, digest = item.admitted.submission, item.admitted.digest
-        before = True
-        for other in self._trusted.known_digests(submission.node, submission.step, submission.index):
-            if other == digest:
-                before = False
-                continue
-            verdict = self.items[other].verdict if other in self.items else None
-            if (verdict is None and before) or (verdict is not None and verdict.outcome == "accept"):
-                return True
-        return False
-
-    def _refusal_by_rival(self, item: Item) -> Finding | None:
-        """Another submission of the same index has a quorum: soft, unless the node does that again and again."""
-        submission = item.admitted.submission
-        if self._trusted.rival(submission, item.admitted.digest) is None:
-            return None
-        if self._trusted.equivocations(submission.node) > EQUIVOCATIONS_FORGIVEN:
-            return Finding("fault", Reason.REPEATED_EQUIVOCATION)
-        return Finding("soft", Reason.EQUIVOCATION)
+    def _can_judge(self, item: Item) -> bool:
+        """Whether its policy is here, or not needed."""
+        return self._shelf.has(item.admitted.submission.policy) or self.items.refusal_by_rival(item) is not None
 
     # -- judging -------------------------------------------------------------------------------------------------
 
@@ -277,7 +157,7 @@ class Judging:
     async def _find(self, item: Item) -> Finding | None:
         finding: Finding | None = None
         try:
-            finding = self._refusal_by_rival(item) or await self._audit(item)
+            finding = self.items.refusal_by_rival(item) or await self._audit(item)
         finally:
             self._pacing.end(item.admitted.submission.node, finding)
             self._observer.wake()  # another of the node's may have its turn, though this one is not signed yet
@@ -370,9 +250,7 @@ class Judging:
         commits = self._trusted.view.commits if self._trusted.view else {}
         newest = {commits[step].manifest for step in sorted(commits)[-(self._spec.training.async_level + 2) :]}
         pinned = {manifest for manifest, count in self._pinned.items() if count}
-        return (
-            newest | pinned | {item.admitted.submission.policy for item in self.items.values() if self._is_open(item)}
-        )
+        return newest | pinned | {item.admitted.submission.policy for item in self.items if self.items.is_open(item)}
 
     def _fetch_policies(self, group: asyncio.TaskGroup) -> None:
         wanted = self._policies_wanted()

@@ -22,7 +22,8 @@ from roles.tasks import Task
 from roles.trusted import TrustedState
 from roles.validator.faults import FaultBook
 from roles.validator.gathering import Gathering
-from roles.validator.judging import Item, Judging
+from roles.validator.items import Item
+from roles.validator.judging import Judging
 from roles.validator.kept_blobs import KeptBlobs
 from roles.validator.published import PublishedSizes
 from roles.validator.records import JudgedRows
@@ -175,11 +176,11 @@ class Validator:
         """Creditable items whose fate is open: not accepted by a quorum, and not refused by this validator."""
         return [
             item
-            for digest, item in self.judging.items.items()
+            for item in self.judging.items
             if not self.tallying.is_credited(item.admitted.submission)
             and self.tallying.may_be_credited(item.admitted.submission)
-            and not self.trusted.is_accepted(digest)
-            and self.judging.may_be_accepted(item)
+            and not self.trusted.is_accepted(item.admitted.digest)
+            and self.judging.items.may_be_accepted(item)
         ]
 
     def _is_settled(self) -> bool:
@@ -199,9 +200,9 @@ class Validator:
         now = self._clock()
         if self._ended_at is None:
             self._ended_at = now
-        quiet = now - max([self._ended_at, *(item.seen for item in self.judging.items.values())])
+        quiet = now - max([self._ended_at, *(item.seen for item in self.judging.items)])
         items = [item for item in self._undecided() if item.step <= newest.step]
-        if self.tallying.has_uncredited(newest.step) or any(self.judging.is_pending(item) for item in items):
+        if self.tallying.has_uncredited(newest.step) or any(self.judging.items.is_pending(item) for item in items):
             return quiet > END_PATIENCE_MS + 1000 * self.spec.checks.audit_window  # credited no sooner
         return quiet > (END_SETTLE_MS if items else END_QUIET_MS)
 
