@@ -119,6 +119,7 @@ def test_is_usable__of_what_a_peer_wrote(url: str, usable: bool) -> None:
         ("http://relay.example", False),
         ("http://93.184.216.34", False),
         ("http://localhost:80", True),
+        ("http://relay-2:80", True),  # a name without a domain
         ("http://127.0.0.1", True),
         ("http://10.0.0.7", True),
         ("http://169.254.169.254", True),  # where clouds keep credentials
