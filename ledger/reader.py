@@ -11,9 +11,10 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ledger.answers import check_logs, parse_block
 from ledger.errors import LedgerError, LedgerUnavailable
 from ledger.event_file import EventFile, Reading
-from ledger.events import TOPICS, EventLog, parse_block
+from ledger.events import TOPICS, EventLog
 from ledger.records import Block, Registration
 from ledger.rpc import Caller, RpcError
 from ledger.rules import NodeEvent, fold_registrations, is_signed_by_node
@@ -128,8 +129,6 @@ class RunReader:
         if not self._is_loaded:
             await self._load()
         answer = await self._fetch("latest")
-        if answer is None:
-            raise LedgerUnavailable("the RPC end-point has no newest block")
         newest = parse_block(answer)
         if self._depth:
             if newest == self._newest:
@@ -139,7 +138,7 @@ class RunReader:
                 raise LedgerUnavailable("the RPC end-point left out a block")
         head = parse_block(answer)
         if head != self._head and not self._is_behind(head):
-            await self._catch_up(head, parent=str(answer.get("parentHash", ""))[2:])
+            await self._catch_up(head, parent=str(answer.get("parentHash", ""))[2:] if answer else "")
         self._newest = newest
 
     async def _load(self) -> None:
@@ -181,8 +180,7 @@ class RunReader:
         unread = await self._first_unread(parent)
         start = max(self._first_block, unread - OVERLAP)
         logs = await self._fetch_range(start, head.number)
-        self._events.forget_from(unread)
-        self._events.add(logs)
+        self._events.replace_from(unread, logs)
         if not self._events.is_complete():
             self._start_anew()  # at the next poll
             raise LedgerUnavailable("the RPC end-point left out logs")
@@ -272,6 +270,5 @@ class RunReader:
             logs: list[Mapping[str, Any]] = await self._rpc.call("eth_getLogs", query)
         except RpcError as error:
             raise LedgerUnavailable(f"the RPC end-point refused to give logs: {error.message}") from error
-        if not isinstance(logs, list):
-            raise LedgerError("the RPC end-point sent malformed logs")
+        check_logs(logs, query)
         return logs

@@ -1,7 +1,8 @@
 """JSON-RPC to one of several end-points of the same chain.
 
-Owns fail-over, bounds and the check that end-points agree. Knows nothing of runs. Plain HTTP rather than a chain
-library: a node looks up to four times a second, and the library's import alone would cost each process 40 MB.
+Owns fail-over, bounds and the check that end-points agree: one that babbles or answers another question is left for the
+next, like a dead one. Knows nothing of runs. Plain HTTP rather than a chain library: a node looks up to four times a second,
+and the library's import alone would cost each process 40 MB.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import httpx
 from eth_utils.crypto import keccak
 
 from ledger.abi import unhex
+from ledger.answers import check_answer, parse_block, quantity
 from ledger.errors import LedgerError, LedgerMismatch, LedgerUnavailable
 
 REQUEST_SECONDS = 5.0
@@ -170,11 +172,11 @@ class Rpc:
     async def _identify(self, url: str) -> None:
         """See what chain and contract an end-point shows. Raises Unreachable, or LedgerMismatch when it is another."""
         try:
-            chain_id = int(await self._request(url, "eth_chainId", ()), 16)
+            chain_id = quantity(await self._request(url, "eth_chainId", ()))
             code = b""
             if self._contract:
                 code = unhex(await self._request(url, "eth_getCode", (self._contract, "latest")))
-        except (RpcError, ValueError, TypeError, AttributeError) as error:
+        except RpcError as error:
             raise Unreachable(f"not an Ethereum RPC: {error}") from error
         expected, host = self._expected, _host(url)
         if expected.chain_id not in (None, chain_id):
@@ -200,11 +202,9 @@ class Rpc:
             if held is None:
                 return False
             canonical = await self._request(url, "eth_getBlockByNumber", (held["number"], False))
-            return bool(canonical["hash"] == held["hash"])
+            return canonical is not None and parse_block(canonical) == parse_block(held)
         except RpcError:  # some end-points say "unknown block" that way
             return False
-        except (TypeError, KeyError) as error:
-            raise Unreachable("a malformed block") from error
 
     async def _request(self, url: str, method: str, parameters: Sequence[object]) -> Any:
         body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": list(parameters)}
@@ -220,6 +220,10 @@ class Rpc:
             raise refusal
         if "result" not in answer:
             raise Unreachable("an answer without result")
+        try:
+            check_answer(method, parameters, answer["result"])
+        except LedgerUnavailable as error:
+            raise Unreachable(str(error)) from error
         return answer["result"]
 
 

@@ -233,3 +233,45 @@ async def test_refresh__an_end_point_that_gives_no_logs_is_unavailable() -> None
     branches.most_blocks = 0
     with pytest.raises(LedgerUnavailable, match="refused to give logs"):
         await make_reader(branches).refresh(now=True)
+
+
+NO_NUMBERS: tuple[Any, ...] = (None, "", "0x", "-0x5", 5, [], hex(2**63), "0x" + "f" * 64, "0x" + "f" * 65)
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        *[None, {}, [], "0x"],
+        *[{name: lie} for name in ("number", "timestamp") for lie in NO_NUMBERS],
+        *[{"hash": lie} for lie in (None, 5, "0x", "0xab", "ab" * 32)],
+    ],
+)
+async def test_refresh__what_is_no_block_changes_nothing__chain_25(lie: Any) -> None:  # CHAIN-25
+    branches = Branches(make_registry(commit(0)))
+    reader = make_reader(branches)
+    head = await reader.head()
+    branches.rpc.registry.commit(1)
+    newest = await branches.call("eth_getBlockByNumber", "latest", False)
+    branches.answers["eth_getBlockByNumber"] = {**newest, **lie} if isinstance(lie, dict) and lie else lie
+    branches.rpc.calls.clear()
+    with pytest.raises(LedgerUnavailable, match="the RPC end-point answered"):
+        await reader.refresh(now=True)
+    assert "eth_getLogs" not in branches.rpc.calls
+    assert await reader.block(head.number) == head
+    branches.answers.clear()
+    assert await manifests(reader) == [digest(0), digest(1)]
+
+
+@pytest.mark.parametrize("number", ["0x1", "0x63", "-0x5", "0x" + "f" * 64])
+async def test_refresh__logs_of_blocks_not_asked_for_are_not_believed__chain_25(number: str) -> None:
+    branches = Branches(make_registry(commit(0)))
+    reader = make_reader(branches)
+    await reader.refresh(now=True)
+    branches.rpc.registry.commit(1)
+    query = {"fromBlock": "0x2", "toBlock": "0x4", "topics": []}
+    logs = [{**each, "blockNumber": number} for each in await branches.rpc.call("eth_getLogs", query)]
+    branches.answers["eth_getLogs"] = logs
+    with pytest.raises(LedgerUnavailable):
+        await reader.refresh(now=True)
+    branches.answers.clear()
+    assert await manifests(reader) == [digest(0), digest(1)]
