@@ -313,3 +313,85 @@ async def test_call__what_is_not_there_is_an_answer(missing: str) -> None:
     parameters: tuple[Any, ...] = ("0x5", False) if missing == "eth_getBlockByNumber" else (HASH,)
     assert await rpc.call(missing, *parameters) is None
     await rpc.close()
+
+
+def heads(*numbers: int, ages: tuple[float, ...] = (0, 0, 0)) -> tuple[Rpc, list[list[str]], list[int]]:
+    """An Rpc over end-points whose newest blocks have these numbers and ages, what each is asked, and the numbers."""
+    asked: list[list[str]] = [[] for _ in numbers]
+    now = list(numbers)
+
+    def serve(request: httpx.Request) -> httpx.Response:
+        index, method = int(request.url.host[1:]), json.loads(request.content)["method"]
+        asked[index].append(method)
+        if method == "eth_getBlockByNumber":
+            return result(block(now[index], age=ages[index]))
+        return result(hex(now[index])) if method == "eth_blockNumber" else honest(method)
+
+    urls = [f"http://e{index}" for index in range(len(numbers))]
+    return Rpc(urls, contract=CONTRACT, patience=0.0, transport=httpx.MockTransport(serve)), asked, now
+
+
+FAR = 2**63 - 1
+
+
+@pytest.mark.parametrize("method", ["eth_getBlockByNumber", "eth_blockNumber"])
+@pytest.mark.parametrize(
+    ("numbers", "ages", "believed"),
+    [
+        ((FAR, 100), (0, 0), 100),
+        ((FAR, 100, 101), (0, 0, 0), 100),
+        ((10**6, 100, 101), (0, 0, 0), 100),
+        ((FAR, 100, 101), (-(10**10), 0, 0), 100),  # a time of its own makes no excuse
+        ((300, 100), (0, 0), 300),  # as honest end-points differ
+        ((10**6, 10, 10**6), (0, 0, 0), 10**6),  # one that holds back is outvoted
+        ((10**6, 10**5), (0, 10**5), 10**6),  # one that lags is no witness for the time it lags
+        ((FAR, 10**5), (0, 10**5), 10**5),
+        ((FAR,), (0,), FAR),  # one alone: its word is all there is
+    ],
+)
+async def test_call__a_newest_block_too_far_ahead_of_the_others_is_not_believed(
+    numbers: tuple[int, ...], ages: tuple[float, ...], believed: int, method: str
+) -> None:
+    rpc, _, _ = heads(*numbers, ages=ages)
+    answer = await rpc.call(method, *PARAMETERS.get(method, ()))
+    assert int(answer if isinstance(answer, str) else answer["number"], 16) == believed
+    await rpc.close()
+
+
+async def test_call__compares_newest_blocks_only_when_one_leaps() -> None:
+    rpc, asked, now = heads(100, 100)
+    for number in range(100, 110):
+        now[:] = number, number
+        assert await rpc.call("eth_blockNumber") == hex(number)
+    assert asked[1].count("eth_getBlockByNumber") == 1
+    now[:] = FAR, 110
+    assert await rpc.call("eth_blockNumber") == hex(110)
+    now[:] = 10**6, 10**6  # a machine that slept: all leap alike
+    assert await rpc.call("eth_blockNumber") == hex(10**6)
+    await rpc.close()
+
+
+async def test_call__a_head_that_creeps_away_is_found_out() -> None:
+    rpc, _, now = heads(100, 100)
+    believed = []
+    for _ in range(20):
+        now[0] += 200
+        believed.append(int(await rpc.call("eth_blockNumber"), 16))
+    assert max(believed) < 1000
+    assert believed[-1] == 100
+    await rpc.close()
+
+
+async def test_call__of_end_points_that_do_not_answer_none_is_a_witness() -> None:
+    rpc = make_rpc(honest, broken)
+    assert await rpc.call("eth_blockNumber") == "0x5"
+    await rpc.close()
+
+
+async def test_pass_over__asks_another_next() -> None:
+    rpc, asked, _ = heads(100, 101)
+    assert await rpc.call("eth_getBalance") == HONEST["eth_getBalance"]
+    rpc.pass_over()
+    await rpc.call("eth_getBalance")
+    assert [each.count("eth_getBalance") for each in asked] == [1, 1]
+    await rpc.close()
