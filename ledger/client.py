@@ -283,7 +283,13 @@ class LedgerClient(BaseLedger):
         if self._reader is None:  # without a wait from here on: two of them would want one file
             place: _Place = {"domain": self.domain, "run": terms.run, "first_block": terms.created_block}
             file = EventFile(self._state_dir, **place) if self._state_dir else None
-            self._reader = RunReader(self._rpc, **place, confirmations=self._policy.confirmations, file=file)
+            self._reader = RunReader(
+                self._rpc,
+                **place,
+                confirmations=self._policy.confirmations,
+                file=file,
+                pass_over=self._rpc.pass_over,
+            )
         return self._reader
 
     def _must_have_sender(self) -> Sender:
