@@ -13,6 +13,7 @@ from typing import Any, Self, TypedDict, Unpack
 from eth_utils.crypto import keccak
 
 from ledger import abi
+from ledger.answers import deployed_at, quantity
 from ledger.base import BaseLedger
 from ledger.calls import (
     PAYABLE,
@@ -177,7 +178,7 @@ class LedgerClient(BaseLedger):
 
     async def balance(self) -> int:
         """Wei the operator account holds."""
-        return int(await self._rpc.call("eth_getBalance", self._must_have_sender().address, "latest"), 16)
+        return quantity(await self._rpc.call("eth_getBalance", self._must_have_sender().address, "latest"))
 
     async def create_run(
         self,
@@ -255,10 +256,12 @@ class LedgerClient(BaseLedger):
         """Base units of a token that the contract may take from the operator."""
         data = encode_token_call("allowance", self._must_have_sender().address, self.domain.contract)
         try:
-            return int(await self._rpc.call("eth_call", {"to": token, "data": data}, "latest"), 16)
+            answer = await self._rpc.call("eth_call", {"to": token, "data": data}, "latest")
         except RpcError as error:
             raise LedgerUnavailable(f"the RPC end-point refused to read the token: {error.message}") from error
-        except (TypeError, ValueError) as error:
+        try:
+            return quantity(answer)
+        except LedgerUnavailable as error:
             raise LedgerError(f"the run's token {token} does not answer like an ERC-20") from error
 
     async def _send(self, name: str, *arguments: object, value: int = 0) -> None:
@@ -280,7 +283,13 @@ class LedgerClient(BaseLedger):
         if self._reader is None:  # without a wait from here on: two of them would want one file
             place: _Place = {"domain": self.domain, "run": terms.run, "first_block": terms.created_block}
             file = EventFile(self._state_dir, **place) if self._state_dir else None
-            self._reader = RunReader(self._rpc, **place, confirmations=self._policy.confirmations, file=file)
+            self._reader = RunReader(
+                self._rpc,
+                **place,
+                confirmations=self._policy.confirmations,
+                file=file,
+                pass_over=self._rpc.pass_over,
+            )
         return self._reader
 
     def _must_have_sender(self) -> Sender:
@@ -299,7 +308,7 @@ async def deploy(
         chain_id, _ = await rpc.connect()
         sender = _sender(rpc, key, chain_id=chain_id, state_dir=state_dir, policy=policy)
         receipt = await _must_be(sender).deploy(abi.built()["bytecode"])
-        contract = checked_address(receipt["contractAddress"])
+        contract = checked_address(deployed_at(receipt))
         checked = Rpc([url], contract=contract, expected=ExpectedChain(chain_id, built_code_hash()))
         try:
             _, code_hash = await checked.connect()

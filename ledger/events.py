@@ -10,9 +10,10 @@ from typing import Any, TypeVar
 from eth_utils.address import to_checksum_address
 
 from ledger import abi, changes
+from ledger.answers import place
 from ledger.changes import Change
 from ledger.errors import LedgerError
-from ledger.records import ROLES_BY_NUMBER, Block, Commit, FinalRoot, Operator, RunTerms
+from ledger.records import ROLES_BY_NUMBER, Commit, FinalRoot, Operator, RunTerms
 from ledger.rules import NodeEvent, RegistrationEvent, RotationEvent
 from ledger.wallet import NO_ADDRESS, node_from_public_key, public_key_from_node
 
@@ -68,20 +69,19 @@ class EventLog:
 
         Raises LedgerError, with nothing taken in, when one is malformed.
         """
+        self._add([_parse(log) for log in logs])
+
+    def replace_from(self, block: int, logs: Sequence[Mapping[str, Any]]) -> None:
+        """Take in logs in place of what blocks from `block` on said. Raises LedgerError, with nothing changed."""
         parsed = [_parse(log) for log in logs]
+        self.forget_from(block)
+        self._add(parsed)
+
+    def _add(self, parsed: Sequence[NodeEvent | Commit | FinalRoot | Change]) -> None:
         _merge(self.registrations, [e for e in parsed if isinstance(e, RegistrationEvent | RotationEvent)], _place)
         _merge(self.commits, [e for e in parsed if isinstance(e, Commit)], lambda e: (e.block, e.step))
         _merge(self.roots, [e for e in parsed if isinstance(e, FinalRoot)], lambda e: (e.block, e.epoch))
         _merge(self.changes, [e for e in parsed if isinstance(e, Change)], _place)
-
-
-def parse_block(answer: Mapping[str, Any]) -> Block:
-    """A block as JSON-RPC gives it. Raises LedgerError when malformed."""
-    try:
-        digest = abi.unhex(answer["hash"]).hex()
-        return Block(int(answer["number"], 16), digest, int(answer["timestamp"], 16))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise LedgerError("the RPC end-point sent a malformed block") from error
 
 
 def parse_terms(run: str, held: Sequence[Any], operators: Sequence[Any]) -> RunTerms:
@@ -149,7 +149,7 @@ def _place(event: NodeEvent | Change) -> tuple[int, int]:
 
 def _parse(log: Mapping[str, Any]) -> NodeEvent | Commit | FinalRoot | Change:
     try:
-        name, block, index = TOPICS[log["topics"][0]], int(log["blockNumber"], 16), int(log["logIndex"], 16)
+        name, block, index = TOPICS[log["topics"][0]], place(log["blockNumber"]), place(log["logIndex"])
         fields = abi.decode_event(name, log["topics"], log["data"])
         fields.pop("run")
         match name:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ledger.answers import base_fee, fee
 from ledger.errors import LedgerUnavailable
 from ledger.policy import GWEI
 from ledger.rpc import Caller, RpcError
@@ -25,17 +26,16 @@ async def read_fees(rpc: Caller, *, cap: int) -> Fees:
 
     Raises LedgerUnavailable while the base fee alone is above `cap` (0: no cap).
     """
-    block = await rpc.call("eth_getBlockByNumber", "latest", False)
-    base_fee = int(block["baseFeePerGas"], 16)
+    burnt = base_fee(await rpc.call("eth_getBlockByNumber", "latest", False))
     try:
-        priority = int(await rpc.call("eth_maxPriorityFeePerGas"), 16)
+        priority = fee(await rpc.call("eth_maxPriorityFeePerGas"))
     except RpcError:  # not every end-point has it
-        priority = max(1, int(await rpc.call("eth_gasPrice"), 16) - base_fee)
-    if cap and base_fee >= cap:
+        priority = max(1, fee(await rpc.call("eth_gasPrice")) - burnt)
+    if cap and burnt >= cap:
         raise LedgerUnavailable(
-            f"gas costs {base_fee / GWEI:.3g} gwei now, and the cap is {cap / GWEI:.3g}: wait, or raise max_fee_gwei"
+            f"gas costs {burnt / GWEI:.3g} gwei now, and the cap is {cap / GWEI:.3g}: wait, or raise max_fee_gwei"
         )
-    return _capped(Fees(priority, 2 * base_fee + priority), cap)
+    return _capped(Fees(priority, 2 * burnt + priority), cap)
 
 
 def raised_fees(fees: Fees, *, cap: int) -> Fees | None:

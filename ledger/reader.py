@@ -1,19 +1,21 @@
 """A run's events kept up to date from the chain: one request a poll, logs only when the head moved.
 
 Owns the cache and what a re-organised chain does to it. The newest block it shows lies as deep as the node asks for.
-Sends nothing.
+A long history is read in batches, each kept when it is done, and in bounded work at a time: a newest block that does not
+exist costs no more than that. Sends nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ledger.answers import check_logs, parse_block
 from ledger.errors import LedgerError, LedgerUnavailable
 from ledger.event_file import EventFile, Reading
-from ledger.events import TOPICS, EventLog, parse_block
+from ledger.events import TOPICS, EventLog
 from ledger.records import Block, Registration
 from ledger.rpc import Caller, RpcError
 from ledger.rules import NodeEvent, fold_registrations, is_signed_by_node
@@ -23,11 +25,20 @@ POLL_SECONDS = 0.05
 """A burst of reads shares one request."""
 LOG_RANGE = 2000
 """Blocks per log request at first: hosted end-points refuse more, some of them even so many."""
+BATCH_REQUESTS = 8
+"""Log requests after which what was read is kept; twice as many where an end-point refuses some, or gives one block at a
+time: what is read again must leave room for as much that is new."""
+MAX_BATCHES = 128
+"""Batches of one refresh: two million blocks in a thousand requests. The next refresh goes on from there."""
 OVERLAP = 8
+LAG_SECONDS = 600.0
+"""How long a chain that ends below the newest block shown is taken for one that lags; then for the chain."""
 MAX_BLOCKS = 8192
 ANCHORS = 256
 KEPT_EVERY = 128
 """Blocks without an event after which the place is noted on disk all the same."""
+KEPT_SECONDS = 1.0
+"""But no oftener: a chain that is made up has any number of empty blocks."""
 
 
 class RunReader:
@@ -42,16 +53,24 @@ class RunReader:
         first_block: int,
         confirmations: int = 1,
         file: EventFile | None = None,
+        pass_over: Callable[[], None] = lambda: None,
+        lag_seconds: float = LAG_SECONDS,
     ) -> None:
+        """`pass_over` is called when what an end-point said did not hold, so that another is asked next."""
         self._rpc = rpc
+        self._pass_over = pass_over
+        self._lag_seconds = lag_seconds
+        self._behind_since: float | None = None
         self._domain = domain
         self._run = run
         self._first_block = first_block
         self._depth = confirmations - 1
         self._range = LOG_RANGE
+        self._is_partial = False  # the newest block read is on the way to the one that was claimed: not to be shown
         self._file = file
         self._is_loaded = file is None
         self._kept, self._unkept = first_block - 1, first_block  # last block on disk; first that is not, or not so
+        self._kept_at = -KEPT_SECONDS
         self._newest: Block | None = None
         self._events = EventLog()
         self._head: Block | None = None
@@ -107,39 +126,41 @@ class RunReader:
     async def refresh(self, *, now: bool = False) -> None:
         """Catch up with the chain; at most one request in `POLL_SECONDS` unless `now`.
 
-        Raises LedgerUnavailable. Who waited for a try that failed shares its failure: ten readers wait no longer
-        than one.
+        Raises LedgerUnavailable, also while a long history is not read to its end: what was read stays, and the next
+        try goes on from there. Who waited for a try that failed shares its failure: ten readers wait no longer than one.
         """
         loop = asyncio.get_running_loop()
         asked = loop.time()
         async with self._lock:
             if self._failed > asked:
                 raise LedgerUnavailable("no RPC end-point answers")
-            if self._head is not None and not now and loop.time() - self._polled < POLL_SECONDS:
+            is_fresh = self._head is not None and not self._is_partial and loop.time() - self._polled < POLL_SECONDS
+            if is_fresh and not now:
                 return
+            is_done = False
             try:
                 await self._poll()
+                is_done = True
             except LedgerError:
                 self._failed = loop.time()
                 raise
+            finally:
+                if not is_done:  # refused, contradicted, or so slow that the caller gave up
+                    self._range = LOG_RANGE
+                    self._pass_over()
             self._polled = loop.time()
 
     async def _poll(self) -> None:
         if not self._is_loaded:
             await self._load()
         answer = await self._fetch("latest")
-        if answer is None:
-            raise LedgerUnavailable("the RPC end-point has no newest block")
-        newest = parse_block(answer)
+        newest = head = parse_block(answer)
         if self._depth:
-            if newest == self._newest:
+            if newest == self._newest and not self._is_partial:
                 return
-            answer = await self._fetch(hex(max(0, newest.number - self._depth)))
-            if answer is None:
-                raise LedgerUnavailable("the RPC end-point left out a block")
-        head = parse_block(answer)
+            answer, head = await self._fetch_block(max(0, newest.number - self._depth))
         if head != self._head and not self._is_behind(head):
-            await self._catch_up(head, parent=str(answer.get("parentHash", ""))[2:])
+            await self._catch_up(head, parent=str(answer.get("parentHash", ""))[2:] if answer else "")
         self._newest = newest
 
     async def _load(self) -> None:
@@ -161,7 +182,7 @@ class RunReader:
         self._is_loaded = True
 
     def _start_anew(self) -> None:
-        self._head, self._events = None, EventLog()
+        self._head, self._events, self._is_partial = None, EventLog(), False
         self._anchors.clear()
         self._kept, self._unkept = self._first_block - 1, self._first_block
         if self._file is not None:
@@ -172,17 +193,37 @@ class RunReader:
         if self._file is None:
             return
         self._unkept = min(self._unkept, unread)
-        if logs or self._unkept <= self._kept or head.number - self._kept >= KEPT_EVERY:
+        clock = asyncio.get_running_loop().time()
+        is_due = head.number - self._kept >= KEPT_EVERY and clock - self._kept_at >= KEPT_SECONDS
+        if logs or self._unkept <= self._kept or is_due:
             self._file.append(Reading(self._unkept, head, logs))
-            self._kept, self._unkept = head.number, head.number + 1
+            self._kept, self._unkept, self._kept_at = head.number, head.number + 1, clock
 
     async def _catch_up(self, head: Block, *, parent: str) -> None:
-        # Some blocks again: behind a load balancer the index of logs may trail the head.
+        for _ in range(MAX_BATCHES):
+            if await self._read_batch(head, parent=parent):
+                return
+        read = self._head.number if self._head else self._first_block
+        raise LedgerUnavailable(f"the run's events are read up to block {read} of {head.number}: the next try goes on")
+
+    async def _read_batch(self, head: Block, *, parent: str) -> bool:
+        """Read on towards `head`, and keep what was read; whether it was reached."""
         unread = await self._first_unread(parent)
+        # Some blocks again: behind a load balancer the index of logs may trail the head.
         start = max(self._first_block, unread - OVERLAP)
-        logs = await self._fetch_range(start, head.number)
-        self._events.forget_from(unread)
-        self._events.add(logs)
+        # The block before its logs: a re-organisation in between is then seen at the next look.
+        stop = start + BATCH_REQUESTS * max(2, self._range) - 1
+        until = head if stop >= head.number else (await self._fetch_block(stop))[1]
+        logs = await self._fetch_range(start, until.number)
+        if logs is None:
+            return False
+        self._take_in(unread, until, logs)
+        self._is_partial = until != head
+        return not self._is_partial
+
+    def _take_in(self, unread: int, head: Block, logs: Sequence[Mapping[str, Any]]) -> None:
+        """Make what was read ours. Raises LedgerError when it cannot be so."""
+        self._events.replace_from(unread, logs)
         if not self._events.is_complete():
             self._start_anew()  # at the next poll
             raise LedgerUnavailable("the RPC end-point left out logs")
@@ -215,9 +256,14 @@ class RunReader:
             self._anchors.pop()
 
     def _is_behind(self, head: Block) -> bool:
-        """Whether an end-point merely lags: its head is a block known already."""
-        known = self._blocks.get(head.number)
-        return self._head is not None and head.number < self._head.number and known == head
+        """Whether an end-point merely lags: its head is a block known already, below one that was shown not long ago."""
+        is_known = self._blocks.get(head.number) == head
+        if self._head is None or self._is_partial or head.number >= self._head.number or not is_known:
+            self._behind_since = None
+            return False
+        clock = asyncio.get_running_loop().time()
+        self._behind_since = clock if self._behind_since is None else self._behind_since
+        return clock - self._behind_since < self._lag_seconds
 
     def _is_valid(self, event: NodeEvent) -> bool:
         if event not in self._judged:
@@ -246,10 +292,23 @@ class RunReader:
             raise LedgerUnavailable(f"the RPC end-point refused to give block {tag}: {error.message}") from error
         return answer
 
-    async def _fetch_range(self, first: int, last: int) -> list[Mapping[str, Any]]:
-        """Logs of blocks first..last, in bounded pieces: smaller ones where an end-point will not give so many."""
+    async def _fetch_block(self, number: int) -> tuple[Mapping[str, Any], Block]:
+        """A block that must be there."""
+        answer = await self._fetch(hex(number))
+        if answer is None:
+            raise LedgerUnavailable("the RPC end-point left out a block")
+        block = parse_block(answer)
+        if block.number != number:
+            raise LedgerUnavailable("the RPC end-point answered with another block")
+        return answer, block
+
+    async def _fetch_range(self, first: int, last: int) -> list[Mapping[str, Any]] | None:
+        """Logs of blocks first..last, in bounded pieces: smaller ones where an end-point will not give so many. None when
+        those turn out to be too many for one batch."""
         logs: list[Mapping[str, Any]] = []
-        while first <= last:
+        for _ in range(2 * BATCH_REQUESTS):
+            if first > last:
+                return logs
             until = min(first + self._range - 1, last)
             try:
                 logs += await self._fetch_logs(first, until)
@@ -259,7 +318,7 @@ class RunReader:
                 self._range = max(1, (until - first + 1) // 2)
                 continue
             first = until + 1
-        return logs
+        return logs if first > last else None
 
     async def _fetch_logs(self, first: int, last: int) -> list[Mapping[str, Any]]:
         query = {
@@ -272,6 +331,5 @@ class RunReader:
             logs: list[Mapping[str, Any]] = await self._rpc.call("eth_getLogs", query)
         except RpcError as error:
             raise LedgerUnavailable(f"the RPC end-point refused to give logs: {error.message}") from error
-        if not isinstance(logs, list):
-            raise LedgerError("the RPC end-point sent malformed logs")
+        check_logs(logs, query)
         return logs

@@ -1,23 +1,31 @@
 """JSON-RPC to one of several end-points of the same chain.
 
-Owns fail-over, bounds and the check that end-points agree. Knows nothing of runs. Plain HTTP rather than a chain
-library: a node looks up to four times a second, and the library's import alone would cost each process 40 MB.
+Owns fail-over, bounds and the check that end-points agree: one that babbles, answers another question or claims a
+newest block that the others' contradict is left for the next, like a dead one. Knows nothing of runs. Plain HTTP
+rather than a chain library: a node looks up to four times a second, and the library's import alone would cost each
+process 40 MB.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
+import structlog
 from eth_utils.crypto import keccak
 
 from ledger.abi import unhex
+from ledger.answers import check_answer, parse_block, place, quantity
 from ledger.errors import LedgerError, LedgerMismatch, LedgerUnavailable
+from ledger.heads import Claim, is_contradicted, is_leap
+
+log = structlog.get_logger(__name__)
 
 REQUEST_SECONDS = 5.0
 PATIENCE_SECONDS = 10.0
@@ -27,6 +35,7 @@ BUSY = ("rate limit", "too many requests", "request limit", "daily limit", "over
 """What hosted end-points say, as an error with HTTP 200, when they would answer another time."""
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 2.0
+NEWEST = ("latest", False)
 T = TypeVar("T")
 
 
@@ -64,6 +73,9 @@ class Connection(PinnedCaller, Protocol):
     """One that is closed when it is no longer needed."""
 
     async def close(self) -> None: ...
+
+    def pass_over(self) -> None:
+        """Ask another end-point next: what this one said did not hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +115,7 @@ class Rpc:
         self._current = 0
         self._identity: tuple[int, str] | None = None
         self._identities: dict[str, tuple[int, str]] = {}
+        self._believed: tuple[int, float] | None = None  # newest block compared with the others', and when
         # Loading certificates takes 100 ms, and plain http has no use for them.
         is_secure = any(url.startswith("https") for url in self._urls)
         self._http = httpx.AsyncClient(
@@ -131,15 +144,19 @@ class Rpc:
 
     async def call(self, method: str, *parameters: object) -> Any:
         """Result of a request. Raises RpcError, LedgerMismatch, or LedgerUnavailable once patience is over."""
-        return await self._somewhere(lambda url: self._request(url, method, parameters))
+        return await self._somewhere(lambda url: self._ask(url, method, parameters))
 
     async def together(self, *requests: Request) -> list[Any]:
         """Results of several requests, asked in this order of one end-point. Raises what `call` raises."""
 
         async def ask(url: str) -> list[Any]:
-            return [await self._request(url, method, parameters) for method, *parameters in requests]
+            return [await self._ask(url, method, parameters) for method, *parameters in requests]
 
         return await self._somewhere(ask)
+
+    def pass_over(self) -> None:
+        """Ask another end-point next: what this one said did not hold."""
+        self._current = (self._current + 1) % len(self._urls)
 
     async def _somewhere(self, ask: Callable[[str], Awaitable[T]]) -> T:
         """What the first end-point that works answers."""
@@ -170,11 +187,11 @@ class Rpc:
     async def _identify(self, url: str) -> None:
         """See what chain and contract an end-point shows. Raises Unreachable, or LedgerMismatch when it is another."""
         try:
-            chain_id = int(await self._request(url, "eth_chainId", ()), 16)
+            chain_id = quantity(await self._request(url, "eth_chainId", ()))
             code = b""
             if self._contract:
                 code = unhex(await self._request(url, "eth_getCode", (self._contract, "latest")))
-        except (RpcError, ValueError, TypeError, AttributeError) as error:
+        except RpcError as error:
             raise Unreachable(f"not an Ethereum RPC: {error}") from error
         expected, host = self._expected, _host(url)
         if expected.chain_id not in (None, chain_id):
@@ -200,11 +217,44 @@ class Rpc:
             if held is None:
                 return False
             canonical = await self._request(url, "eth_getBlockByNumber", (held["number"], False))
-            return bool(canonical["hash"] == held["hash"])
+            return canonical is not None and parse_block(canonical) == parse_block(held)
         except RpcError:  # some end-points say "unknown block" that way
             return False
-        except (TypeError, KeyError) as error:
-            raise Unreachable("a malformed block") from error
+
+    async def _ask(self, url: str, method: str, parameters: Sequence[object]) -> Any:
+        """An answer that may be believed. Raises RpcError, or Unreachable."""
+        answer = await self._request(url, method, parameters)
+        if method == "eth_blockNumber":
+            await self._check_head(url, Claim(place(answer), int(time.time())))
+        elif method == "eth_getBlockByNumber" and parameters[0] == "latest":
+            block = parse_block(answer)
+            await self._check_head(url, Claim(block.number, block.timestamp))
+        return answer
+
+    async def _check_head(self, url: str, claim: Claim) -> None:
+        """Compare the first newest block, and any that is far ahead of the last one compared, with the others'. Raises
+        Unreachable when they contradict it."""
+        clock = asyncio.get_running_loop().time()
+        if self._believed is not None:
+            number, since = self._believed
+            if not is_leap(claim.number, since=number, seconds=clock - since):
+                return
+        claims = await asyncio.gather(*(self._claim_of(each) for each in self._urls if each != url))
+        if is_contradicted(claim, [each for each in claims if each], now=int(time.time())):
+            log.warning("ledger.contradicted", rpc=_host(url), block=claim.number)
+            raise Unreachable(f"its newest block, {claim.number}, lies too far ahead of the others'")
+        self._believed = claim.number, clock
+
+    async def _claim_of(self, url: str) -> Claim | None:
+        """What an end-point calls its newest block; None without an answer, and from one of another chain."""
+        try:
+            async with asyncio.timeout(REQUEST_SECONDS):
+                if url not in self._identities:
+                    await self._identify(url)
+                block = parse_block(await self._request(url, "eth_getBlockByNumber", NEWEST))
+        except (Unreachable, RpcError, LedgerError, TimeoutError):
+            return None
+        return Claim(block.number, block.timestamp)
 
     async def _request(self, url: str, method: str, parameters: Sequence[object]) -> Any:
         body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": list(parameters)}
@@ -220,6 +270,10 @@ class Rpc:
             raise refusal
         if "result" not in answer:
             raise Unreachable("an answer without result")
+        try:
+            check_answer(method, parameters, answer["result"])
+        except LedgerUnavailable as error:
+            raise Unreachable(str(error)) from error
         return answer["result"]
 
 

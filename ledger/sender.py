@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import structlog
 from eth_account import Account
 
 from ledger.abi import revert_reason
+from ledger.answers import Receipt, is_success, parse_receipt, place, quantity
 from ledger.errors import LedgerError, LedgerRejected, LedgerUnavailable, LowBalance
 from ledger.fees import Fees, raised_fees, read_fees
 from ledger.journal import Pending, TransactionJournal
@@ -46,8 +46,6 @@ TRIES = 3
 REVERT_CODE = 3
 HOPELESS = ("intrinsic gas too low", "exceeds block gas limit", "invalid chain id", "type not supported", "initcode")
 """What no later block would take either."""
-
-Receipt = Mapping[str, Any]
 
 
 class _Again(Exception):
@@ -115,9 +113,9 @@ class Sender:
         async with self._lock, self._journal.turn():
             with _transient():
                 done = self._journal.deployed(data)
-                for digest in done.hashes if done else ():
-                    receipt: Receipt | None = await self._rpc.call("eth_getTransactionReceipt", "0x" + digest)
-                    if receipt is not None and int(receipt["status"], 16) == 1:
+                for digest in ["0x" + each for each in done.hashes] if done else ():
+                    receipt = parse_receipt(await self._rpc.call("eth_getTransactionReceipt", digest), digest)
+                    if receipt is not None and is_success(receipt):
                         return receipt
         return await self.send(None, data)
 
@@ -152,13 +150,13 @@ class Sender:
 
     async def _build(self, to: str | None, data: str, value: int, *, extra_gas: int) -> Pending:
         try:
-            estimate = int(await self._rpc.call("eth_estimateGas", self._call(to, data, value)), 16)
+            estimate = place(await self._rpc.call("eth_estimateGas", self._call(to, data, value)))
         except RpcError as error:
             raise await self._judge(error, value) from error
         gas = estimate * GAS_MARGIN[0] // GAS_MARGIN[1] * extra_gas
         fees = await read_fees(self._rpc, cap=self._policy.max_fee)
         await self._check_balance(gas * fees.maximum + value)
-        nonce = int(await self._rpc.call("eth_getTransactionCount", self.address, "latest"), 16)
+        nonce = place(await self._rpc.call("eth_getTransactionCount", self.address, "latest"))
         return self._signed(Pending(nonce, to, data, gas, fees.priority, fees.maximum, (), (), value))
 
     def _call(self, to: str | None, data: str, value: int) -> dict[str, str]:
@@ -170,9 +168,12 @@ class Sender:
         }
 
     async def _check_balance(self, needed: int) -> None:
-        balance = int(await self._rpc.call("eth_getBalance", self.address, "latest"), 16)
+        balance = await self._balance()
         if balance < needed:
             raise LowBalance(self.address, balance, needed)
+
+    async def _balance(self) -> int:
+        return quantity(await self._rpc.call("eth_getBalance", self.address, "latest"))
 
     def _signed(self, pending: Pending) -> Pending:
         transaction = {
@@ -221,24 +222,28 @@ class Sender:
         The nonce is read as deep as receipts must be: what a re-organisation can still free is not used up.
         """
         pending = self._must_pend()
-        head = await self._rpc.call("eth_blockNumber") if self._policy.confirmations > 1 else None
-        tag = "latest" if head is None else hex(max(0, int(head, 16) - self._policy.confirmations + 1))
+        tag, hashes = "latest", ["0x" + each for each in reversed(pending.hashes)]
+        if self._policy.confirmations > 1:
+            head = place(await self._rpc.call("eth_blockNumber"))
+            tag = hex(max(0, head - self._policy.confirmations + 1))
         asked: list[tuple[str, *tuple[object, ...]]] = [("eth_getTransactionCount", self.address, tag)]
-        asked += [("eth_getTransactionReceipt", "0x" + each) for each in reversed(pending.hashes)]
+        asked += [("eth_getTransactionReceipt", each) for each in hashes]
         try:
-            count, *receipts, newest = await self._rpc.together(*asked, ("eth_blockNumber",))
+            count, *answers, newest = await self._rpc.together(*asked, ("eth_blockNumber",))
         except RpcError as error:
             # An index or a state that is not there yet says nothing about the transaction.
             log.info("transaction.unseen", cause=error.message, nonce=pending.nonce, operator=self.address)
             return None, 0, False
-        receipt: Receipt | None = next((each for each in receipts if each is not None), None)
-        if receipt is None or receipt.get("blockNumber") is None:
-            return None, 0, int(count, 16) > pending.nonce
-        return receipt, int(newest, 16) - int(receipt["blockNumber"], 16) + 1, True
+        used, top = place(count), place(newest)
+        receipts = [parse_receipt(each, digest) for each, digest in zip(answers, hashes, strict=True)]
+        receipt = next((each for each in receipts if each is not None), None)
+        if receipt is None:
+            return None, 0, used > pending.nonce
+        return receipt, top - place(receipt["blockNumber"]) + 1, True
 
     async def _done(self, receipt: Receipt) -> Receipt:
         pending = self._must_pend()
-        is_good = int(receipt["status"], 16) == 1
+        is_good = is_success(receipt)
         if is_good and pending.to is None:
             self._journal.keep_deployed()
         else:
@@ -246,7 +251,7 @@ class Sender:
         if is_good:
             return receipt
         reason = await self._why(pending, receipt)
-        if reason is None and int(receipt["gasUsed"], 16) >= pending.gas:
+        if reason is None and place(receipt["gasUsed"]) >= pending.gas:
             raise _Again("the estimate of its gas was too low")
         raise LedgerRejected(reason or "reverted", was_paid=True)
 
@@ -258,8 +263,8 @@ class Sender:
             text = error.message.lower()
             is_first = len(pending.attempts) == 1
             if "insufficient funds" in text and is_first:
+                balance = await self._balance()
                 self._journal.keep(None)
-                balance = int(await self._rpc.call("eth_getBalance", self.address, "latest"), 16)
                 raise LowBalance(self.address, balance, pending.gas * pending.max_fee + pending.value) from error
             if any(words in text for words in HOPELESS) and is_first:
                 self._journal.keep(None)
@@ -291,7 +296,7 @@ class Sender:
             return LedgerRejected(reason)
         text = error.message.lower()
         if "insufficient funds" in text:
-            balance = int(await self._rpc.call("eth_getBalance", self.address, "latest"), 16)
+            balance = await self._balance()
             return LowBalance(self.address, balance, max(value, balance + 1))
         if error.code == REVERT_CODE or "revert" in text:
             return LedgerRejected(error.message)

@@ -55,6 +55,7 @@ PHRASES: Mapping[str, str] = {
     "lease.taken_over": "took over from {leader}: this trainer leads term {term}",
     "lease.unrenewed": "the lease cannot be renewed yet: {why}",
     "ledger.answered": "the ledger answers again",
+    "ledger.contradicted": "{rpc} claims block {block}, far ahead of the other ledger end-points: it is not believed",
     "ledger.trusted": "one ledger end-point only ({rpc}): what it says is believed",
     "ledger.unreachable": "the ledger does not answer: {why}",
     "line.unmeasured": "the line to the relays cannot be measured: {why}",

@@ -73,6 +73,9 @@ class DirectRpc:
     async def close(self) -> None:
         """Nothing is held."""
 
+    def pass_over(self) -> None:
+        """There is no other."""
+
 
 class ContractWorld:
     """The compiled contract on an EVM, through the client every node uses."""
@@ -154,6 +157,9 @@ class AnvilRpc:
 
     async def close(self) -> None:
         """Nothing is held."""
+
+    def pass_over(self) -> None:
+        """There is no other."""
 
 
 class AnvilWorld:

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from ledger.errors import LedgerUnavailable
 from ledger.event_file import EventFile
 from ledger.reader import RunReader
 from ledger.wallet import Domain
 from tests.contract.harness import RUN, Registry, digest
-from tests.unit.ledger.test_reader import Branches, commit, make_registry
+from tests.unit.ledger.test_reader import Branches, MadeUp, commit, make_registry
 from tests.unit.ledger.test_sender import ScriptedRpc
 
 
@@ -143,6 +144,23 @@ async def test_events__a_full_disk_ends_the_keeping_only(tmp_path: Path) -> None
     reader = open_reader(branches, tmp_path / "events")
     assert [each.step for each in (await reader.events()).commits] == [0]
     reader.close()
+
+
+async def test_events__a_newest_block_that_is_made_up_fills_no_disk_and_is_forgotten__chain_26(tmp_path: Path) -> None:
+    branches = MadeUp(make_registry(commit(0), commit(1)), None)
+    reader = open_reader(branches, tmp_path)
+    head = await reader.head()
+    branches.number = 2**60
+    for _ in range(2):
+        with pytest.raises(LedgerUnavailable, match="are read up to block"):
+            await reader.refresh(now=True)
+    reader.close()
+    assert len(kept(tmp_path).read_bytes().splitlines()) < 20  # of 256 batches
+    branches.number = None
+    again = open_reader(branches, tmp_path)
+    assert await again.head() == head
+    assert [each.manifest for each in (await again.events()).commits] == [digest(0), digest(1)]
+    again.close()
 
 
 async def test_head__lies_as_deep_as_asked() -> None:

@@ -118,3 +118,17 @@ def test_calls__of_the_contract_are_all_known__chain_19() -> None:  # CHAIN-19
 
 def test_topics__every_event_has_a_reader__chain_21() -> None:  # CHAIN-21
     assert set(TOPICS.values()) | {"RunCreated"} == set(abi.event_names())
+
+
+def test_replace_from__malformed_logs_take_nothing_away() -> None:
+    registry = Registry()
+    registry.create_run()
+    registry.commit(0)
+    held = registry.events()
+    before = list(held.commits)
+    assert before
+    with pytest.raises(LedgerError):
+        held.replace_from(0, [{"topics": []}])
+    assert held.commits == before
+    held.replace_from(before[0].block, [])
+    assert held.commits == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -11,10 +12,10 @@ import pytest
 from ledger.errors import LedgerError, LedgerUnavailable
 from ledger.events import TOPICS
 from ledger.evm import DevChain, Genesis
-from ledger.reader import RunReader
+from ledger.reader import BATCH_REQUESTS, MAX_BATCHES, OVERLAP, RunReader
 from ledger.rpc import RpcError
 from tests.contract.harness import ADDRESSES, RUN, START, Registry, digest, make_registration
-from tests.unit.ledger.test_sender import ScriptedRpc
+from tests.unit.ledger.test_sender import Lying, ScriptedRpc
 
 
 class Branches:
@@ -233,3 +234,198 @@ async def test_refresh__an_end_point_that_gives_no_logs_is_unavailable() -> None
     branches.most_blocks = 0
     with pytest.raises(LedgerUnavailable, match="refused to give logs"):
         await make_reader(branches).refresh(now=True)
+
+
+NO_NUMBERS: tuple[Any, ...] = (None, "", "0x", "-0x5", 5, [], hex(2**63), "0x" + "f" * 64, "0x" + "f" * 65)
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        *[None, {}, [], "0x"],
+        *[{name: lie} for name in ("number", "timestamp") for lie in NO_NUMBERS],
+        *[{"hash": lie} for lie in (None, 5, "0x", "0xab", "ab" * 32)],
+    ],
+)
+async def test_refresh__what_is_no_block_changes_nothing__chain_25(lie: Any) -> None:  # CHAIN-25
+    branches = Branches(make_registry(commit(0)))
+    reader = make_reader(branches)
+    head = await reader.head()
+    branches.rpc.registry.commit(1)
+    newest = await branches.call("eth_getBlockByNumber", "latest", False)
+    branches.answers["eth_getBlockByNumber"] = {**newest, **lie} if isinstance(lie, dict) and lie else lie
+    branches.rpc.calls.clear()
+    with pytest.raises(LedgerUnavailable, match="the RPC end-point answered"):
+        await reader.refresh(now=True)
+    assert "eth_getLogs" not in branches.rpc.calls
+    assert await reader.block(head.number) == head
+    branches.answers.clear()
+    assert await manifests(reader) == [digest(0), digest(1)]
+
+
+@pytest.mark.parametrize("number", ["0x1", "0x63", "-0x5", "0x" + "f" * 64])
+async def test_refresh__logs_of_blocks_not_asked_for_are_not_believed__chain_25(number: str) -> None:
+    branches = Branches(make_registry(commit(0)))
+    reader = make_reader(branches)
+    await reader.refresh(now=True)
+    branches.rpc.registry.commit(1)
+    query = {"fromBlock": "0x2", "toBlock": "0x4", "topics": []}
+    logs = [{**each, "blockNumber": number} for each in await branches.rpc.call("eth_getLogs", query)]
+    branches.answers["eth_getLogs"] = logs
+    with pytest.raises(LedgerUnavailable):
+        await reader.refresh(now=True)
+    branches.answers.clear()
+    assert await manifests(reader) == [digest(0), digest(1)]
+
+
+class MadeUp(Branches):
+    """Claims a newest block far beyond its chain, and makes up whatever lies between. `number` None: tells the truth."""
+
+    def __init__(self, registry: Registry, number: int | None) -> None:
+        super().__init__(registry)
+        self.number = number
+        self.log_requests = 0
+
+    async def call(self, method: str, *parameters: Any) -> Any:
+        self.log_requests += method == "eth_getLogs"
+        if self.number is not None and method == "eth_getBlockByNumber":
+            asked = self.number if parameters[0] == "latest" else int(parameters[0], 16)
+            newest = await super().call(method, "latest", False)
+            if asked > int(newest["number"], 16):
+                return {**newest, "number": hex(asked), "hash": f"0x{asked:064x}", "parentHash": f"0x{asked - 1:064x}"}
+        return await super().call(method, *parameters)
+
+
+@pytest.mark.parametrize("confirmations", [1, 3])
+@pytest.mark.parametrize("number", [2**63 - 1, 2**62, 10**8])
+async def test_refresh__a_newest_block_that_is_made_up_costs_bounded_work_and_shows_nothing__chain_26(
+    number: int, confirmations: int
+) -> None:  # CHAIN-26
+    branches = MadeUp(make_registry(commit(0), commit(1), commit(2)), None)
+    domain, passed_over = branches.rpc.registry.domain, []
+    reader = RunReader(
+        branches,
+        domain=domain,
+        run=RUN,
+        first_block=2,
+        confirmations=confirmations,
+        pass_over=lambda: passed_over.append(1),
+    )
+    head, before = await reader.head(), await manifests(reader)
+    branches.log_requests, branches.number = 0, number
+    for _ in range(2):
+        with pytest.raises(LedgerUnavailable, match="are read up to block"):
+            await reader.refresh(now=True)
+        with pytest.raises(LedgerUnavailable):
+            await reader.head()
+    assert branches.log_requests <= 4 * MAX_BATCHES * BATCH_REQUESTS
+    assert len(passed_over) == 4
+    branches.number = None
+    assert await reader.head() == head
+    assert await manifests(reader) == before
+    branches.rpc.registry.commit(3)
+    assert len(await manifests(reader)) == len(before) + 1
+
+
+async def test_refresh__a_newest_block_too_large_for_any_chain_is_not_read_towards__chain_26() -> None:
+    branches = MadeUp(make_registry(commit(0)), 2**256 - 1)
+    with pytest.raises(LedgerUnavailable, match="where a number belongs"):
+        await make_reader(branches).refresh(now=True)
+    assert branches.log_requests == 0
+
+
+class Stalling(Branches):
+    """Gives logs of one block at a time, and after so many requests an outage; or none for ever, and `give_up` is called."""
+
+    def __init__(self, registry: Registry) -> None:
+        super().__init__(registry)
+        self.most_blocks = 1
+        self.left: int | None = None
+        self.give_up: Callable[[], None] | None = None
+        self.read: list[int] = []
+
+    async def call(self, method: str, *parameters: Any) -> Any:
+        if method == "eth_getLogs":
+            if self.left == 0:
+                if self.give_up:
+                    self.give_up()
+                    await asyncio.Event().wait()
+                raise LedgerUnavailable("no RPC end-point answers")
+            self.left = None if self.left is None else self.left - 1
+        answer = await super().call(method, *parameters)
+        if method == "eth_getLogs":
+            self.read.append(int(parameters[0]["fromBlock"], 16))
+        return answer
+
+    async def look(self, reader: RunReader, *, hangs: bool) -> None:
+        """As the observer looks: it gives up what takes too long."""
+        async with asyncio.timeout(None) as patience:
+            self.give_up = functools.partial(patience.reschedule, 0) if hangs else None
+            await reader.refresh(now=True)
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+async def test_refresh__a_long_history_is_read_in_batches_that_stay_read__chain_26(hangs: bool) -> None:
+    """The observer gives a look 15 s: what was read by then must not be read again."""
+    steps = 8 * BATCH_REQUESTS
+    branches = Stalling(make_registry(*[commit(step) for step in range(steps)]))
+    reader = make_reader(branches)
+    starts = []
+    for _ in range(3):
+        branches.left, branches.read = 44, []
+        with pytest.raises(TimeoutError if hangs else LedgerUnavailable):
+            await branches.look(reader, hangs=hangs)
+        starts.append(branches.read[0])
+    assert starts == sorted(set(starts))
+    branches.left, branches.read = None, []
+    assert await manifests(reader) == [digest(step) for step in range(steps)]
+    assert branches.read[0] > starts[-1]
+    assert len(branches.read) <= 2 * (2 + steps - branches.read[0] + OVERLAP)  # each block once more at most
+
+
+async def test_refresh__a_newest_block_that_is_made_up_does_not_keep_the_honest_from_being_asked__chain_26() -> None:
+    registry = make_registry(commit(0), commit(1))
+    newest: dict[str, Any] = registry.chain.head
+
+    def made_up(tag: str, _: bool) -> Any:
+        number = 2**60 if tag == "latest" else int(tag, 16)
+        return {**newest, "number": hex(number), "hash": f"0x{number:064x}"}
+
+    line = Lying(registry, {"eth_getBlockByNumber": made_up, "eth_getLogs": []})
+    rpc = line.rpc("liar", "honest")
+    reader = RunReader(rpc, domain=registry.domain, run=RUN, first_block=2, pass_over=rpc.pass_over)
+    assert await manifests(reader) == [digest(0), digest(1)]
+    assert (await reader.head()).number == int(registry.chain.head["number"], 16)
+    assert ("liar", "eth_getLogs") not in line.asked
+    await rpc.close()
+
+
+@pytest.mark.parametrize(
+    ("method", "lie"),
+    [
+        ("eth_getLogs", Exception({"code": -32000, "message": "history has been pruned"})),
+        ("eth_getBlockByNumber", Exception({"code": -32000, "message": "header not found"})),
+    ],
+)
+async def test_refresh__one_that_refuses_for_good_is_left_for_the_next__chain_26(method: str, lie: Exception) -> None:
+    registry = make_registry(commit(0), commit(1))
+    rpc = Lying(registry, {method: lie}).rpc("liar", "honest")
+    reader = RunReader(rpc, domain=registry.domain, run=RUN, first_block=2, pass_over=rpc.pass_over)
+    with pytest.raises(LedgerUnavailable, match="refused"):
+        await reader.refresh(now=True)
+    assert await manifests(reader) == [digest(0), digest(1)]
+    await rpc.close()
+
+
+async def test_refresh__a_chain_that_stays_below_what_was_shown_is_believed_in_the_end() -> None:
+    branches = Branches(make_registry(commit(0), commit(1)))
+    reader = RunReader(branches, domain=branches.rpc.registry.domain, run=RUN, first_block=2, lag_seconds=0.05)
+    shorter = ScriptedRpc(make_registry(commit(0)))
+    branches.rpc, longer = shorter, branches.rpc
+    await reader.refresh(now=True)
+    branches.rpc = longer
+    assert await manifests(reader) == [digest(0), digest(1)]
+    branches.rpc = shorter
+    assert await manifests(reader) == [digest(0), digest(1)]
+    await asyncio.sleep(0.06)
+    assert await manifests(reader) == [digest(0)]

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from ledger import abi
@@ -17,7 +18,7 @@ from ledger.events import term_tuple
 from ledger.evm import BALANCE, CHAIN_ID
 from ledger.policy import ChainPolicy
 from ledger.records import ZERO_DIGEST
-from ledger.rpc import Request, RpcError
+from ledger.rpc import Request, Rpc, RpcError
 from ledger.sender import Sender
 from ledger.wallet import address_of, new_key
 from tests.contract.harness import ADDRESSES, KEYS, RUN, TRAINER, Registry, digest, make_terms
@@ -96,6 +97,29 @@ def left_over(journal: Path) -> list[str]:
 def offered(journal: Path) -> int:
     """Wei per gas that the transaction in the journal offers."""
     return int(json.loads(journal.read_text())["max_fee"])
+
+
+class Lying(httpx.AsyncBaseTransport):
+    """A chain behind several end-points; the one called `liar` answers some methods with lies."""
+
+    def __init__(self, registry: Registry, lies: dict[str, Any]) -> None:
+        self.lies = lies
+        self.asked: list[tuple[str, str]] = []  # host and method
+        self._inner = httpx.ASGITransport(app=DevnetRpc(registry.chain))
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        body = json.loads(await request.aread())
+        self.asked.append((request.url.host, body["method"]))
+        if request.url.host == "liar" and body["method"] in self.lies:
+            lie = self.lies[body["method"]]
+            lie = lie(*body["params"]) if callable(lie) else lie
+            said = {"error": lie.args[0]} if isinstance(lie, Exception) else {"result": lie}
+            return httpx.Response(200, json={"jsonrpc": "2.0", "id": 1, **said})
+        return await self._inner.handle_async_request(request)
+
+    def rpc(self, *hosts: str) -> Rpc:
+        """An Rpc of these end-points, in this order."""
+        return Rpc([f"http://{host}" for host in hosts], patience=0.0, transport=self)
 
 
 class Killed(BaseException):
@@ -331,6 +355,127 @@ async def test_send__processes_that_share_a_folder_take_turns__chain_13(rpc: Scr
     first, second = make_sender(rpc, journal), make_sender(rpc, journal)  # CHAIN-13
     await asyncio.gather(*(each.send(ADDRESSES[11], "0x", 1) for each in (first, second) for _ in range(3)))
     assert rpc.registry.chain.nonce(address_of(TRAINER)) == rpc.broadcasts == 6
+
+
+NO_NUMBERS: tuple[Any, ...] = (None, "", "0x", "-0x5", 5, [], "0x" + "f" * 65)
+NO_BLOCKS: tuple[Any, ...] = (
+    None,
+    {},
+    [],
+    "0x",
+    {"baseFeePerGas": None},
+    {"baseFeePerGas": "-0x5"},
+    {"baseFeePerGas": "0x" + "f" * 64},
+)
+NO_RECEIPTS: tuple[Any, ...] = (
+    "0x",
+    [],
+    {},
+    {"blockNumber": "0x1"},
+    {"status": 1, "blockNumber": "0x1"},
+    {"status": "0x1"},
+)
+LIES = [
+    *[("eth_getBlockByNumber", lie) for lie in NO_BLOCKS],
+    *[("eth_getTransactionReceipt", lie) for lie in NO_RECEIPTS],
+    *[
+        (method, lie)
+        for method in ("eth_estimateGas", "eth_getTransactionCount", "eth_maxPriorityFeePerGas", "eth_blockNumber")
+        for lie in (*NO_NUMBERS, "0x" + "f" * 64)
+    ],
+    *[("eth_getBalance", lie) for lie in NO_NUMBERS],
+]
+
+
+@pytest.mark.parametrize(
+    ("method", "lie", "confirmations"),
+    [*[(*each, 1) for each in LIES], *[(*each, 2) for each in LIES if each[0] == "eth_blockNumber"]],
+)
+async def test_send__what_is_no_answer_decides_nothing__chain_25(
+    rpc: ScriptedRpc, journal: Path, method: str, lie: Any, confirmations: int
+) -> None:  # CHAIN-25
+    rpc.answers = {method: [lie]}
+    sender = make_sender(rpc, journal, policy=ChainPolicy(confirmations=confirmations))
+    with pytest.raises(LedgerUnavailable, match="the RPC end-point answered"):
+        await sender.send(ADDRESSES[11], "0x", 5)
+    is_after = method in ("eth_getTransactionReceipt", "eth_blockNumber")
+    assert rpc.broadcasts == len(left_over(journal)) == is_after  # what went out stays in the journal
+    rpc.script = lambda called: rpc.registry.skip(1) if called == "eth_blockNumber" else None
+    await sender.send(ADDRESSES[11], "0x", 5)
+    assert rpc.registry.chain.balance(ADDRESSES[11]) == BALANCE + 5
+    assert rpc.registry.chain.nonce(address_of(TRAINER)) == 1
+    assert left_over(journal) == []
+
+
+@pytest.mark.parametrize("lie", NO_NUMBERS)
+async def test_send__no_gas_price_decides_nothing__chain_25(rpc: ScriptedRpc, journal: Path, lie: Any) -> None:
+    def refuse(called: str) -> None:
+        if called == "eth_maxPriorityFeePerGas":
+            raise RpcError(-32601, "unknown method", b"")
+
+    rpc.script, rpc.answers = refuse, {"eth_gasPrice": [lie]}
+    with pytest.raises(LedgerUnavailable, match="the RPC end-point answered"):
+        await make_sender(rpc, journal).send(ADDRESSES[11], "0x", 5)
+    assert rpc.broadcasts == 0
+    assert left_over(journal) == []
+
+
+@pytest.mark.parametrize("lie", NO_NUMBERS)
+async def test_send__no_balance_where_coins_are_said_to_be_missing__chain_25(
+    rpc: ScriptedRpc, journal: Path, lie: Any
+) -> None:
+    def refuse(called: str) -> None:
+        if called == "eth_sendRawTransaction":
+            rpc.answers = {"eth_getBalance": [lie]}
+            raise RpcError(-32000, "insufficient funds for gas * price + value", b"")
+
+    rpc.script = refuse
+    sender = make_sender(rpc, journal)
+    with pytest.raises(LedgerUnavailable, match="the RPC end-point answered"):
+        await sender.send(ADDRESSES[11], "0x", 5)
+    assert len(left_over(journal)) == 1
+    rpc.script = lambda method: None
+    await sender.send(ADDRESSES[11], "0x", 5)
+    assert rpc.registry.chain.balance(ADDRESSES[11]) == BALANCE + 5
+
+
+@pytest.mark.parametrize("lie", NO_RECEIPTS)
+async def test_deploy__no_receipt_deploys_nothing_twice__chain_25(rpc: ScriptedRpc, journal: Path, lie: Any) -> None:
+    made = await make_sender(rpc, journal).deploy(abi.built()["bytecode"])
+    rpc.answers = {"eth_getTransactionReceipt": [lie]}
+    restarted = make_sender(rpc, journal)
+    with pytest.raises(LedgerUnavailable, match="the RPC end-point answered"):
+        await restarted.deploy(abi.built()["bytecode"])
+    assert await restarted.deploy(abi.built()["bytecode"]) == made
+    assert rpc.broadcasts == 1
+
+
+async def test_send__another_transactions_receipt_is_not_its_own__chain_25(rpc: ScriptedRpc, journal: Path) -> None:
+    other = await make_sender(rpc, None).send(ADDRESSES[11], "0x", 1)
+    rpc.answers = {"eth_getTransactionReceipt": [other]}
+    sender = make_sender(rpc, journal)
+    with pytest.raises(LedgerUnavailable, match="another transaction"):
+        await sender.send(ADDRESSES[11], "0x", 5)
+    assert len(left_over(journal)) == 1
+    receipt = await sender.send(ADDRESSES[11], "0x", 5)
+    assert receipt["transactionHash"] != other["transactionHash"]
+    assert rpc.registry.chain.balance(ADDRESSES[11]) == BALANCE + 6
+
+
+@pytest.mark.parametrize(
+    ("method", "lie"), [*LIES, *[("eth_sendRawTransaction", lie) for lie in (None, "0x")], ("eth_chainId", "-0x5")]
+)
+async def test_send__beside_one_that_lies_the_next_is_asked__chain_25(
+    journal: Path, rpc: ScriptedRpc, method: str, lie: Any
+) -> None:
+    line = Lying(rpc.registry, {method: lie})
+    connected = line.rpc("liar", "honest")
+    sender = Sender(connected, TRAINER, chain_id=CHAIN_ID, journal=journal, policy=ChainPolicy())
+    await sender.send(ADDRESSES[11], "0x", 5)
+    assert ("liar", method) in line.asked
+    assert rpc.registry.chain.balance(ADDRESSES[11]) == BALANCE + 5
+    assert rpc.registry.chain.nonce(address_of(TRAINER)) == 1
+    await connected.close()
 
 
 def test_sender__refuses_a_broken_journal(rpc: ScriptedRpc, journal: Path) -> None:
