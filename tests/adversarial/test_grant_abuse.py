@@ -16,9 +16,19 @@ from dht.envelope import Envelope, seal, to_bytes
 from dht.identity import NodeKey
 from roles.messages import UploadGrant, place_of, subkey_for
 from roles.relay import RelaySettings
-from roles.relay.limits import GrantBook
+from roles.relay.limits import GrantBook, Quota
 from roles.relay.refusal import Refusal
-from tests.unit.roles.shardcast.network import RUN, TRAINER, WORKER, Network, running_network, wait_until
+from tests.unit.roles.shardcast.network import (
+    RUN,
+    TRAINER,
+    WORKER,
+    Network,
+    make_checkpoint,
+    make_manifest,
+    running_network,
+    wait_until,
+)
+from tests.unit.roles.shardcast.network import make_envelope as seal_checkpoint
 
 DATA = b"rollouts" * 100
 STRANGER = NodeKey(b"s" * 32)
@@ -120,6 +130,39 @@ async def test_quota__of_one_node_only(tmp_path: Path) -> None:
         assert (await upload(network, grant)).status_code == 201
 
 
+async def test_quota__uploads_are_counted_however_small_they_are(tmp_path: Path) -> None:
+    async with running_network(tmp_path, relays=0) as network:
+        await network.add_relay(settings=RelaySettings(quota_uploads=2))
+        codes = []
+        for data in (b"1", b"2", b"3"):
+            grant = make_grant(network, blob=sha256(data), size=1, nonce=sha256(data)[:32])
+            codes.append((await upload(network, grant, data=data, digest=sha256(data))).status_code)
+        assert codes == [201, 201, 429]
+
+
+def test_quota__begins_anew_with_each_window() -> None:
+    now = {"seconds": 0.0}
+    quota = Quota(limit=2**20, uploads=1, seconds=600.0, clock=lambda: now["seconds"])
+    quota.charge(WORKER.node, 1)
+    now["seconds"] = 599.0
+    with pytest.raises(Refusal, match="quota"):
+        quota.charge(WORKER.node, 1)
+    now["seconds"] = 600.0
+    quota.charge(WORKER.node, 1)
+
+
+async def test_quota__what_never_arrived_of_an_upload_is_given_back(tmp_path: Path) -> None:
+    data = b"r" * 8000
+    async with running_network(tmp_path, relays=0) as network:
+        relay = await network.add_relay(settings=RelaySettings(quota_bytes=8192))
+        _, writer = await raw_upload(network, data[:100], of=data)
+        await wait_until(lambda: relay.shelf.store._reserved == len(data))
+        writer.close()
+        await wait_until(lambda: relay.shelf.store._reserved == 0)
+        again = make_grant(network, blob=sha256(data), size=len(data), nonce="1" * 32)
+        assert (await upload(network, again, data=data, digest=sha256(data))).status_code == 201
+
+
 async def test_quota__trainers_state_has_a_bound_of_its_own(tmp_path: Path) -> None:
     async with running_network(tmp_path, relays=0) as network:
         settings = RelaySettings(max_disk=100_000, quota_bytes=8192)
@@ -141,12 +184,25 @@ async def test_upload__too_large_for_a_member(tmp_path: Path) -> None:
         assert (reply.status_code, reply.json()["error"]) == (413, "too_large")
 
 
-async def raw_upload(network: Network, sent: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """An upload that declares DATA's length and sends what it likes; the client's library refuses to lie so."""
+async def test_upload__shard_of_another_length_than_its_manifest_says(tmp_path: Path) -> None:
+    folder = make_checkpoint(tmp_path / "c")
+    async with running_network(tmp_path, relays=1) as network:
+        await network.client(TRAINER).link.send_manifest(network.infos[0], seal_checkpoint(folder))
+        shard = make_manifest(folder).shards[0]
+        grant = make_grant(network, key=TRAINER, blob=shard, size=len(DATA))
+        reply = await upload(network, grant, digest=shard)
+        assert (reply.status_code, reply.json()["error"]) == (400, "wrong_length")
+
+
+async def raw_upload(
+    network: Network, sent: bytes, *, of: bytes = DATA
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """An upload that declares a blob's length and sends what it likes; the client's library refuses to lie so."""
     url = httpx.URL(network.infos[0].url)
     reader, writer = await asyncio.open_connection(url.host, url.port)
-    head = f"PUT /blobs/{sha256(DATA)} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(DATA)}\r\n"
-    writer.write(f"{head}X-Grant: {make_grant(network)}\r\n\r\n".encode() + sent)
+    grant = make_grant(network, blob=sha256(of), size=len(of))
+    head = f"PUT /blobs/{sha256(of)} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(of)}\r\nX-Grant: {grant}\r\n\r\n"
+    writer.write(head.encode() + sent)
     await writer.drain()
     return reader, writer
 
