@@ -401,6 +401,7 @@ class MemoryRelays:
     def __init__(self) -> None:
         self.blobs: dict[str, bytes] = {}
         self.checkpoints: dict[str, Path] = {}
+        self.whole: list[bool] = []  # of each checkpoint put here, whether every shard is to be sent
         self.manifests: dict[str, Envelope] = {}
         self.served: dict[str, dict[str, int]] = {}  # by manifest: bytes of each relay, as the next fetch has them
         self.offers: asyncio.Queue[MemoryOffer] = asyncio.Queue()  # told to whoever watches
@@ -447,6 +448,7 @@ class MemoryRelays:
     ) -> tuple[str, ...]:
         self._reach()
         self.checkpoints[manifest.digest] = directory
+        self.whole.append(whole)
         return (node_key(31).node,)
 
     def _reach(self) -> None:
