@@ -110,6 +110,7 @@ class RelayFaults:
     is_down: bool = False
     serves_wrong_bytes: bool = False
     withholds_weights: bool = False
+    takes_no_weights: bool = False
     serves_uploaders_only: bool = False  # takes rollouts, gives them back to workers, and to nobody else
 
 
@@ -142,6 +143,8 @@ class FaultyTransport(httpx.AsyncBaseTransport):
             raise httpx.ConnectError("connection refused", request=request)
         if self._faults.withholds_weights and self._is_for_weights(request):
             raise httpx.ReadTimeout("no bytes", request=request)
+        if self._faults.takes_no_weights and request.method == "PUT" and request.url.path.startswith("/manifests/"):
+            raise httpx.ConnectError("connection refused", request=request)
         if self._faults.serves_uploaders_only and self._is_for_rollouts(request):
             return httpx.Response(404, stream=_OneBlock(b"{}"))
         task = asyncio.create_task(self._inner.handle_async_request(request))

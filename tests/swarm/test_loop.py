@@ -116,6 +116,16 @@ async def test_async_level__rollouts_of_the_next_step_before_the_update_is_done(
         assert [commit.step for commit in swarm.commits()] == [0, 1, 2, 3, 4]
 
 
+async def test_trainer__makes_the_next_steps_while_a_checkpoint_is_still_to_be_sent(tmp_path: Path) -> None:
+    async with SimulatedSwarm.open(tmp_path, auto=True, workers=1, validators=1) as swarm:
+        await swarm.events.wait("checkpoint.committed", step=0)
+        for faults in swarm.relay_faults.values():
+            faults.takes_no_weights = True
+        await swarm.events.wait("step.trained", step=2)  # as many may be under way
+        await swarm.events.wait("trainer.waiting", why="checkpoint 1 is not committed yet")
+        assert not swarm.events.find("checkpoint.published", step=1)
+
+
 async def test_worker__uploads_while_it_samples_the_next_index(tmp_path: Path) -> None:
     async with SimulatedSwarm.open(tmp_path, auto=True, workers=1) as swarm:
         await swarm.events.wait("weights.loaded")
