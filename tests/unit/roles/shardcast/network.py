@@ -156,6 +156,23 @@ def stalling(app: ASGIApp, *, after: int, method: str = "GET") -> ASGIApp:
     return stalled
 
 
+def dripping(app: ASGIApp, *, every: float = 0.01) -> ASGIApp:
+    """The same relay, but what it is asked for comes a byte at a time, never so late that it is silent."""
+
+    async def dripped(scope: Scope, receive: Receive, send: Send) -> None:
+        async def slow(message: Message) -> None:
+            if message["type"] == "http.response.body":
+                for byte in message.get("body", b""):
+                    await send({"type": "http.response.body", "body": bytes([byte]), "more_body": True})
+                    await asyncio.sleep(every)
+                message = {**message, "body": b""}
+            await send(message)
+
+        await app({**scope, "extensions": {}}, receive, slow if scope["method"] == "GET" else send)
+
+    return dripped
+
+
 def dying_after(app: ASGIApp, *, shards: int) -> ASGIApp:
     """A relay that takes so many shards and then breaks every connection that brings one more."""
     taken = 0

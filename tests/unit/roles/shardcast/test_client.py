@@ -21,9 +21,11 @@ from roles.shardcast.manifest import manifest_digest
 from roles.shardcast.replies import RelayInfo
 from roles.shardcast.server_choice import ServerChoice
 from roles.shardcast.shards import read_shard
+from roles.shardcast.sinks import MemorySink
 from tests.unit.roles.shardcast.network import (
     TRAINER,
     Network,
+    dripping,
     make_checkpoint,
     make_envelope,
     make_manifest,
@@ -122,6 +124,30 @@ async def test_put__relays_that_keep_it_are_asked_and_nothing_is_sent_again(tmp_
         running.cancel()
 
 
+async def test_put__relay_that_gives_other_bytes_later_is_out(tmp_path: Path) -> None:
+    async with running_network(tmp_path, relays=1) as network, asyncio.TaskGroup() as group:
+        liar = await network.add_relay(partial(spoiled, spoil=flip))
+        client = network.client()
+        assert liar.node in await client.put(DATA)
+        client.keeper.after, client.keeper.tick = (0.0,), 0.01
+        running = group.create_task(client.run())
+        await wait_until(lambda: client.link.choice.is_banned(liar.node))
+        assert not client.link.choice.is_banned(network.relays[0].node)
+        running.cancel()
+
+
+async def test_put__copy_at_a_relay_that_gives_other_bytes_is_replaced(tmp_path: Path) -> None:
+    async with running_network(tmp_path, relays=1) as network, asyncio.TaskGroup() as group:
+        await network.add_relay(partial(spoiled, spoil=flip))
+        client = network.client()
+        assert len(await client.put(DATA)) == 2
+        another = await network.add_relay()
+        client.keeper.after, client.keeper.tick = (0.0,), 0.01
+        running = group.create_task(client.run())
+        await wait_until(lambda: sha256(DATA) in another.shelf.store)
+        running.cancel()
+
+
 async def test_put__no_relay_is_an_error(tmp_path: Path) -> None:
     async with running_network(tmp_path, relays=0) as network:
         with pytest.raises(TransportError, match="no relay is known"):
@@ -173,6 +199,19 @@ async def test_get__stalled_relay_costs_its_time_out_only(tmp_path: Path) -> Non
         stalled = network.infos[1].node
         async with asyncio.timeout(6):
             assert await network.client().get(sha256(DATA), limit=10_000, relays=[stalled]) == DATA
+
+
+@pytest.mark.parametrize("bulk", [1, 2**20])  # by a lane, and by the HTTP library
+async def test_receive__relay_that_drips_has_its_time_and_no_more(tmp_path: Path, bulk: int) -> None:
+    async with running_network(tmp_path, relays=0) as network:
+        await network.add_relay(dripping)
+        await network.client().put(DATA)
+        link, slow = network.client().link, network.infos[0]
+        link.limits = replace(link.limits, base=0.2, slowest=1e6, bulk=bulk)
+        async with asyncio.timeout(5):
+            with pytest.raises(TransportError):
+                await link.receive(slow, sha256(DATA), limit=10_000, sink=MemorySink(sha256(DATA)))
+        assert link.choice.score(slow.node).success < 1.0
 
 
 async def test_get__nobody_has_it(tmp_path: Path) -> None:

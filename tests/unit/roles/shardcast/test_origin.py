@@ -123,6 +123,20 @@ async def test_publish__relay_that_dies_mid_transfer_is_replaced(tmp_path: Path)
             copying.cancel()
 
 
+async def test_run__a_copy_still_owed_is_dropped_for_a_newer_checkpoint(tmp_path: Path) -> None:
+    older, newer = make_checkpoint(tmp_path / "older"), make_checkpoint(tmp_path / "newer", seed=1)
+    async with running_network(tmp_path, relays=1) as network:
+        origin = make_origin(network)
+        await origin.publish(make_envelope(older), older)
+        await origin.publish(make_envelope(newer, step=2), newer)
+        late = await network.add_relay()
+        async with asyncio.TaskGroup() as group:
+            copying = group.create_task(origin.run())
+            await wait_until(lambda: late.counters.bytes_received >= 300_000)
+            copying.cancel()
+        assert [kept.manifest.step for kept in late.shelf.catalogue] == [2]
+
+
 async def test_publish__manifest_of_another_signer_is_refused(tmp_path: Path) -> None:
     folder = make_checkpoint(tmp_path / "c")
     async with running_network(tmp_path) as network:

@@ -10,6 +10,7 @@ import pytest
 import structlog
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from dht.envelope import Envelope
 from roles.shardcast.assembly import Assembly
 from roles.shardcast.chains import LONGEST_CHAIN, find_chain, leading_on
 from roles.shardcast.manifest import check_manifest, manifest_digest
@@ -172,17 +173,21 @@ async def test_fetch_checkpoint__goes_on_after_a_kill_wherever_it_was(tmp_path: 
         assert not list((into / ".deltas").iterdir())
 
 
-async def test_take__corrupted_delta_is_refused_and_the_shards_are_fetched(tmp_path: Path, line: Line) -> None:
-    line.delta(1)
-    data = bytearray((line.root / "delta-0-1" / "delta").read_bytes())
+def corrupted_delta(line: Line) -> tuple[Envelope, Path]:
+    """From checkpoint 0 to 1, with one bit of it changed before it was signed."""
+    data = bytearray((line.delta(1)[1] / "delta").read_bytes())
     data[len(data) // 2] ^= 1
+    return line.delta(1, file=bytes(data))
+
+
+async def test_take__corrupted_delta_is_refused_and_the_shards_are_fetched(tmp_path: Path, line: Line) -> None:
     async with running_network(tmp_path) as network, pulling(network):
         await publish(network, line, [0])
         into = tmp_path / "into"
         client = network.client()
         await client.fetch_checkpoint(line.digest(0), into)
         with structlog.testing.capture_logs() as log:
-            bad = line.delta(1, file=bytes(data))
+            bad = corrupted_delta(line)
             await network.client(TRAINER).put_checkpoint(line.rows[1], line.folders[1], delta=bad, whole=False)
             fetched = await client.fetch_checkpoint(line.digest(1), into)
         assert is_same(fetched, line.folders[1])
@@ -192,6 +197,20 @@ async def test_take__corrupted_delta_is_refused_and_the_shards_are_fetched(tmp_p
         assert len(blamed) >= 3  # both relays and the client
         assert (into / line.digest(0)).exists()
         assert not list((into / ".deltas").rglob("delta"))
+
+
+async def test_fetch_checkpoint__delta_that_was_refused_is_not_tried_again(tmp_path: Path, line: Line) -> None:
+    async with running_network(tmp_path) as network:  # no relay pulls, and finds out for itself
+        await publish(network, line, [0])
+        client, into = network.client(), tmp_path / "into"
+        await client.fetch_checkpoint(line.digest(0), into)
+        bad = corrupted_delta(line)
+        await network.client(TRAINER).put_checkpoint(line.rows[1], line.folders[1], delta=bad)
+        with structlog.testing.capture_logs() as log:
+            shutil.rmtree(await client.fetch_checkpoint(line.digest(1), into))
+            await client.fetch_checkpoint(line.digest(1), into)
+        assert [event["delta"] for event in log if event["event"] == "delta.refused"] == [manifest_digest(bad[0])]
+        assert fetches(log) == [(True, True), (True, False)]
 
 
 async def test_take__damaged_base_goes_and_the_delta_stands(tmp_path: Path, line: Line) -> None:
