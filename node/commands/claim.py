@@ -40,12 +40,12 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _claim(options: argparse.Namespace) -> int:
-    from ledger.wallet import checked_address
     from node.amounts import show_amount
     from node.earnings import read_holdings
     from node.errors import UsageError
     from node.purse import must_pay, open_purse
     from node.refusals import explained
+    from node.registration import given_address
     from roles.tally import MAX_BLOB
 
     async with open_purse(quiet_config(options), needs_relays=True) as purse:
@@ -54,7 +54,7 @@ async def _claim(options: argparse.Namespace) -> int:
         async def get(digest: str) -> bytes:
             return await relays.get(digest, limit=MAX_BLOB) if relays else b""
 
-        wallet = checked_address(options.wallet) if options.wallet else None
+        wallet = given_address(options.wallet) if options.wallet else None
         if wallet is None and not options.node:
             wallet = purse.ledger.operator
         if wallet is None and not options.node:

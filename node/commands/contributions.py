@@ -57,9 +57,9 @@ def main(words: Sequence[str]) -> int:
     add_json_flag(parser)
     options = parser.parse_args(words)
     if options.wallet:
-        from ledger.wallet import checked_address
+        from node.registration import given_address
 
-        options.wallet = checked_address(options.wallet)
+        options.wallet = given_address(options.wallet)
     report = asyncio.run(_read(quiet_config(options)))
     totals, steps = _totals(report, options), [_step(line) for line in report.steps if _is_asked(line, report, options)]
     if options.csv:

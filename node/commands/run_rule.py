@@ -94,14 +94,14 @@ async def _pause(purse: Purse, options: argparse.Namespace) -> int:
 
 
 async def _reclaim(purse: Purse, options: argparse.Namespace) -> int:
-    from ledger.wallet import checked_address
     from node.amounts import show_amount
     from node.errors import UsageError
     from node.purse import must_pay
+    from node.registration import given_address
 
     if not options.what:
         raise UsageError("to whom? run reclaim 0x..")
-    to = checked_address(options.what)
+    to = given_address(options.what)
     must_pay(purse)
     before = await purse.ledger.funds_at()
     await purse.ledger.reclaim(to)

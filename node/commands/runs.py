@@ -89,7 +89,7 @@ def format_run(run: Listing) -> list[str]:
 
 async def _place(options: argparse.Namespace) -> tuple[Sequence[str], str, dict[str, RunSpec]]:
     """Where the ledger is, which contract, and the specs that are known."""
-    from node.errors import ConfigError, UsageError
+    from node.errors import UsageError
     from node.join import read_join
     from node.joining import read_spec_file
 
@@ -103,7 +103,7 @@ async def _place(options: argparse.Namespace) -> tuple[Sequence[str], str, dict[
     if not urls:
         raise UsageError("name the ledger: --rpc URL, or --join with a join string")
     if contract is None:
-        raise ConfigError("name the contract: --contract 0x.., or --join with a join string, or --spec FILE")
+        raise UsageError("name the contract: --contract 0x.., or --join with a join string, or --spec FILE")
     return urls, contract, {spec.run_id: spec} if spec else {}
 
 

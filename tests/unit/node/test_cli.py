@@ -99,7 +99,7 @@ def test_node__without_a_run_says_what_to_add(tmp_path: Path) -> None:
         timeout=60,
         check=False,
     )
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "no run is named: add --join" in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -109,6 +109,10 @@ WRONG_KEYS = {
     ("--wallet", "0x12"): "neither an address",
     ("--wallet", "0x000000000000000000000000000000000000DEad"): "fails its checksum",
     ("--operator-key", "/nonexistent"): "cannot read the key file",
+    ("--data", "/proc/none"): "cannot write to the data folder",
+    ("--config", "/nonexistent.toml"): "cannot read the configuration",
+    ("--config", "/bin/sh"): "is not TOML text",
+    ("--peer", "somewhere"): "is not a peer address",
 }
 
 
@@ -123,7 +127,7 @@ for words in json.loads(sys.argv[1]):
 """
     given = json.dumps([[*node, *flags] for flags in WRONG_KEYS])
     done = subprocess.run([sys.executable, "-c", code, given], capture_output=True, text=True, timeout=60, check=True)
-    answers = done.stderr.split("= 1\n")
+    answers = done.stderr.split("= 2\n")
     assert answers.pop() == ""
     for said, answer in zip(WRONG_KEYS.values(), answers, strict=True):
         assert said in answer

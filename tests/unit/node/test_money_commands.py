@@ -324,6 +324,19 @@ def test_create__killed_at_any_stage_goes_on__chain_05(chain: str, tmp_path: Pat
         asyncio.run(create(wish))
 
 
+@pytest.mark.parametrize("wrong", [("--peer", "foo"), ("--rpc", "foo")])
+def test_run_create__a_wrong_address_costs_nothing(desk: Desk, wrong: tuple[str, str]) -> None:
+    """The same words with the address put right then find nothing in their way."""
+    before = asyncio.run(_transactions(desk.url, SPARE))
+    draft, spec = desk.folder / "run.toml", desk.folder / "new.json"
+    draft.write_text("never read")
+    words = ("run", "create", str(draft), "--spec", str(spec), "--rpc", desk.url, "--key", str(desk.key(SPARE)))
+    with pytest.raises(UsageError, match="'foo' is not"):
+        desk.type(*words, *wrong)
+    assert asyncio.run(_transactions(desk.url, SPARE)) == before
+    assert not spec.exists()
+
+
 def test_create__the_beginnings_of_another_run_are_kept(chain: str, tmp_path: Path) -> None:
     wish = Wish(make_draft(name="first"), default_model(), tmp_path / "spec.json", [chain], SPARE)
     asyncio.run(_begin_and_die(wish, "deployed"))
