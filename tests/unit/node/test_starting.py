@@ -36,7 +36,7 @@ def test_check_settings__each_fault_is_wrong_usage(tmp_path: Path, settings: dic
         check_settings(config, JoinString("ab" * 32))
 
 
-def place(tmp_path: Path, role: str, operator: bytes | None) -> NodeConfig:
+def place(tmp_path: Path, role: Any, operator: bytes | None) -> NodeConfig:
     """Settings of a trainer or validator with this operator key."""
     path = tmp_path / "operator.key"
     if operator is not None:
@@ -54,7 +54,7 @@ def place(tmp_path: Path, role: str, operator: bytes | None) -> NodeConfig:
     ],
 )
 def test_check_place__whom_the_run_does_not_name(
-    tmp_path: Path, role: str, key: NodeKey, operator: bytes | None, said: str
+    tmp_path: Path, role: Any, key: NodeKey, operator: bytes | None, said: str
 ) -> None:
     with pytest.raises(UsageError, match=said):
         check_place(place(tmp_path, role, operator), SPEC, key.node)
@@ -70,6 +70,6 @@ def test_check_place__whom_the_run_does_not_name(
     ],
 )
 def test_check_place__whom_it_names_and_who_needs_no_name(
-    tmp_path: Path, role: str, key: NodeKey, operator: bytes | None
+    tmp_path: Path, role: Any, key: NodeKey, operator: bytes | None
 ) -> None:
     check_place(place(tmp_path, role, operator), SPEC, key.node)
