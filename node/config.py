@@ -154,6 +154,13 @@ class NodeConfig(BaseModel):
             )
         return value
 
+    @field_validator("data", mode="before")
+    @classmethod
+    def _is_a_folder(cls, value: object) -> object:
+        if value == "":
+            raise ValueError("a folder is meant; without this setting it is ~/.intellect-node")
+        return value
+
     @field_validator("upload_limit", "download_limit")
     @classmethod
     def _is_enough(cls, value: int) -> int:

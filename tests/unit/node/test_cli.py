@@ -58,6 +58,25 @@ def test_wrong_usage__names_the_nearest_and_exits_with_2(
 
 
 @pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["contributions", "--join", "run.join", "--wallet", ""], "--wallet"),
+        (["wallet", "link", "--signature="], "--signature"),
+        (["wallet", "new", ""], "file"),
+        (["shardcast", "get", " ", "--publisher", "x"], "folder"),
+        (["testnet", "--dir", ""], "--dir"),
+        (["init", ""], "file"),
+        (["--role", "worker", "--data", ""], "--data"),
+    ],
+)
+def test_empty_words__are_no_answer(words: list[str], named: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """What a shell makes of "$WALLET" while that is not set."""
+    with pytest.raises(SystemExit, match="2"):
+        dispatch(words)
+    assert f"argument {named}: nothing stands there" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("error", "code"),
     [
         (ConfigError("no such thing"), 1),
