@@ -64,6 +64,7 @@ PHRASES: Mapping[str, str] = {
     "logprobs.mismatched": "step {step}: equal weights give log-probabilities {value} nats apart; {usual} is much already",
     "manifest.accepted": "checkpoint {step} announced",
     "limit.raised": "step {step}: more is needed, {limit} submissions from each worker now",
+    "manifest.damaged": "a checkpoint kept in this folder is of no use and set aside: {reason}",
     "manifest.missed": "{relay} lost a checkpoint and is given it again: {reason}",
     "manifest.refused": "a relay does not take the checkpoint: {reason}",
     "node.ready": "ready, {seconds} s after the start",
