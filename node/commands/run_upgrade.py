@@ -29,6 +29,7 @@ async def upgrade(options: argparse.Namespace) -> int:
     from roles.upgrades import is_of_owner, sign_upgrade
 
     _check(options)
+    by = _unix_seconds(options.by)
     key = read_secret(options.key.expanduser(), options.operator_password_file, OPERATOR_PASSWORD)
     async with visit_run(config_of(options, key=False)) as visit:
         bare = UpgradeRow(
@@ -37,7 +38,7 @@ async def upgrade(options: argparse.Namespace) -> int:
             messages=options.messages,
             software=options.what,
             step=options.from_step,
-            by=_unix_seconds(options.by),
+            by=by,
             signature="0" * 130,
         )
         demand = sign_upgrade(bare, visit.spec, key)

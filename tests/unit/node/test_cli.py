@@ -223,6 +223,15 @@ def test_main__closed_output_is_no_error() -> None:
     assert done.returncode == 0
 
 
+def test_main__output_that_cannot_be_written_is_one_sentence() -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "node", "--help"], stdout=full, stderr=subprocess.PIPE, timeout=60, check=False
+        )
+    assert (done.returncode, done.stderr.count(b"\n")) == (1, 1)
+    assert b"No space left on device" in done.stderr
+
+
 def _heed_interrupts() -> None:
     """Shells have what they start in the background ignore them."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -139,6 +139,8 @@ def test_run_pause__only_the_owner_and_stakes_wait(desk: Desk) -> None:
     with pytest.raises(ConfigError, match="only the account that created the run"):
         desk.pay("run", "pause", "on", key=STRANGER)
     assert desk.pay("run", "pause", "on", "--json", key=OWNER) == {"paused": True}
+    with pytest.raises(ConfigError, match="only the account that created the run"):
+        desk.pay("run", "pause", "on", key=STRANGER)  # though nothing would change
     with pytest.raises(ConfigError, match="the run's owner has stopped it"):
         desk.pay("stake", "500", "--node", NODES[2], key=STRANGER)
     assert desk.pay("run", "pause", "off", "--json", key=OWNER) == {"paused": False}
@@ -177,6 +179,24 @@ def test_run_validators__announced_then_in_force(desk: Desk) -> None:
     (desk.folder / "set.toml").write_text("quorum = 1")
     with pytest.raises(ConfigError, match="must hold quorum"):
         desk.pay("run", "validators", "propose", str(desk.folder / "set.toml"), key=OWNER)
+
+
+def test_strike__the_account_that_pays_is_named_as_for_run_too(desk: Desk) -> None:
+    words = ("strike", "settle", "--node", NODES[2], *desk.place())
+    with pytest.raises(ConfigError, match="no strike against that node is open"):
+        desk.type(*words, "--key", str(desk.key(STRANGER)))
+
+
+def test_keys_new__two_keys_at_once_are_not_made(desk: Desk) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        desk.type("keys", "new", "--key", str(desk.folder / "n"), "--operator", str(desk.folder / "o"))
+    assert not (desk.folder / "o").exists()
+
+
+def test_run_upgrade__a_date_that_is_none_is_said_before_anybody_is_looked_for(desk: Desk) -> None:
+    words = ("run", "upgrade", "0.3.0", "--from-step", "9", "--join", "ab" * 32, "--key", str(desk.key(OWNER)))
+    with pytest.raises(UsageError, match="--by 'yesterday' is no time like 2027-01-31T12:00"):
+        desk.type(*words, "--by", "yesterday")
 
 
 def test_run_reclaim__not_before_the_end(desk: Desk) -> None:
