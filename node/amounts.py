@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from decimal import Decimal
+from decimal import ROUND_DOWN, Decimal
 
 from node.errors import UsageError
 
 _AMOUNT = re.compile(r"^(\d{1,39})(?:\.(\d{1,18}))?\s*(wei|gwei|eth|coins?)?$", re.IGNORECASE)
 _DIGITS = {"wei": 0, "gwei": 9, "eth": 18, "coin": 18, "coins": 18}
 MAX_AMOUNT = 2**128 - 1
+DIGITS_SHOWN = 6
 
 
 def parse_amount(text: str) -> int:
@@ -27,6 +28,15 @@ def parse_amount(text: str) -> int:
     if not 0 < amount <= MAX_AMOUNT:
         raise UsageError(f"{text[:40]!r}: more than nothing is meant, and less than 2^128 base units")
     return amount
+
+
+def show_briefly(amount: int, token: str | None = None) -> str:
+    """For a column: the chain's coin in six digits, rounded down so that nobody is promised more: `0.146649 eth`."""
+    if token is not None or 0 <= amount < 10**9:
+        return show_amount(amount, token)
+    coins = Decimal(amount) / 10**18
+    digits = max(0, DIGITS_SHOWN - 1 - coins.adjusted())
+    return f"{coins.quantize(Decimal(1).scaleb(-digits), ROUND_DOWN).normalize():f} eth"
 
 
 def show_amount(amount: int, token: str | None = None) -> str:

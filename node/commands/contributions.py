@@ -220,14 +220,14 @@ def _print(report: Report, totals: Sequence[dict[str, object]], steps: Sequence[
 
 
 def _print_totals(report: Report, totals: Sequence[dict[str, object]]) -> None:
-    from node.amounts import show_amount
+    from node.amounts import show_briefly
 
     is_paid = any(row["amount"] != "0" for row in totals)
     money = f"{'earned':>22} {'claimable':>22} " if is_paid else ""
     print_line(f"{'wallet':44} {'role':9} {'final':>12} {'pending':>10} {'refused':>7} {money} node")
     for row in totals:
         name = row["wallet"] or _stand_in(row)
-        amounts = [show_amount(int(str(row[name])), report.token) for name in ("amount", "claimable")]
+        amounts = [show_briefly(int(str(row[name])), report.token) for name in ("amount", "claimable")]
         money = "".join(f"{amount:>22} " for amount in amounts) if is_paid else ""
         counts = f"{row['units']:>12} {row['pending']:>10} {row['rejected']:>7}"
         print_line(f"{name:44} {row['role']:9} {counts} {money} {row['node']}")

@@ -158,15 +158,18 @@ async def _show(options: argparse.Namespace) -> int:
 
 def _summary(spec: RunSpec) -> dict[str, object]:
     """What a reader asks first; the whole is `--json`."""
+    from node.terminal import count
+
     sampling, training = spec.sampling, spec.training
+    groups = f"{count(sampling.groups_per_submission, 'group')} of {sampling.group_size}"
     return {
         "run": spec.run_id,
         "name": spec.name,
-        "model": f"{spec.model.name} ({spec.model.dtype}, {len(spec.model.files)} files)",
-        "task": "; ".join(f"{task.name}, {task.size} problems" for task in spec.tasks),
+        "model": f"{spec.model.name} ({spec.model.dtype}, {count(len(spec.model.files), 'file')})",
+        "task": "; ".join(f"{task.name}, {count(task.size, 'problem')}" for task in spec.tasks),
         **({"tool": f"{spec.tool.name}, at most {spec.tool.max_calls} calls"} if spec.tool else {}),
-        "sampling": f"{sampling.groups_per_submission} groups of {sampling.group_size}, at most {sampling.max_tokens} tokens",
-        "training": f"{training.steps} steps, async level {training.async_level}",
+        "sampling": f"{groups}, at most {sampling.max_tokens} tokens",
+        "training": f"{count(training.steps, 'step')}, async level {training.async_level}",
         "contract": f"{spec.ledger.contract} on chain {spec.ledger.chain_id}",
         "trainers": ", ".join(item.node for item in spec.trainers),
         "validators": f"{', '.join(item.node for item in spec.validators)} (quorum {spec.quorum})",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from node.cli import Parser, print_line
 from node.commands.reading import add_json_flag
 from node.defaults import LEAST_MBIT
-from node.terminal import plain
+from node.terminal import count, plain
 
 if TYPE_CHECKING:
     import httpx
@@ -132,7 +132,7 @@ async def _publish(options: argparse.Namespace, channel: Any) -> None:
         raise _usage(str(error)) from error
     _say(
         options,
-        f"step {published.step}: {published.size} bytes on {len(published.relays)} relays "
+        f"step {published.step}: {published.size} bytes on {count(len(published.relays), 'relay')} "
         f"in {time.monotonic() - began:.1f} s, manifest {published.manifest}",
         manifest=published.manifest,
         step=published.step,
