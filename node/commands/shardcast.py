@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import re
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
@@ -86,6 +87,8 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
         parser.error(f"shardcast {options.action} needs --publisher ID: serve prints it")
     if options.base is not None and not options.base.is_dir():
         parser.error(f"there is no folder {options.base} to send the changes from")
+    if options.manifest is not None and not re.fullmatch(r"[0-9a-f]{64}", options.manifest):
+        parser.error(f"--manifest {options.manifest[:80]}: the digest that serve prints is meant, 64 hex digits")
     if options.action == "get" and not options.relay:
         parser.error("shardcast get needs --relay URL")
     return options

@@ -30,6 +30,11 @@ def test_parse_amount__refuses(text: str) -> None:
         parse_amount(text)
 
 
+def test_parse_amount__of_something_endless_both_ends_are_shown() -> None:
+    with pytest.raises(UsageError, match=r"'11111111111111111111\.\.1111111eth' is not an amount"):
+        parse_amount("1" * 80 + "eth")
+
+
 @pytest.mark.parametrize(
     ("amount", "token", "shown"),
     [

@@ -257,6 +257,7 @@ def test_main__interrupt_ends_with_130_and_without_a_word() -> None:
     ("words", "said"),
     [
         (["worker"], "a role is given by --role: intellect-node --role worker --join RUN"),
+        (["testnet", "--adversary", ","], "--adversary , names no kind"),
         (["keys", "shwo"], "did you mean show?"),
         (["completion", "bsh"], "did you mean bash?"),
     ],

@@ -19,7 +19,7 @@ from dht.identity import NodeKey
 from ledger.accounts import devnet_accounts
 from ledger.client import LedgerClient, deploy
 from ledger.devnet import running_devnet
-from ledger.errors import LedgerError, LedgerMismatch, LedgerRejected
+from ledger.errors import LedgerError, LedgerMismatch, LedgerRejected, LowBalance
 from ledger.keystore import save_key
 from ledger.records import Operator, Strike
 from ledger.wallet import address_of
@@ -161,6 +161,11 @@ def test_stake_unbond_withdraw(desk: Desk) -> None:
     assert desk.pay("withdraw", "--node", node, "--json", key=SPARE)["amount"] == "500"
     with pytest.raises(ConfigError, match="no stake behind that node"):
         desk.pay("unbond", "--node", node, key=SPARE)
+
+
+def test_stake__from_an_empty_account(desk: Desk) -> None:
+    with pytest.raises(LowBalance, match="holds 0 wei and needs"):
+        desk.pay("stake", "500", "--node", NODES[2], key=bytes(31) + b"\x07")
 
 
 def test_run_validators__announced_then_in_force(desk: Desk) -> None:

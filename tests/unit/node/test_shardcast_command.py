@@ -85,6 +85,7 @@ async def test_relay__one_process_has_a_folder(tmp_path: Path) -> None:
         (["relay"], "needs --publisher"),
         (["get", "into", "--publisher", "x"], "needs --relay"),
         (["get", "--follow"], "needs a folder"),
+        (["get", "into", "--publisher", "x", "--manifest", "zz"], "--manifest zz: the digest that serve prints"),
         (["get", "into", "--upload-limit", "3"], "'3' is no limit: a whole number of Mbit/s, at least 4, or 0"),
     ],
 )
