@@ -65,7 +65,7 @@ class Parser(argparse.ArgumentParser):
         """Nothing means something by being empty: it is a variable that the shell had not set."""
         if any(not word.strip() for word in arg_strings):
             raise argparse.ArgumentError(action, "nothing stands there (a variable of the shell that is not set?)")
-        return super()._get_values(action, arg_strings)  # type: ignore[misc]
+        return super()._get_values(action, arg_strings)
 
     def flags(self) -> list[str]:
         """Every flag it takes, long and short."""
