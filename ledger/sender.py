@@ -295,7 +295,7 @@ class Sender:
         if reason is not None:
             return LedgerRejected(reason)
         text = error.message.lower()
-        if "insufficient funds" in text:
+        if "insufficient funds" in text or "enough balance" in text:  # nodes' words, and the development chain's
             balance = await self._balance()
             return LowBalance(self.address, balance, max(value, balance + 1))
         if error.code == REVERT_CODE or "revert" in text:

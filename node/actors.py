@@ -21,7 +21,7 @@ from node.config import NodeConfig
 from node.data_sets import FOLDER, held_files
 from node.disk import share_of_blobs
 from node.engines import engine_of
-from node.errors import ConfigError
+from node.errors import ConfigError, UsageError
 from node.join import is_web_address
 from node.learners import build_learner
 from node.relay_book import RelayBook
@@ -116,7 +116,6 @@ async def build_validator(parts: Parts) -> Actor:
     await parts.compute.load(import_module, "roles.validator")  # seconds, which the loop must not wait for
     from roles.validator import Validator
 
-    _check_operator(parts)
     return Validator(
         spec=parts.spec,
         trusted=parts.trusted,
@@ -138,7 +137,6 @@ async def build_trainer(parts: Parts) -> Actor:
     await parts.compute.load(import_module, "roles.trainer")  # seconds, which the loop must not wait for
     from roles.trainer import Trainer
 
-    _check_operator(parts)
     base = checked_base(parts.config, parts.spec)
     build = partial(build_learner, parts.config, parts.spec, base=base, state=parts.state)
     learner = await parts.compute.load(build)
@@ -237,28 +235,13 @@ def sponsor_with(ledger: LedgerClient) -> Callable[[RegistrationRequest | Rotati
 
 
 def checked_base(config: NodeConfig, spec: RunSpec) -> Path:
-    """The base model's folder, file for file what the spec pins. Raises ConfigError."""
+    """The base model's folder, file for file what the spec pins. Raises UsageError, ConfigError."""
     base = (config.model or default_model()).expanduser()
     held = {(item["name"], item["sha256"]) for item in model_files(base)}
     missing = [item.name for item in spec.model.files if (item.name, item.sha256) not in held]
     if missing:
-        raise ConfigError(f"the model in {base} is not the run's: {', '.join(missing)} differ from the spec")
+        raise UsageError(f"the model in {base} is not the run's: {', '.join(missing)} differ from the spec")
     return base
-
-
-def _check_operator(parts: Parts) -> None:
-    """A trainer or validator must stand in the run, with the operator key it has here."""
-    role = parts.config.role
-    named = parts.spec.trainers if role == "trainer" else parts.spec.validators
-    operators = {item.node: item.operator for item in named}
-    if parts.key.node not in operators:
-        raise ConfigError(f"this node ({parts.key.node}) is not a {role} of the run; its operator names those")
-    if parts.ledger.operator is None:
-        raise ConfigError(f"a {role} signs and pays on the ledger: name its operator key by --operator-key")
-    if parts.ledger.operator.lower() != operators[parts.key.node].lower():
-        raise ConfigError(
-            f"the operator key is that of {parts.ledger.operator}, the run expects {operators[parts.key.node]}"
-        )
 
 
 def _task(parts: Parts) -> Any:

@@ -3,30 +3,46 @@
 from __future__ import annotations
 
 import re
-from decimal import Decimal
+from decimal import ROUND_DOWN, Decimal
 
 from node.errors import UsageError
 
 _AMOUNT = re.compile(r"^(\d{1,39})(?:\.(\d{1,18}))?\s*(wei|gwei|eth|coins?)?$", re.IGNORECASE)
 _DIGITS = {"wei": 0, "gwei": 9, "eth": 18, "coin": 18, "coins": 18}
 MAX_AMOUNT = 2**128 - 1
+DIGITS_SHOWN = 6
+LONGEST_SHOWN = 40
 
 
 def parse_amount(text: str) -> int:
     """Base units: `1500`, or with a unit `0.5eth`, `3 gwei`. Raises UsageError for anything else, and for nothing."""
     found = _AMOUNT.match(text.strip())
     if found is None:
-        raise UsageError(f"{text[:40]!r} is not an amount: give base units (1500), or a unit (0.5eth, 3gwei)")
+        raise UsageError(f"{_shown(text)} is not an amount: give base units (1500), or a unit (0.5eth, 3gwei)")
     whole, fraction, unit = found[1], found[2] or "", (found[3] or "").lower()
     if fraction and not unit:
-        raise UsageError(f"{text[:40]!r} has a fraction and no unit: base units are whole (0.5eth is meant?)")
+        raise UsageError(f"{_shown(text)} has a fraction and no unit: base units are whole (0.5eth is meant?)")
     digits = _DIGITS.get(unit, 0)
     if len(fraction) > digits:
-        raise UsageError(f"{text[:40]!r} is finer than a base unit")
+        raise UsageError(f"{_shown(text)} is finer than a base unit")
     amount = int(whole + fraction.ljust(digits, "0"))
     if not 0 < amount <= MAX_AMOUNT:
-        raise UsageError(f"{text[:40]!r}: more than nothing is meant, and less than 2^128 base units")
+        raise UsageError(f"{_shown(text)}: more than nothing is meant, and less than 2^128 base units")
     return amount
+
+
+def _shown(text: str) -> str:
+    """What was typed; of something endless both ends, the unit among them."""
+    return repr(text if len(text) <= LONGEST_SHOWN else f"{text[:20]}..{text[-10:]}")
+
+
+def show_briefly(amount: int, token: str | None = None) -> str:
+    """For a column: the chain's coin in six digits, rounded down so that nobody is promised more: `0.146649 eth`."""
+    if token is not None or 0 <= amount < 10**9:
+        return show_amount(amount, token)
+    coins = Decimal(amount) / 10**18
+    digits = max(0, DIGITS_SHOWN - 1 - coins.adjusted())
+    return f"{coins.quantize(Decimal(1).scaleb(-digits), ROUND_DOWN).normalize():f} eth"
 
 
 def show_amount(amount: int, token: str | None = None) -> str:

@@ -47,7 +47,7 @@ from node.presence import Presence
 from node.registration import Registrar, read_wallet
 from node.relay_book import RelayBook
 from node.secrets import read_operator_key
-from node.starting import check_settings, load_or_make_key
+from node.starting import check_place, check_settings, load_or_make_key
 from node.status.client import write_status_file
 from node.status.of_node import NodeStatus
 from node.twin import new_boot
@@ -114,6 +114,7 @@ class Node:
         self.status.phase = "looking for the run"
         finder = RelayClient(key, run=join.run, trainers=(), relays=book, http=http)
         spec = await fetch_spec(config, run=join.run, book=book, client=finder)
+        check_place(config, spec, key.node)
         await find_data_sets(
             spec, home=config.home, beside=config.spec, get=lambda digest, most: finder.get(digest, limit=most)
         )

@@ -64,7 +64,7 @@ GROUPS = {
 COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
 ROLES_BY_USE = ("worker", "validator", "trainer", "relay")
 EXIT_CODES = (
-    "exit codes: 0 done; 1 failed, with a sentence that says why; 2 wrong usage; 3 this machine is less than the run asks "
+    "exit codes: 0 done; 1 failed, with a sentence that says why; 2 wrong usage or setting; 3 this machine is less than the run asks "
     "for; 130 interrupted"
 )
 
@@ -106,7 +106,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
-        return report(error)
+        code = report(error)
+        _drop_unwritten()
+        return code
+
+
+def _drop_unwritten() -> None:
+    """What could not be written (> /dev/full) would be tried again while the interpreter ends."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _code_of(words: Sequence[str]) -> int:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from node.defaults import LEAST_MBIT, MAX_CONFIG_BYTES, MAX_FEE_GWEI
-from node.errors import ConfigError, UsageError
+from node.errors import UsageError
 from node.secrecy import is_private_key
 
 PREFIX = "INTELLECT_NODE_"
@@ -154,6 +154,13 @@ class NodeConfig(BaseModel):
             )
         return value
 
+    @field_validator("data", mode="before")
+    @classmethod
+    def _is_a_folder(cls, value: object) -> object:
+        if value == "":
+            raise ValueError("a folder is meant; without this setting it is ~/.intellect-node")
+        return value
+
     @field_validator("upload_limit", "download_limit")
     @classmethod
     def _is_enough(cls, value: int) -> int:
@@ -195,7 +202,7 @@ class Sources:
         flags: Mapping[str, Any],
         first: Mapping[str, Any] | None = None,
     ) -> Sources:
-        """`first` is the command's own default. Raises ConfigError for a file, UsageError for an unknown name."""
+        """`first` is the command's own default. Raises UsageError for a file or an unknown name."""
         given = {name: Setting(value, "default") for name, value in (first or {}).items()}
         if file is not None:
             given |= {name: Setting(value, str(file)) for name, value in _read_file(file).items()}
@@ -229,7 +236,7 @@ class Sources:
 
 
 def load_config(*, file: Path | None, environment: Mapping[str, str], flags: Mapping[str, Any]) -> NodeConfig:
-    """Merge the sources and check the result. Raises ConfigError for a file, UsageError naming source and field."""
+    """Merge the sources and check the result. Raises UsageError naming source and field."""
     return Sources.read(file=file, environment=environment, flags=flags).merge()
 
 
@@ -238,14 +245,14 @@ def _read_file(path: Path) -> dict[str, Any]:
         with path.expanduser().open("rb") as file:
             content = file.read(MAX_CONFIG_BYTES + 1)
         if len(content) > MAX_CONFIG_BYTES:
-            raise ConfigError(f"the configuration {path} is longer than {MAX_CONFIG_BYTES} bytes")
+            raise UsageError(f"the configuration {path} is longer than {MAX_CONFIG_BYTES} bytes")
         plain = tomllib.loads(content.decode())
     except OSError as error:
-        raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from error
+        raise UsageError(f"cannot read the configuration {path}: {error.strerror}") from error
     except (UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError(f"the configuration {path} is not TOML text") from error
+        raise UsageError(f"the configuration {path} is not TOML text") from error
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"the configuration {path} is not valid TOML: {error}") from error
+        raise UsageError(f"the configuration {path} is not valid TOML: {error}") from error
     for name in plain:
         _check_known(name, where=str(path))
     return plain

@@ -27,6 +27,18 @@ STEPS_PENDING = 32
 """How many steps back rows that are not final yet are looked for; the DHT keeps rows for ten minutes."""
 
 
+def linked_wallet(node: str, registrations: Mapping[str, Registration]) -> str | None:
+    """The wallet a node is linked to now: what it earned while it had none becomes that wallet's."""
+    held = registrations.get(node)
+    return held.wallet if held else None
+
+
+def claimed_wallet(node: str, registrations: Mapping[str, Registration]) -> str | None:
+    """The address a node only names."""
+    held = registrations.get(node)
+    return held.claimed if held else None
+
+
 @dataclass(frozen=True, slots=True)
 class Contributions:
     """Units (verified tokens) by (node, wallet). `root` is the final one read, None before the first."""
@@ -34,10 +46,11 @@ class Contributions:
     root: FinalRoot | None
     final: Mapping[Owner, int]
     pending: Mapping[Owner, int]
-    claims: Mapping[str, str]  # node -> address it only claims
+    registrations: Mapping[str, Registration]
 
     def by_wallet(self) -> dict[str, tuple[int, int]]:
-        """Final and pending units of each wallet; a node without one stands under its claim, marked unlinked."""
+        """Final and pending units of each wallet, with those its nodes had before they were linked; a node that is not
+        stands under its claim, marked unlinked."""
         totals: dict[str, tuple[int, int]] = {}
         for owner in {**self.final, **self.pending}:
             name = self.name_of(owner)
@@ -48,9 +61,10 @@ class Contributions:
     def name_of(self, owner: Owner) -> str:
         """Wallet, or what stands in for one."""
         node, wallet = owner
-        if wallet:
-            return wallet
-        return f"{self.claims[node]} (unlinked)" if node in self.claims else f"{node} (no wallet)"
+        if ours := wallet or linked_wallet(node, self.registrations):
+            return ours
+        claimed = claimed_wallet(node, self.registrations)
+        return f"{claimed} (unlinked)" if claimed else f"{node} (no wallet)"
 
 
 async def read_final(ledger: LedgerClient, get: Get) -> tuple[FinalRoot | None, TallyBody | None]:
@@ -89,8 +103,7 @@ async def read_contributions(
     if directory is not None:
         rows = await pending_rows(spec, ledger, directory)
         pending = _pending(spec, rows, body, registrations)
-    claims = {node: item.claimed for node, item in registrations.items() if item.claimed}
-    return Contributions(root, final, pending, claims)
+    return Contributions(root, final, pending, registrations)
 
 
 async def pending_rows(spec: RunSpec, ledger: LedgerClient, directory: Directory) -> list[Envelope]:

@@ -12,7 +12,7 @@ class ConfigError(NodeError):
 
 
 class UsageError(ConfigError):
-    """The command line or a setting is wrong in itself: it will be next time too."""
+    """The command line or a setting is wrong in itself: it will be next time too, so nothing starts a node again by itself."""
 
     exit_code = 2
 

@@ -32,6 +32,21 @@ def check_fit(spec: RunSpec, tasks: Sequence[Task], model: Path) -> None:
         _check_prompts(task, spec, count)
 
 
+def room_after(prompts: Sequence[str], model: Path, *, chat: bool) -> int | None:
+    """Tokens for which a model has positions after the longest of these prompts; None where it does not say how many it has.
+    Raises ConfigError."""
+    if not (model / "config.json").is_file() or (positions := _positions(_read_config(model))) is None:
+        return None
+    count = _counter(_read_tokenizer(model), model, chat=chat)
+    longest = heapq.nlargest(MOST_PROMPTS, prompts, key=len)
+    return positions - max(map(count, longest), default=0)
+
+
+def _positions(config: dict[str, Any]) -> int | None:
+    found = config.get("max_position_embeddings", config.get("n_positions"))  # the latter as GPT-2 has it
+    return found if isinstance(found, int) else None
+
+
 def _read_tokenizer(model: Path) -> Any:
     from tokenizers import Tokenizer
 
@@ -66,8 +81,8 @@ def _check_vocabulary(tokenizer: Any, config: dict[str, Any], model: Path) -> No
 def _check_lengths(spec: RunSpec, config: dict[str, Any]) -> None:
     """Of rows that the run allows: the trainer could not learn from a longer one, however it was accepted."""
     most = spec.sampling.max_prompt_tokens + spec.max_output_tokens
-    positions = config.get("max_position_embeddings", config.get("n_positions"))  # the latter as GPT-2 has it
-    if isinstance(positions, int) and most > positions:
+    positions = _positions(config)
+    if positions is not None and most > positions:
         raise ConfigError(
             f"the run allows {spec.sampling.max_prompt_tokens} tokens of prompt and {spec.max_output_tokens} of completion, and "
             f"the model has {positions} positions; lower sampling.max_prompt_tokens, sampling.max_tokens, or what a tool may say"

@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, quote, urlsplit
 from dht.errors import Malformed
 from dht.peers import parse_peer
 from node.defaults import MAX_JOIN_BYTES
-from node.errors import ConfigError
+from node.errors import UsageError
 
 SCHEME = "intellect"
 MAX_PARTS = 64
@@ -38,7 +38,7 @@ class JoinString:
 
 
 def parse_join(text: str) -> JoinString:
-    """Read a join string, or a bare run id. Raises ConfigError naming the wrong part."""
+    """Read a join string, or a bare run id. Raises UsageError naming the wrong part."""
     text = text.strip()
     if _RUN.match(text):
         return JoinString(text)
@@ -47,14 +47,14 @@ def parse_join(text: str) -> JoinString:
     except ValueError:  # brackets that hold no IPv6 address
         parts = urlsplit("")
     if parts.scheme != SCHEME or not _RUN.match(parts.netloc):
-        raise ConfigError(
+        raise UsageError(
             f"{text[:80]!r} is not a join string; it looks like intellect://<64 hex digits>?peer=..&rpc=.. "
             "and is printed by the run's operator (intellect-node run show)"
         )
     found: dict[str, list[str]] = {"peer": [], "rpc": [], "relay": []}
     for name, value in _fields(parts.query):
         if name not in found:
-            raise ConfigError(f"join string: unknown part {name[:32]!r}; known are peer, rpc and relay")
+            raise UsageError(f"join string: unknown part {name[:32]!r}; known are peer, rpc and relay")
         found[name].append(value)
     join = JoinString(parts.netloc, tuple(found["peer"]), tuple(found["rpc"]), tuple(found["relay"]))
     check_places(join, where="join string")
@@ -65,21 +65,21 @@ def _fields(query: str) -> list[tuple[str, str]]:
     try:
         return parse_qsl(query, max_num_fields=MAX_PARTS)
     except ValueError as error:
-        raise ConfigError(f"join string: more than {MAX_PARTS} parts") from error
+        raise UsageError(f"join string: more than {MAX_PARTS} parts") from error
 
 
 def check_places(join: JoinString, *, where: str) -> None:
-    """See that each address has the form of one. Raises ConfigError naming the first that has not."""
+    """See that each address has the form of one. Raises UsageError naming the first that has not."""
     for peer in join.peers:
         try:
             parse_peer(peer)
         except Malformed as error:
-            raise ConfigError(
+            raise UsageError(
                 f"{where}: {peer[:80]!r} is not a peer address like /ip4/1.2.3.4/tcp/31330/p2p/12D3KooW..: {error}"
             ) from error
     for url in (*join.rpc, *join.relays):
         if not is_web_address(url):
-            raise ConfigError(f"{where}: {url[:80]!r} is not an address like http://host:port or https://host")
+            raise UsageError(f"{where}: {url[:80]!r} is not an address like http://host:port or https://host")
 
 
 def is_web_address(url: str) -> bool:
@@ -92,7 +92,7 @@ def is_web_address(url: str) -> bool:
 
 
 def read_join(text: str) -> JoinString:
-    """A join string, or that in the first line of a file. Raises ConfigError."""
+    """A join string, or that in the first line of a file. Raises UsageError."""
     if text.startswith(f"{SCHEME}:") or _RUN.match(text):
         return parse_join(text)
     if "://" in text:
@@ -101,13 +101,13 @@ def read_join(text: str) -> JoinString:
         with Path(text).expanduser().open() as file:
             content = file.read(MAX_JOIN_BYTES)
     except PermissionError as error:
-        raise ConfigError(
+        raise UsageError(
             f"cannot read the join file {text[:80]}: {error.strerror}; check its owner and mode"
         ) from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"the file {text[:80]} is not text, so it holds no join string") from error
+        raise UsageError(f"the file {text[:80]} is not text, so it holds no join string") from error
     except (OSError, ValueError, RuntimeError) as error:  # not there, a folder, too long, a NUL, no home folder
-        raise ConfigError(
+        raise UsageError(
             f"{text[:80]!r} is neither a join string (intellect://..) nor a file that holds one; "
             "the run's operator hands it out"
         ) from error

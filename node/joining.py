@@ -13,7 +13,7 @@ from ledger.client import LedgerClient
 from ledger.errors import LedgerError, LedgerMismatch, LedgerUnavailable
 from node.config import NodeConfig
 from node.defaults import START_PATIENCE_SECONDS
-from node.errors import ConfigError
+from node.errors import ConfigError, UsageError
 from node.join import JoinString, check_places, read_join
 from node.ledger_access import open_ledger, policy_of
 from node.relay_book import RelayBook
@@ -27,13 +27,13 @@ log = structlog.get_logger()
 
 
 def find_join(config: NodeConfig) -> JoinString:
-    """The run's id and every address given, from join string, spec file and settings. Raises ConfigError."""
+    """The run's id and every address given, from join string, spec file and settings. Raises UsageError."""
     if config.join:
         join = read_join(config.join)
     elif config.spec:
         join = JoinString(read_spec_file(config.spec).run_id)
     else:
-        raise ConfigError(
+        raise UsageError(
             "no run is named: add --join with the run's join string, intellect://.. or a file that holds it; the run's "
             "operator hands it out, and a testnet prints the whole command (intellect-node testnet)"
         )
@@ -51,7 +51,7 @@ def _merged(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def read_spec_file(path: Path, run: str | None = None) -> RunSpec:
-    """A canonical spec from disk, of this run if one is named. Raises ConfigError."""
+    """A canonical spec from disk, of this run if one is named. Raises UsageError."""
     from dht.encoding import sha256
 
     try:
@@ -59,9 +59,9 @@ def read_spec_file(path: Path, run: str | None = None) -> RunSpec:
             data = file.read(MAX_SPEC_BYTES + 1)
         return spec_from_bytes(data, run or sha256(data))
     except OSError as error:
-        raise ConfigError(f"cannot read the run's spec {path}: {error.strerror}") from error
+        raise UsageError(f"cannot read the run's spec {path}: {error.strerror}") from error
     except SpecError as error:
-        raise ConfigError(f"{path} is not a run's spec as `run create` writes it: {error}") from error
+        raise UsageError(f"{path} is not a run's spec as `run create` writes it: {error}") from error
 
 
 async def fetch_spec(config: NodeConfig, *, run: str, book: RelayBook, client: RelayClient) -> RunSpec:

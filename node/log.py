@@ -87,7 +87,7 @@ def configure_logging(
         plain = {"ts": round(time.time(), 3), "level": method, **bound, **_without_secrets(event)}
         events.write(plain)
         if plain["event"] == PROGRESS and threshold <= LEVELS["info"]:
-            screen.progress(format_progress(plain))
+            screen.progress(f"{_head(plain)} {format_progress(plain)}")
         elif LEVELS.get(method, 20) >= threshold:
             screen.line(format_line(plain))
         raise structlog.DropEvent
@@ -117,7 +117,6 @@ def _without_secrets(event: Event) -> dict[str, Any]:
 
 def format_line(event: Event) -> str:
     """One event for people: time, role, and its sentence; or its name and first fields when it has none."""
-    clock = time.strftime("%H:%M:%S", time.localtime(event["ts"]))
     is_quiet = event["level"] in ("info", "debug")
     mark = "" if is_quiet else f"{str(event['level']).upper()} "
     said = phrase_of(event)
@@ -125,7 +124,11 @@ def format_line(event: Event) -> str:
         said = f"{event['event']} {_fields(event)}"
     elif not is_quiet:
         said = f"{said} [{event['event']}]"
-    return f"{clock} {event.get('role', '-'):9} {mark}{said}".rstrip()
+    return f"{_head(event)} {mark}{said}".rstrip()
+
+
+def _head(event: Event) -> str:
+    return f"{time.strftime('%H:%M:%S', time.localtime(event['ts']))} {event.get('role', '-'):9}"
 
 
 def _fields(event: Event) -> str:

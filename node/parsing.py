@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from node.terminal import plain
 
@@ -60,6 +60,12 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             self.error(f"unknown argument {unknown[0][:64]}{self._hint(unknown[0])}")
         return found
+
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        """Nothing means something by being empty: it is a variable that the shell had not set."""
+        if any(not word.strip() for word in arg_strings):
+            raise argparse.ArgumentError(action, "nothing stands there (a variable of the shell that is not set?)")
+        return super()._get_values(action, arg_strings)
 
     def flags(self) -> list[str]:
         """Every flag it takes, long and short."""

@@ -58,12 +58,14 @@ PHRASES: Mapping[str, str] = {
     "ledger.contradicted": "{rpc} claims block {block}, far ahead of the other ledger end-points: it is not believed",
     "ledger.trusted": "one ledger end-point only ({rpc}): what it says is believed",
     "ledger.unreachable": "the ledger does not answer: {why}",
+    "loop.lagged": "this node answered nobody for {seconds} s: {why}",
     "line.unmeasured": "the line to the relays cannot be measured: {why}",
     "logs.given_up": "old logs removed, since {used} bytes were in use and max_disk is {budget}",
     "machine.measured": "this machine: {hardware}",
     "logprobs.mismatched": "step {step}: equal weights give log-probabilities {value} nats apart; {usual} is much already",
     "manifest.accepted": "checkpoint {step} announced",
     "limit.raised": "step {step}: more is needed, {limit} submissions from each worker now",
+    "manifest.damaged": "a checkpoint kept in this folder is of no use and set aside: {reason}",
     "manifest.missed": "{relay} lost a checkpoint and is given it again: {reason}",
     "manifest.refused": "a relay does not take the checkpoint: {reason}",
     "node.ready": "ready, {seconds} s after the start",
@@ -73,6 +75,7 @@ PHRASES: Mapping[str, str] = {
     "receipt.unsaved": "checkpoint {step}: no receipt for the relays: {why}",
     "registration.pending": "not registered yet: {cause}",
     "relays.changed": "relays known: {relays}",
+    "row.unconfirmed": "peers have not confirmed a record of this node yet ({kind}): {cause}",
     "role.ended": "the role is done",
     "run.ended": "the run has ended with step {step}",
     "data_set.not_found_yet": "a data set of the run's tasks is not found yet: {cause}",
@@ -87,6 +90,8 @@ PHRASES: Mapping[str, str] = {
     "step.opened": "step {step} is open; newest checkpoint {policy_step}",
     "step.trained": "step {step} trained, mean reward {reward}",
     "step.unfit": "step {step}: its groups are none that this model can have made, the weights stay: {why}",
+    "stacks.written": "where each thread of this node stood is in {file}",
+    "strikes.delayed": "strikes are not looked at yet: {why}",
     "strike.audited": "the disputed strike of {node} was looked at again; its evidence holds: {holds}",
     "strike.lifted": "the strike of {node} is lifted: its evidence did not hold",
     "strike.proposed": "{node} is to be struck: {faults} submissions at fault",
@@ -97,9 +102,8 @@ PHRASES: Mapping[str, str] = {
     "submission.made": "step {step}, index {index}: sampled {tokens} tokens with checkpoint {policy_step}, reward {reward}",
     "submission.sent": "step {step}, index {index}: sent, on {relays} relays",
     "submission.unjudged": "step {step}, index {index}: no verdict came in time",
-    "tally.attested": "epoch {epoch}: tally of {total} units attested",
-    "tally.finalised": "epoch {epoch}: a tally of {total} units is final on the ledger, {amount} to be paid",
-    "tally.proposed": "epoch {epoch}: tally of {total} units proposed",
+    "tally.attested": "epoch {epoch}: tally attested",
+    "tally.proposed": "epoch {epoch}: tally proposed",
     "tally.delayed": "epoch {epoch}: no tally yet: {why}",
     "upgrade.heard": "the run's owner asks for intellect-node {software} (messages {messages}) from step {step} on",
     "upgrade.needed": "{why}",
@@ -116,7 +120,7 @@ PHRASES: Mapping[str, str] = {
     "transaction.resumed": "a transaction of before is seen through",
     "transaction.unseen": "an end-point cannot say yet what became of a transaction: {cause}",
     "weights.not_ahead": "the next checkpoint could not be fetched ahead of its commit: {why}",
-    "weights.fetched": "checkpoint {policy_step} fetched in {seconds} s",
+    "weights.fetched": "checkpoint {policy_step} is committed, and whole on this disk",
     "weights.loaded": "checkpoint {policy_step} in use",
     "weights.refused": "checkpoint {policy_step} refused: {why}",
     "weights.unreachable": "checkpoint {policy_step} cannot be fetched yet: {why}",
@@ -138,6 +142,12 @@ def phrase_of(event: Mapping[str, Any]) -> str | None:
             return _directory(event)
         case "checkpoint.fetched":
             return _fetched(event)
+        case "tally.finalised":
+            return _finalised(event)
+        case "blob.refused":
+            if "relay" in event:
+                return f"relay {fields['relay']} does not take a blob: {fields.get('reason')}"
+            return f"step {event.get('step')}, index {event.get('index')}: rollouts refused: {fields.get('why')}"
         case "submission.refused":
             return f"step {event.get('step')}, index {event.get('index')}: REFUSED, {event.get('reason')}"
         case "verdict.signed":
@@ -158,6 +168,11 @@ def _fetched(event: Mapping[str, Any]) -> str | None:
         return f"checkpoint {event['step']} is here: {way} in {event['seconds']:.1f} s"
     except (KeyError, TypeError, ValueError):
         return None
+
+
+def _finalised(event: Mapping[str, Any]) -> str:
+    said, amount = f"epoch {event.get('epoch')}: a tally is final on the ledger", event.get("amount")
+    return f"{said}; {amount} base units are promised by now" if amount else said
 
 
 def _registered(event: Mapping[str, Any]) -> str:

@@ -21,7 +21,7 @@ from ledger.errors import WalletError
 from ledger.records import Registration, RegistrationRequest, RotationRequest
 from ledger.wallet import address_of, canonical_signature, checked_address, recover_typed_data, sign_registration
 from node.config import NodeConfig
-from node.errors import ConfigError
+from node.errors import ConfigError, UsageError
 from node.running import patiently
 from node.secrets import read_secret
 from roles.shardcast.client import RelayClient
@@ -41,16 +41,24 @@ class Wallet:
     address: str | None = None
 
 
+def given_address(text: str) -> str:
+    """The EIP-55 form of an address somebody typed. Raises UsageError."""
+    try:
+        return checked_address(text)
+    except WalletError as error:
+        raise UsageError(str(error)) from error
+
+
 def read_wallet(config: NodeConfig) -> Wallet:
-    """The wallet the settings name. Raises ConfigError or WalletError with what is wrong about it."""
+    """The wallet the settings name. Raises UsageError, ConfigError or WalletError with what is wrong about it."""
     text = config.wallet
     if not text:
         return Wallet()
     if _ADDRESS.match(text):
-        return Wallet(address=checked_address(text))
+        return Wallet(address=given_address(text))
     path = Path(text).expanduser()
     if not path.is_file():
-        raise ConfigError(f"the wallet {text[:80]!r} is neither an address (0x and 40 hex digits) nor a key file")
+        raise UsageError(f"the wallet {text[:80]!r} is neither an address (0x and 40 hex digits) nor a key file")
     key = read_secret(path, config.wallet_password_file)
     return Wallet(key=key, address=address_of(key))
 

@@ -90,20 +90,20 @@ async def until_stopped(work: Awaitable[None], stop: StopSignal, *, seconds: flo
     After a stop it has `seconds` to end in order.
     """
     running = asyncio.ensure_future(work)
-    asked = asyncio.ensure_future(stop.event.wait())
+    asked, is_over = asyncio.ensure_future(stop.event.wait()), False
     try:
         await asyncio.wait({running, asked}, return_when=asyncio.FIRST_COMPLETED)
-        if running.done():
+        is_over = running.done()
+        if is_over:
             await running
-            return True
-        return False
+        return is_over
     finally:
         for task in (running, asked):
             task.cancel()
         _, left = await asyncio.wait({running, asked}, timeout=seconds)
         if left:
             log.warning("shutdown.incomplete", seconds=seconds)
-        elif not running.cancelled() and (error := running.exception()) is not None:
+        elif not is_over and not running.cancelled() and (error := running.exception()) is not None:
             log.error("shutdown.failed", why=f"{type(error).__name__}: {error}"[:300])
 
 

@@ -95,5 +95,7 @@ def _given(password_file: Path | None, variable: str) -> str | None:
     try:
         with password_file.expanduser().open() as file:
             return file.read(MAX_PASSWORD).rstrip("\r\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read the password file {password_file}: {error}") from error
+    except OSError as error:
+        raise ConfigError(f"cannot read the password file {password_file}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"the password file {password_file} holds no text, so no password") from error

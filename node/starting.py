@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import structlog
 
+from dht.errors import IdentityError, Malformed
 from dht.identity import NodeKey
 from dht.peers import check_transport
+from ledger.errors import WalletError
+from ledger.wallet import address_of
 from node.actors import check_relay
 from node.config import NodeConfig
-from node.errors import ConfigError
+from node.errors import ConfigError, UsageError
 from node.join import JoinString
 from node.registration import read_wallet
 from node.secrets import read_operator_key
+from roles.spec import RunSpec
 
 log = structlog.get_logger()
 
 
 def check_settings(config: NodeConfig, join: JoinString) -> None:
-    """Say what is wrong with the settings before a key is made or anything opened. Raises ConfigError, LedgerError."""
+    """Say what is wrong with the settings before a key is made or anything opened. Raises UsageError."""
+    try:
+        _check(config, join)
+    except UsageError:
+        raise
+    except (ConfigError, IdentityError, Malformed, WalletError) as error:
+        raise UsageError(str(error)) from error
+
+
+def _check(config: NodeConfig, join: JoinString) -> None:
     read_wallet(config)
     read_operator_key(config)
     if config.key is not None or config.key_path.exists():
@@ -31,6 +44,21 @@ def check_settings(config: NodeConfig, join: JoinString) -> None:
             "nobody to ask about the run: the join string names no peer and no relay; get a whole one "
             "(intellect://RUN?peer=..&rpc=..) from the run's operator, or add --peer"
         )
+
+
+def check_place(config: NodeConfig, spec: RunSpec, node: str) -> None:
+    """A trainer or validator must stand in the run, with the operator key it has here. Raises UsageError."""
+    if config.role not in ("trainer", "validator"):
+        return
+    named = spec.trainers if config.role == "trainer" else spec.validators
+    expected = next((item.operator for item in named if item.node == node), None)
+    if expected is None:
+        raise UsageError(f"this node ({node}) is not a {config.role} of the run; its operator names those")
+    key = read_operator_key(config)
+    if key is None:
+        raise UsageError(f"a {config.role} signs and pays on the ledger: name its operator key by --operator-key")
+    if address_of(key).lower() != expected.lower():
+        raise UsageError(f"the operator key is that of {address_of(key)}, the run expects {expected}")
 
 
 def load_or_make_key(config: NodeConfig) -> NodeKey:

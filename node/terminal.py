@@ -63,6 +63,11 @@ def plain(text: str) -> str:
     return _CONTROL.sub("?", text)
 
 
+def count(number: int, noun: str) -> str:
+    """`1 trainer`, `2 trainers`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def format_progress(event: Mapping[str, Any]) -> str:
     """`checkpoint 7 [######......] 52% of 3.1 GB, 120 MB/s, 13 s left`."""
     received, total = int(event["received"]), max(1, int(event["total"]))

@@ -13,6 +13,7 @@ from ledger.records import Commit
 from node.audit.report import AuditFailed
 from roles.messages import CheckpointManifest
 from roles.ports import Relays
+from roles.spec import RunSpec
 
 PATIENCE = 120.0
 
@@ -44,9 +45,9 @@ class Records:
                 self._manifests[digest] = None
         return self._manifests[digest]
 
-    async def published(self, commits: Mapping[int, Commit]) -> dict[int, int]:
-        """Bytes of each committed checkpoint whose manifest is to be had."""
-        found: dict[int, int] = {}
+    async def published(self, spec: RunSpec, commits: Mapping[int, Commit]) -> dict[int, int]:
+        """Bytes of each committed checkpoint whose manifest is to be had; those of the base model stand in the spec."""
+        found = {0: sum(file.size for file in spec.model.files)}
         for step, commit in commits.items():
             envelope = await self.manifest(commit.manifest)
             if envelope is not None:

@@ -4,19 +4,31 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ledger.base import BaseLedger
 from ledger.records import FinalRoot, Proposal
 from node.audit.records import Records
 from node.audit.report import AuditFailed, Report
+from roles.messages import Receipt
 from roles.spec import RunSpec
-from roles.tally import MAX_BLOB, TallyBody, TallyContext, TallyRefused, check_tally, open_final_tally, read_context
+from roles.tally import (
+    MAX_BLOB,
+    TallyBody,
+    TallyContext,
+    TallyFault,
+    TallyRefused,
+    check_tally,
+    open_final_tally,
+    open_receipt,
+    read_context,
+)
 
 
 async def audit_tallies(spec: RunSpec, ledger: BaseLedger, records: Records, report: Report) -> list[TallyBody]:
     """Recount every final root; the bodies read. Raises AuditFailed."""
     roots = await ledger.final_roots()
-    published = await records.published({commit.step: commit for commit in await ledger.commits()})
+    published = await records.published(spec, {commit.step: commit for commit in await ledger.commits()})
     bodies: list[TallyBody] = []
     for root in roots:
         await _check_attesters(ledger, root)
@@ -34,15 +46,17 @@ async def audit_tallies(spec: RunSpec, ledger: BaseLedger, records: Records, rep
             closing_block=root.closing_block,
             published=published,
         )
-        bodies.append(await asyncio.to_thread(_recount, blob, root, context))
-        _count(bodies[-1], report)
+        body, unknown = await asyncio.to_thread(_recount, blob, root, context)
+        bodies.append(body)
+        _count(body, report, unknown=unknown)
     if bodies:
         await _check_paid(ledger, bodies[-1])
         report.held("payments bounded")
     return bodies
 
 
-def _recount(blob: bytes, root: FinalRoot, context: TallyContext) -> TallyBody:
+def _recount(blob: bytes, root: FinalRoot, context: TallyContext) -> tuple[TallyBody, list[int]]:
+    """The tally of a root, and the checkpoints of its receipts whose size nobody knows any more: for those any size is taken."""
     where = f"tally of epoch {root.epoch}"
     proposal = Proposal(
         run=context.run,
@@ -57,17 +71,37 @@ def _recount(blob: bytes, root: FinalRoot, context: TallyContext) -> TallyBody:
     )
     if root.epoch != context.epoch or root.closing_block <= context.opening_block:
         raise AuditFailed(where, "epochs do not follow one another")
+    unknown: dict[int, int] = {}
     try:
-        open_final_tally(blob, root)
-        return check_tally(blob, proposal, context)
+        body = open_final_tally(blob, root)
+        unknown = _sizes_said([open_receipt(text, context) for text in body.receipts], context)
+        check_tally(blob, proposal, replace(context, published={**context.published, **unknown}))
     except TallyRefused as error:
-        raise AuditFailed(where, str(error)) from error
+        if not (unknown and error.fault is TallyFault.WRONG_UNITS):
+            raise AuditFailed(where, str(error)) from error
+    return body, sorted(unknown)
 
 
-def _count(body: TallyBody, report: Report) -> None:
-    report.held("tallies")
+def _sizes_said(receipts: Sequence[Receipt], context: TallyContext) -> dict[int, int]:
+    """For each checkpoint whose manifest is not to be had the most bytes that a receipt names: nothing of it is cut."""
+    said: dict[int, int] = {}
+    for receipt in receipts:
+        if receipt.step not in context.published:
+            said[receipt.step] = max(said.get(receipt.step, 0), sum(share.size for share in receipt.shares))
+    return said
+
+
+def _count(body: TallyBody, report: Report, *, unknown: Sequence[int]) -> None:
     report.held("submissions", len(body.items) + len(body.refusals))
     report.held("verdicts", sum(len(item.verdicts) for item in (*body.items, *body.refusals)))
+    if unknown:
+        which = ", ".join(map(str, unknown))
+        report.lack(
+            f"what relays earned in the tally of epoch {body.epoch}: no relay has the manifest of checkpoint {which}, "
+            "whose size bounds it"
+        )
+        return
+    report.held("tallies")
     report.held("receipts", len(body.receipts))
     report.held("leaves", len(body.leaves))
 

@@ -40,12 +40,12 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _claim(options: argparse.Namespace) -> int:
-    from ledger.wallet import checked_address
     from node.amounts import show_amount
     from node.earnings import read_holdings
     from node.errors import UsageError
     from node.purse import must_pay, open_purse
     from node.refusals import explained
+    from node.registration import given_address
     from roles.tally import MAX_BLOB
 
     async with open_purse(quiet_config(options), needs_relays=True) as purse:
@@ -54,7 +54,7 @@ async def _claim(options: argparse.Namespace) -> int:
         async def get(digest: str) -> bytes:
             return await relays.get(digest, limit=MAX_BLOB) if relays else b""
 
-        wallet = checked_address(options.wallet) if options.wallet else None
+        wallet = given_address(options.wallet) if options.wallet else None
         if wallet is None and not options.node:
             wallet = purse.ledger.operator
         if wallet is None and not options.node:
@@ -75,7 +75,10 @@ async def _claim(options: argparse.Namespace) -> int:
         for each in due
     ]
     if not lines:
-        lines = ["there is nothing to claim" + (f"; {show_amount(waiting, token)} wait for a link" if waiting else "")]
+        lines = [
+            "there is nothing to claim"
+            + (f"; {show_amount(waiting, token)} can be claimed in the epoch after the link" if waiting else "")
+        ]
     rows = [
         {"role": each.leaf.role, "node": each.leaf.node, "wallet": each.leaf.wallet, "amount": str(each.claimable)}
         for each in due
@@ -84,7 +87,7 @@ async def _claim(options: argparse.Namespace) -> int:
 
 
 async def _waiting(purse: Purse, holdings: Sequence[Holding], wallet: str | None, node: str | None) -> int:
-    """Base units that the node, or nodes that claim the wallet, earned before they were linked."""
+    """Base units that the node, or nodes that claim the wallet or are linked to it now, earned before they were linked."""
     held = await purse.ledger.registrations()
     return sum(
         each.leaf.amount
@@ -94,7 +97,7 @@ async def _waiting(purse: Purse, holdings: Sequence[Holding], wallet: str | None
 
 
 def _claims(held: Registration | None, wallet: str | None) -> bool:
-    return held is not None and wallet is not None and held.claimed == wallet
+    return held is not None and wallet is not None and wallet in (held.claimed, held.wallet)
 
 
 def _is_meant(holding: Holding, wallet: str | None, node: str | None) -> bool:

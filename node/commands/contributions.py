@@ -57,9 +57,9 @@ def main(words: Sequence[str]) -> int:
     add_json_flag(parser)
     options = parser.parse_args(words)
     if options.wallet:
-        from ledger.wallet import checked_address
+        from node.registration import given_address
 
-        options.wallet = checked_address(options.wallet)
+        options.wallet = given_address(options.wallet)
     report = asyncio.run(_read(quiet_config(options)))
     totals, steps = _totals(report, options), [_step(line) for line in report.steps if _is_asked(line, report, options)]
     if options.csv:
@@ -108,8 +108,7 @@ def _is_asked(line: StepLine, report: Report, options: argparse.Namespace) -> bo
 
 def _is_about(node: str, wallet: str | None, report: Report, options: argparse.Namespace) -> bool:
     held = report.registrations.get(node)
-    claimed = held.claimed if held and not wallet else None
-    is_wallet = options.wallet is None or options.wallet in (wallet, claimed)
+    is_wallet = options.wallet in (None, wallet, _claims(node, wallet, report), _linked(node, wallet, report))
     previous = held.previous if held else ()
     return is_wallet and options.node in (None, node, *previous)
 
@@ -129,7 +128,14 @@ def _totals(report: Report, options: argparse.Namespace) -> list[dict[str, objec
             )
             row["pending"], row["rejected"] = _plus(row["pending"], line.pending), _plus(row["rejected"], line.rejected)
     return [
-        {"role": role, "node": node, "wallet": wallet, "claims": _claims(node, wallet, report), **row}
+        {
+            "role": role,
+            "node": node,
+            "wallet": wallet,
+            "claims": _claims(node, wallet, report),
+            "linked": _linked(node, wallet, report),
+            **row,
+        }
         for (role, node, wallet), row in sorted(rows.items(), key=lambda item: tuple(map(str, item[0])))
         if _is_about(node, wallet, report, options)
     ]
@@ -140,8 +146,16 @@ def _plus(first: object, second: int) -> int:
 
 
 def _claims(node: str, wallet: str | None, report: Report) -> str | None:
-    held = report.registrations.get(node)
-    return held.claimed if held and not wallet else None
+    from node.contributions import claimed_wallet
+
+    return None if wallet else claimed_wallet(node, report.registrations)
+
+
+def _linked(node: str, wallet: str | None, report: Report) -> str | None:
+    """The wallet of a node whose units here were counted before it was linked."""
+    from node.contributions import linked_wallet
+
+    return None if wallet else linked_wallet(node, report.registrations)
 
 
 def _step(line: StepLine) -> dict[str, object]:
@@ -206,19 +220,29 @@ def _print(report: Report, totals: Sequence[dict[str, object]], steps: Sequence[
 
 
 def _print_totals(report: Report, totals: Sequence[dict[str, object]]) -> None:
-    from node.amounts import show_amount
+    from node.amounts import show_briefly
 
     is_paid = any(row["amount"] != "0" for row in totals)
     money = f"{'earned':>22} {'claimable':>22} " if is_paid else ""
     print_line(f"{'wallet':44} {'role':9} {'final':>12} {'pending':>10} {'refused':>7} {money} node")
     for row in totals:
-        name = row["wallet"] or (f"{row['claims']} *" if row["claims"] else "-")
-        amounts = [show_amount(int(str(row[name])), report.token) for name in ("amount", "claimable")]
+        name = row["wallet"] or _stand_in(row)
+        amounts = [show_briefly(int(str(row[name])), report.token) for name in ("amount", "claimable")]
         money = "".join(f"{amount:>22} " for amount in amounts) if is_paid else ""
         counts = f"{row['units']:>12} {row['pending']:>10} {row['rejected']:>7}"
         print_line(f"{name:44} {row['role']:9} {counts} {money} {row['node']}")
     if any(row["claims"] for row in totals):
         print_line("* claimed by the node, not linked by the wallet: becomes its own once the wallet has signed")
+    if any(row["linked"] for row in totals):
+        where = ": what is earned here goes to the wallet's own line with the first epoch after it" if is_paid else ""
+        print_line(f"+ counted before the node was linked to this wallet{where}")
+
+
+def _stand_in(row: Mapping[str, object]) -> str:
+    """What stands for the wallet of units that were counted while the node had none."""
+    if row["linked"]:
+        return f"{row['linked']} +"
+    return f"{row['claims']} *" if row["claims"] else "-"
 
 
 def _print_step(step: dict[str, object]) -> None:

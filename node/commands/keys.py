@@ -57,6 +57,8 @@ def main(words: Sequence[str]) -> int:
     add_json_flag(parser)
     options = parser.parse_args(words)
     path = _key_path(options)
+    if options.action in ("new", "show") and options.key is not None and options.operator is not None:
+        parser.error(f"one key at a time: keys {options.action} --key FILE, then keys {options.action} --operator FILE")
     if options.action in ("backup", "restore", "rotate") and options.file is None:
         parser.error(f"keys {options.action} needs a file: intellect-node keys {options.action} FILE")
     match options.action:

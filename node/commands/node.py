@@ -32,8 +32,8 @@ def main(words: Sequence[str]) -> int:
 
 def run_configured(config: NodeConfig, *, build: Build | None = None) -> int:
     """Run a node from its settings, with its log; `build` may make another actor than the role's own."""
-    from node.disk import share_of_events
-    from node.errors import ConfigError
+    from node.disk import is_disk_full, share_of_events
+    from node.errors import ConfigError, UsageError
     from node.log import EventStream, configure_logging, terminal_stream
     from node.running import leave
 
@@ -42,9 +42,8 @@ def run_configured(config: NodeConfig, *, build: Build | None = None) -> int:
         home.mkdir(parents=True, exist_ok=True)
         events = EventStream(home / "events.jsonl", limit=share_of_events(config.max_disk))
     except OSError as error:
-        raise ConfigError(
-            f"cannot write to the data folder {home}: {error.strerror}; choose another by --data"
-        ) from error
+        kind = ConfigError if is_disk_full(error) else UsageError
+        raise kind(f"cannot write to the data folder {home}: {error.strerror}; choose another by --data") from error
     os.environ["INTELLECT_NODE_DATA"] = str(home)  # where an error of the program itself is written
     configure_logging(
         events=events,

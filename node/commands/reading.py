@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from node.cli import print_line
+from node.cli import Parser, print_line
 
 if TYPE_CHECKING:
     from node.config import NodeConfig
@@ -27,11 +27,15 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--relay", action="append", help="base URL of a relay; may be repeated")
 
 
-def add_paying_flags(parser: argparse.ArgumentParser) -> None:
-    """Who sends a transaction, and where what is known of the run is kept."""
+def add_paying_flags(parser: Parser) -> None:
+    """Who sends a transaction, and where what is known of the run is kept. `--key` names the account too, as for `run`,
+    unless the command has a node's key by that name."""
+    names = ("--operator-key",) if parser.action_of("--key") else ("--key", "--operator-key")
     parser.add_argument("--spec", type=Path, help="file with the run's spec: then no peer need be up, only the ledger")
     parser.add_argument("--data", type=Path, help="a node's data folder (default: ~/.intellect-node)")
-    parser.add_argument("--operator-key", type=Path, help="key file of the account that sends this and pays its gas")
+    parser.add_argument(
+        *names, dest="operator_key", type=Path, help="key file of the account that sends this and pays its gas"
+    )
     parser.add_argument("--operator-password-file", type=Path, help="file with its password, where it is encrypted")
 
 

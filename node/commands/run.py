@@ -12,6 +12,7 @@ from node.cli import Parser, print_line
 from node.defaults import MAX_FEE_GWEI
 
 if TYPE_CHECKING:
+    from node.join import JoinString
     from roles.spec import RunSpec
 
 EXAMPLES = """\
@@ -87,6 +88,7 @@ async def _create(options: argparse.Namespace) -> int:
         raise UsageError(
             "run create needs a draft, --rpc and --key: intellect-node run create run.toml --rpc URL --key FILE"
         )
+    _join_string("", options)  # a wrong address is said before it costs gas
     wish = Wish(
         draft=read_draft(Path(options.what)),
         model=(options.model or default_model()).expanduser(),
@@ -108,10 +110,7 @@ async def _create(options: argparse.Namespace) -> int:
 
 
 def _print_join(run: str, options: argparse.Namespace) -> None:
-    from node.join import JoinString, check_places
-
-    join = JoinString(run, peers=tuple(options.peer or ()), rpc=tuple(options.rpc or ()))
-    check_places(join, where="settings")
+    join = _join_string(run, options)
     print_line(f"join {join}")
     missing = [name for name, given in (("peer", join.peers), ("rpc", join.rpc)) if not given]
     if missing:
@@ -119,6 +118,15 @@ def _print_join(run: str, options: argparse.Namespace) -> None:
         print_line(
             f"before you hand the join string out, add {hint.replace('&', '?', 1) if len(missing) == 2 else hint}"
         )
+
+
+def _join_string(run: str, options: argparse.Namespace) -> JoinString:
+    """The run's, with the addresses given. Raises UsageError for one that is none."""
+    from node.join import JoinString, check_places
+
+    join = JoinString(run, peers=tuple(options.peer or ()), rpc=tuple(options.rpc or ()))
+    check_places(join, where="settings")
+    return join
 
 
 async def _show(options: argparse.Namespace) -> int:
@@ -150,15 +158,18 @@ async def _show(options: argparse.Namespace) -> int:
 
 def _summary(spec: RunSpec) -> dict[str, object]:
     """What a reader asks first; the whole is `--json`."""
+    from node.terminal import count
+
     sampling, training = spec.sampling, spec.training
+    groups = f"{count(sampling.groups_per_submission, 'group')} of {sampling.group_size}"
     return {
         "run": spec.run_id,
         "name": spec.name,
-        "model": f"{spec.model.name} ({spec.model.dtype}, {len(spec.model.files)} files)",
-        "task": "; ".join(f"{task.name}, {task.size} problems" for task in spec.tasks),
+        "model": f"{spec.model.name} ({spec.model.dtype}, {count(len(spec.model.files), 'file')})",
+        "task": "; ".join(f"{task.name}, {count(task.size, 'problem')}" for task in spec.tasks),
         **({"tool": f"{spec.tool.name}, at most {spec.tool.max_calls} calls"} if spec.tool else {}),
-        "sampling": f"{sampling.groups_per_submission} groups of {sampling.group_size}, at most {sampling.max_tokens} tokens",
-        "training": f"{training.steps} steps, async level {training.async_level}",
+        "sampling": f"{groups}, at most {sampling.max_tokens} tokens",
+        "training": f"{count(training.steps, 'step')}, async level {training.async_level}",
         "contract": f"{spec.ledger.contract} on chain {spec.ledger.chain_id}",
         "trainers": ", ".join(item.node for item in spec.trainers),
         "validators": f"{', '.join(item.node for item in spec.validators)} (quorum {spec.quorum})",

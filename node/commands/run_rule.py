@@ -82,26 +82,29 @@ async def _fund(purse: Purse, options: argparse.Namespace) -> int:
 
 
 async def _pause(purse: Purse, options: argparse.Namespace) -> int:
+    from ledger.errors import LedgerRejected
     from node.errors import UsageError
     from node.purse import must_pay
 
     if options.what not in ("on", "off"):
         raise UsageError("run pause on, or run pause off")
-    must_pay(purse)
+    account, owner = must_pay(purse), (await purse.ledger.terms()).owner
+    if account.lower() != owner.lower():  # of a run that is so already the contract would not be asked
+        raise LedgerRejected("not the owner")
     await purse.ledger.pause(options.what == "on")
     state = "stopped: no commits, registrations, stakes, strikes or tallies" if options.what == "on" else "going on"
     return answer(options, {"paused": options.what == "on"}, f"the run is {state}")
 
 
 async def _reclaim(purse: Purse, options: argparse.Namespace) -> int:
-    from ledger.wallet import checked_address
     from node.amounts import show_amount
     from node.errors import UsageError
     from node.purse import must_pay
+    from node.registration import given_address
 
     if not options.what:
         raise UsageError("to whom? run reclaim 0x..")
-    to = checked_address(options.what)
+    to = given_address(options.what)
     must_pay(purse)
     before = await purse.ledger.funds_at()
     await purse.ledger.reclaim(to)

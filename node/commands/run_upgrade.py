@@ -24,11 +24,13 @@ async def upgrade(options: argparse.Namespace) -> int:
     from node.commands.run_rule import config_of
     from node.errors import ConfigError
     from node.secrets import OPERATOR_PASSWORD, read_secret
+    from node.terminal import count
     from node.visitor import visit_run
     from roles.messages import UpgradeRow
     from roles.upgrades import is_of_owner, sign_upgrade
 
     _check(options)
+    by = _unix_seconds(options.by)
     key = read_secret(options.key.expanduser(), options.operator_password_file, OPERATOR_PASSWORD)
     async with visit_run(config_of(options, key=False)) as visit:
         bare = UpgradeRow(
@@ -37,7 +39,7 @@ async def upgrade(options: argparse.Namespace) -> int:
             messages=options.messages,
             software=options.what,
             step=options.from_step,
-            by=_unix_seconds(options.by),
+            by=by,
             signature="0" * 130,
         )
         demand = sign_upgrade(bare, visit.spec, key)
@@ -46,7 +48,7 @@ async def upgrade(options: argparse.Namespace) -> int:
             raise ConfigError(f"only the run's owner may ask for this: name the key file of {owner} by --key")
         nodes = await _publish(visit, demand)
     fields = {"number": demand.number, "software": demand.software, "messages": demand.messages, "step": demand.step}
-    said = f"{nodes} nodes pass it on" if nodes else "no node was seen to pass it on yet: type it again"
+    said = f"passed on by {count(nodes, 'node')}" if nodes else "no node was seen to pass it on yet: type it again"
     lines = (f"asked for intellect-node {demand.software}, messages {demand.messages}, from step {demand.step}", said)
     return answer(options, {**fields, "nodes": nodes}, *lines) or (0 if nodes else 1)
 

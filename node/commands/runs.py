@@ -69,9 +69,10 @@ async def _list(options: argparse.Namespace) -> int:
 def format_run(run: Listing) -> list[str]:
     """A run in three lines, or two when its spec is not known."""
     from node.amounts import show_amount
-    from node.terminal import format_bytes, plain
+    from node.terminal import count, format_bytes, plain
 
-    people = f"{run.trainers} trainers, {run.validators} validators (quorum {run.quorum}), {run.registered} registered"
+    who = f"{count(run.trainers, 'trainer')}, {count(run.validators, 'validator')} (quorum {run.quorum})"
+    people = f"{who}, {run.registered} registered"
     state = f"step {run.step}{' (ended)' if run.state == 'ended' else ''}" if run.state != "not started" else run.state
     pay = f"{show_amount(run.reward, run.token)} an epoch" if run.reward else "units only, nothing is paid"
     stake = f"; a stake of {show_amount(run.min_stake, run.token)} is asked" if run.min_stake else ""
@@ -81,7 +82,7 @@ def format_run(run: Listing) -> list[str]:
         lines.append(
             plain(
                 f"  {about.name}: {about.model} ({format_bytes(about.model_bytes)}), {', '.join(about.tasks)}, "
-                f"{about.steps} steps, at most {about.tokens} tokens; a worker needs: {about.requirements}"
+                f"{count(about.steps, 'step')}, at most {about.tokens} tokens; a worker needs: {about.requirements}"
             )
         )
     return lines
@@ -89,7 +90,7 @@ def format_run(run: Listing) -> list[str]:
 
 async def _place(options: argparse.Namespace) -> tuple[Sequence[str], str, dict[str, RunSpec]]:
     """Where the ledger is, which contract, and the specs that are known."""
-    from node.errors import ConfigError, UsageError
+    from node.errors import UsageError
     from node.join import read_join
     from node.joining import read_spec_file
 
@@ -103,7 +104,7 @@ async def _place(options: argparse.Namespace) -> tuple[Sequence[str], str, dict[
     if not urls:
         raise UsageError("name the ledger: --rpc URL, or --join with a join string")
     if contract is None:
-        raise ConfigError("name the contract: --contract 0x.., or --join with a join string, or --spec FILE")
+        raise UsageError("name the contract: --contract 0x.., or --join with a join string, or --spec FILE")
     return urls, contract, {spec.run_id: spec} if spec else {}
 
 

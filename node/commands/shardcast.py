@@ -5,17 +5,18 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import re
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from node.cli import Parser, print_line
 from node.commands.reading import add_json_flag
 from node.defaults import LEAST_MBIT
-from node.terminal import plain
+from node.terminal import count, plain
 
 if TYPE_CHECKING:
     import httpx
@@ -86,6 +87,8 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
         parser.error(f"shardcast {options.action} needs --publisher ID: serve prints it")
     if options.base is not None and not options.base.is_dir():
         parser.error(f"there is no folder {options.base} to send the changes from")
+    if options.manifest is not None and not re.fullmatch(r"[0-9a-f]{64}", options.manifest):
+        parser.error(f"--manifest {options.manifest[:80]}: the digest that serve prints is meant, 64 hex digits")
     if options.action == "get" and not options.relay:
         parser.error("shardcast get needs --relay URL")
     return options
@@ -102,7 +105,12 @@ def _mbit(text: str) -> int:
 async def _serve(options: argparse.Namespace) -> None:
     """Publish to the relays named; with none, be one, until a signal."""
     from roles.shardcast import open_channel
+    from roles.shardcast.direct import check_folder
 
+    try:
+        check_folder(options.folder)
+    except ValueError as error:  # before anybody is told of a relay, or a key is made
+        raise _usage(str(error)) from error
     key = _load_key(options.key)
     _say(options, f"publisher {key.node}", publisher=key.node)
     if options.relay:
@@ -127,7 +135,7 @@ async def _publish(options: argparse.Namespace, channel: Any) -> None:
         raise _usage(str(error)) from error
     _say(
         options,
-        f"step {published.step}: {published.size} bytes on {len(published.relays)} relays "
+        f"step {published.step}: {published.size} bytes on {count(len(published.relays), 'relay')} "
         f"in {time.monotonic() - began:.1f} s, manifest {published.manifest}",
         manifest=published.manifest,
         step=published.step,
@@ -145,18 +153,20 @@ async def _relay(options: argparse.Namespace) -> None:
 @asynccontextmanager
 async def _serving(options: argparse.Namespace, *, publisher: str) -> AsyncIterator[str]:
     """A relay that runs while the block lasts; its URL."""
+    from dht.locks import locked
     from roles.relay import Certificate, Relay, RelaySettings, serve
     from roles.shardcast import NodeKey, channel_of
     from roles.shardcast.relay_http import make_http
 
     path = options.data / "relay.key"
-    if not path.exists():
-        options.data.mkdir(parents=True, exist_ok=True)
-        NodeKey.generate().save(path)
     certificate = Certificate(options.tls_certificate, options.tls_key) if options.tls_certificate else None
     neighbours = _Neighbours(options.relay, run=channel_of(publisher))
     line = _line(options)
-    async with make_http(ca=options.ca, line=line) as http:
+    async with AsyncExitStack() as stack:
+        stack.enter_context(locked(options.data / "node.lock", f"folder {options.data} (--data names another)"))
+        if not path.exists():
+            NodeKey.generate().save(path)
+        http = await stack.enter_async_context(make_http(ca=options.ca, line=line))
         relay = Relay(
             NodeKey.load(path),
             root=options.data,
@@ -271,15 +281,18 @@ def _usage(text: str) -> Exception:
 
 
 def _quiet_log() -> None:
-    """Only what is wrong, to stderr: the answer is on stdout."""
+    """Only what is wrong, as sentences to stderr: the answer is on stdout."""
     import logging
 
     import structlog
 
-    structlog.configure(
-        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
+    from node.log import format_line
+
+    def show(_: Any, method: str, event: Any) -> Any:
+        sys.stderr.write(plain(format_line({"ts": time.time(), "level": method, "role": "shardcast", **event})) + "\n")
+        raise structlog.DropEvent
+
+    structlog.configure(processors=[show], wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
 
 
 async def _until_signal(work: Coroutine[Any, Any, None]) -> int:

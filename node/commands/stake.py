@@ -37,17 +37,17 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _stake(options: argparse.Namespace) -> int:
-    from ledger.wallet import checked_address
     from node.amounts import parse_amount, show_amount
     from node.errors import UsageError
     from node.purse import must_pay, open_purse
     from node.refusals import explained
+    from node.registration import given_address
 
     amount = parse_amount(options.amount)
     if not options.node:
         raise UsageError("name the node: --node 12D3..")
     async with open_purse(quiet_config(options)) as purse:
-        wallet = checked_address(options.wallet) if options.wallet else must_pay(purse)
+        wallet = given_address(options.wallet) if options.wallet else must_pay(purse)
         must_pay(purse)
         with explained():
             await purse.ledger.stake(options.node, wallet, amount)

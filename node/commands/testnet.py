@@ -70,6 +70,10 @@ def main(words: Sequence[str]) -> int:
         page_port=options.page_port,
         adversaries=tuple(word.strip() for word in options.adversary.split(",") if word.strip()),
     )
+    if options.adversary and not wanted.adversaries:
+        parser.error(
+            f"--adversary {options.adversary} names no kind; intellect-node testnet --adversary list prints them"
+        )
     wanted.check()
     check_draft(wanted)
     if temporary:  # only now: a wrong option leaves no folder behind

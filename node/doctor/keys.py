@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from dht.identity import NodeKey
 from ledger.errors import LedgerError
 from ledger.wallet import address_of
 from node.config import NodeConfig
-from node.doctor.finding import Finding, fault, ok, skipped, warning
+from node.doctor.finding import Finding, State, fault, ok, skipped, warning
 from node.registration import read_wallet
 from node.secrets import OPERATOR_PASSWORD, read_secret
 
@@ -26,7 +27,12 @@ def check_folder(config: NodeConfig) -> Finding:
     place = next(folder for folder in (home, *home.parents) if folder.exists())
     if not place.is_dir():
         return fault("data folder", f"{place} is a file, not a folder", "move it away, or name another folder: --data")
-    if not os.access(place, os.W_OK | os.X_OK):
+    try:
+        with tempfile.TemporaryFile(
+            dir=place
+        ):  # never has a name; where nothing can be made, modes do not tell (/proc)
+            pass
+    except OSError:
         return fault("data folder", f"{place} cannot be written", f"chown it to {os.getuid()}, or name another: --data")
     return ok("data folder", f"{home}{'' if home.exists() else ', made at the first start'}")
 
@@ -34,6 +40,8 @@ def check_folder(config: NodeConfig) -> Finding:
 def check_node_key(config: NodeConfig) -> Finding:
     """The node's key file, if there is one already."""
     if config.key is None and not config.key_path.exists():
+        if check_folder(config).state is State.FAULT:
+            return skipped("node key", "none yet; the data folder comes first")
         return ok("node key", f"none yet; made at the first start in {config.key_path}")
     return _check_key("node key", config.key_path, lambda path: f"node {NodeKey.load(path).node}")
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from roles.tasks import Task
     from roles.turns import ToolUse
 
+MAX_TOKENS = 256
 TOOL_TOKENS = 64
 """Of one answer, as a run has it by default."""
 
@@ -29,7 +30,11 @@ def add_sampling_flags(parser: Parser, *, samples: int, problems: int | None = N
     parser.add_argument("--problems", type=int, default=problems, help="how many, from the first (default: all)")
     parser.add_argument("--samples", type=int, default=samples, help="completions of each problem")
     parser.add_argument("--temperature", type=float, default=1.0, help="of the sampling; 0 takes the likeliest token")
-    parser.add_argument("--max-tokens", type=int, default=256, help="longest completion")
+    parser.add_argument(
+        "--max-tokens",
+        type=int,
+        help=f"longest completion (default: {MAX_TOKENS}, or what the model has positions for)",
+    )
     parser.add_argument("--seed", type=int, default=0, help="other seeds draw other samples")
     parser.add_argument("--batch", type=int, default=64, help="completions made together")
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32", help="of the numbers")
@@ -97,14 +102,25 @@ def plan_of(options: argparse.Namespace, checkpoint: Path, task: Task, use: Tool
     from roles.inference.sampling import SamplingSettings
 
     problems = task.size if options.problems is None else min(options.problems, task.size)
-    if problems < 1 or options.samples < 1 or options.batch < 1 or options.max_tokens < 1:
+    most = options.max_tokens if options.max_tokens is not None else _longest(options, checkpoint, task, problems)
+    if problems < 1 or options.samples < 1 or options.batch < 1 or most < 1:
         raise ConfigError("--problems, --samples, --batch and --max-tokens must be at least 1")
     try:
-        settings = SamplingSettings(options.temperature, top_p=1.0, top_k=0, max_tokens=options.max_tokens)
+        settings = SamplingSettings(options.temperature, top_p=1.0, top_k=0, max_tokens=most)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     tool = f"{use.tool.digest}/{use.max_calls}/{use.max_tokens}" if use else ""
     return Plan(weights_digest(checkpoint), task.digest, problems, options.samples, options.seed, settings, tool)
+
+
+def _longest(options: argparse.Namespace, checkpoint: Path, task: Task, problems: int) -> int:
+    """Tokens of a completion where nobody said how many: what every model asked about has positions for."""
+    from node.fitting import room_after
+
+    prompts = [task.prompt(number) for number in range(problems)]
+    models = (checkpoint, options.checkpoint, getattr(options, "against", None))
+    rooms = [room_after(prompts, model, chat=options.chat) for model in dict.fromkeys(models) if model is not None]
+    return max(1, min([MAX_TOKENS, *(room for room in rooms if room is not None)]))
 
 
 def weights_digest(checkpoint: Path) -> str:

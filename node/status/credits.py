@@ -41,9 +41,7 @@ class Credits:
             return
         root, body = await read_final(ledger, get)
         final = worker_units(body) if body else {}
-        registrations = await ledger.registrations()
-        claims = {node: item.claimed for node, item in registrations.items() if item.claimed}
-        totals = Contributions(root, final, {}, claims).by_wallet()
+        totals = Contributions(root, final, {}, await ledger.registrations()).by_wallet()
         self._story.set_wallets({wallet: {"final": units} for wallet, (units, _) in totals.items()})
         await self.tell_places(roots, get)
 

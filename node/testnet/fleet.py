@@ -15,13 +15,20 @@ from node.testnet.events import EventTail
 from node.testnet.outcome import Outcome
 from node.testnet.picture import Picture
 from node.testnet.plan import NodePlan, TestnetPlan
-from node.testnet.processes import Child, processes_of, remove_traces, stop_all
+from node.testnet.processes import (
+    GONE_SECONDS,
+    Child,
+    end_guests,
+    guests_in,
+    processes_of,
+    remove_traces,
+    stop_all,
+)
 from node.testnet.setup import node_child, restart_command
 
 RELAY_SECONDS = 15.0
 RESTART_SECONDS = 600.0
 """How long a lost trainer may be missing before the testnet gives up."""
-GONE_SECONDS = 5.0
 EJECTED_WORDS = "have struck this node"
 """In the last words of a worker whose strike a quorum of validators signed."""
 
@@ -70,7 +77,8 @@ class Fleet:
         return relay.name in self._listening or not self._children[relay.name].is_running
 
     async def stop(self) -> None:
-        """Workers, validators, trainer, relays, then the chain; whatever happens, nothing stays."""
+        """Guests, workers, validators, trainer, relays, then the chain; whatever happens, nothing stays."""
+        await self._end_guests()
         for role in ("worker", "validator", "trainer", "relay"):
             names = [node.name for node in self._plan.nodes if node.role == role]
             await stop_all(self._children[name] for name in names if name in self._children)
@@ -79,8 +87,17 @@ class Fleet:
         await self._end_leftovers()
         remove_traces([child.pid for child in self._children.values() if child.code is not None])
 
+    async def _end_guests(self) -> None:
+        """Nodes started by hand in the testnet's folder: without its chain and relays they would wait for good."""
+        if guests := guests_in(self._plan.directory):
+            self._say(f"ending the nodes started by hand in its folder (process {', '.join(map(str, guests))}) ..")
+            await end_guests(self._plan.directory)
+
     def kill(self) -> None:
         """End every process at once; `stop` then has nothing to wait for."""
+        for pid in guests_in(self._plan.directory):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
         for child in (*self._children.values(), *([self.chain] if self.chain else [])):
             if child.is_running:
                 child.kill()

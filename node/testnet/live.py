@@ -22,6 +22,9 @@ PICTURE_WIDTH = 112
 PICTURE_HEIGHT = 60
 FIXED_LINES = 8
 """Title, four lines of progress, two heads of tables, the last line."""
+WALLET_WIDTH = 42
+NUMBERS_WIDTH = 28
+"""Of the two columns beside a wallet's, with what lies between: in a small terminal it is the address that is cut."""
 GAPS = 4
 WRAP_LOSS = 40
 """What wrapping at words may leave empty at the ends of lines."""
@@ -136,7 +139,7 @@ def render(frame: Frame, *, width: int = PICTURE_WIDTH, height: int = PICTURE_HE
         *gap,
         _progress(frame, width),
         *gap,
-        _contributions(frame.contributions, wallets_shown),
+        _contributions(frame.contributions, wallets_shown, width),
         *gap,
         _nodes(frame, nodes_shown, width),
         *gap,
@@ -195,11 +198,14 @@ def _reasons(picture: Picture) -> str:
     return ", ".join(f"{count} {reason}" for reason, count in picture.reasons.most_common()) or "0"
 
 
-def _contributions(contributions: Mapping[str, tuple[int, int]], rows: int) -> Table:
-    table = _table(("wallet (tokens that a quorum verified)", "left"), ("on the ledger", "right"), ("pending", "right"))
+def _contributions(contributions: Mapping[str, tuple[int, int]], rows: int, width: int) -> Table:
+    room = width - NUMBERS_WIDTH
+    head = "wallet (tokens that a quorum verified)" if room >= WALLET_WIDTH else "wallet"
+    table = _table((head, "left"), ("on the ledger", "right"), ("pending", "right"))
     shown = len(contributions) if len(contributions) <= rows else rows - 1
     for wallet, (final, pending) in list(contributions.items())[:shown]:
-        table.add_row(wallet, str(final), str(pending))
+        name = wallet if len(wallet) <= room else f"{wallet[: max(6, room - 2)]}.."
+        table.add_row(name, str(final), str(pending))
     if not contributions:
         table.add_row(Text("nothing accepted yet", style="dim"), "", "")
     if len(contributions) > shown:

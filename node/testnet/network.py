@@ -102,6 +102,7 @@ class Testnet:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
         if stop.event.is_set():
+            self._say_so_far(prepared, reckoning)
             return INTERRUPTED if stop.was_interrupt else 1
         if self._picture.has_ended or not self._outcome.faults:
             await reckoning.judge(self._outcome)
@@ -112,6 +113,13 @@ class Testnet:
         for line in summary_lines(frame, checks=self._final_lines(frame)):
             self._view.say(line)
         return 1 if self._outcome.faults else 0
+
+    def _say_so_far(self, prepared: Prepared, reckoning: Reckoning) -> None:
+        """What stays on the terminal when the view goes before the end."""
+        if self._picture.accepted:
+            frame = self._frame(prepared, reckoning)
+            for line in summary_lines(frame, checks=[f"stopped after {frame.seconds:.1f} s"]):
+                self._view.say(line)
 
     async def _see_guests_off(self, stop: StopSignal) -> None:
         """Nodes started by hand hear of the end by themselves: relays and chain stay until they have left."""
@@ -200,9 +208,7 @@ def _prepare_folder(options: TestnetOptions) -> None:
             f"cannot use the folder {options.directory}: {error.strerror}; name another by --dir"
         ) from error
     if not is_empty:
-        raise ConfigError(
-            f"{options.directory} is not empty: a testnet begins anew; name another folder or remove that one"
-        )
+        raise ConfigError(f"{options.directory} is not empty: a testnet begins anew; name another folder by --dir")
 
 
 def run_testnet(options: TestnetOptions, *, plain: bool, remove: bool) -> int:

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
@@ -18,6 +19,8 @@ TAIL_LINES = 6
 TAIL_BYTES = 16 * 1024
 STOP_SECONDS = 15.0
 """An ordered shutdown: OFFLINE row, p2pd, files."""
+GONE_SECONDS = 5.0
+"""What the system may take to clear away a process that was killed."""
 
 
 def child_environment() -> dict[str, str]:
@@ -151,7 +154,7 @@ async def stop_all(children: Iterable[Child], *, seconds: float = STOP_SECONDS) 
 def processes_of(parent: int) -> list[tuple[int, str]]:
     """Processes that a testnet with this id started, directly or not, by the mark in their environment (Linux only).
 
-    A worker added by hand from another terminal has no such mark: it is nobody's to end but its owner's.
+    A node added by hand from another terminal has no such mark (`guests_in`).
     """
     mark, found = f"{PARENT_VARIABLE}={parent}".encode(), []
     for entry in Path("/proc").glob("[0-9]*"):
@@ -179,6 +182,24 @@ def guests_in(directory: Path) -> list[int]:
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             pid = int(json.loads(path.read_text())["pid"])
             environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            if environment != [b""] and f"{PARENT_VARIABLE}={os.getpid()}".encode() not in environment:  # no zombie
+            is_ours = f"{PARENT_VARIABLE}={os.getpid()}".encode() in environment
+            if not is_ours and _has_open(pid, path.parent):
                 found.append(pid)
     return found
+
+
+def _has_open(pid: int, folder: Path) -> bool:
+    """Whether a process holds a file of a folder open: not one that was given the number of a node long dead."""
+    inside = folder.resolve()
+    return any(Path(os.readlink(place)).is_relative_to(inside) for place in Path(f"/proc/{pid}/fd").iterdir())
+
+
+async def end_guests(directory: Path, *, seconds: float = STOP_SECONDS) -> None:
+    """Ask the nodes started by hand in here to end, wait, then make them."""
+    for number, patience in ((signal.SIGTERM, seconds), (signal.SIGKILL, GONE_SECONDS)):
+        until = time.monotonic() + patience
+        for pid in guests_in(directory):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
+        while guests_in(directory) and time.monotonic() < until:  # noqa: ASYNC110 - nobody tells us
+            await asyncio.sleep(0.1)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dht.errors import NodeError, TransportError
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError
-from node.contributions import Contributions, read_final, tokens_by_wallet, worker_units
+from node.contributions import Contributions, linked_wallet, read_final, tokens_by_wallet, worker_units
 from node.errors import ConfigError
 from node.testnet.outcome import Outcome
 from node.testnet.page import TestnetPage
@@ -58,11 +58,10 @@ class Reckoning:
         for (node, _), units in final.items():
             credited[node] = credited.get(node, 0) + units
         pending = {
-            (node, registrations[node].wallet if node in registrations else None): count - credited.get(node, 0)
+            (node, linked_wallet(node, registrations)): count - credited.get(node, 0)
             for node, count in self._picture.tokens.items()
         }
-        claims = {node: item.claimed for node, item in registrations.items() if item.claimed}
-        self._contributions = Contributions(root, final, pending, claims)
+        self._contributions = Contributions(root, final, pending, registrations)
         await self._page.credit(roots, get)
 
     async def judge(self, outcome: Outcome) -> None:

@@ -12,7 +12,7 @@ from dht.encoding import encode
 from ledger.client import LedgerClient, create_run, deploy
 from ledger.errors import LedgerError
 from node.data_sets import FOLDER
-from node.errors import ConfigError
+from node.errors import ConfigError, UsageError
 from node.join import JoinString
 from node.run_creation import NOWHERE, ChainPlace, build_spec, default_model, draft_table, read_draft, terms_of
 from node.testnet.plan import NodePlan, TestnetOptions, TestnetPlan, make_plan, write_node
@@ -80,15 +80,18 @@ async def prepare_run(plan: TestnetPlan, options: TestnetOptions, rpc: str) -> P
 
 
 def check_draft(options: TestnetOptions) -> None:
-    """See that a run can be made of these options, before anything is started. Raises ConfigError."""
+    """See that a run can be made of these options, before anything is started. Raises UsageError."""
     plan = make_plan(options)
-    build_spec(
-        _adapted(options),
-        model=options.model or default_model(),
-        place=NOWHERE,
-        validators=[node.as_operator() for node in plan.validators],
-        trainers=[node.as_operator() for node in plan.trainers],
-    )
+    try:
+        build_spec(
+            _adapted(options),
+            model=options.model or default_model(),
+            place=NOWHERE,
+            validators=[node.as_operator() for node in plan.validators],
+            trainers=[node.as_operator() for node in plan.trainers],
+        )
+    except ConfigError as error:
+        raise UsageError(str(error)) from error
 
 
 def _adapted(options: TestnetOptions) -> dict[str, object]:

@@ -26,7 +26,7 @@ def check_sequences(sequences: Sequence[tuple[int, ...]], *, vocabulary: int, po
         if len(sequence) + more > positions:
             raise SequenceTooLong(
                 f"{len(sequence)} tokens and up to {more} more: the model has {positions} positions "
-                "(a shorter prompt, or a smaller max_tokens in the run's spec)"
+                "(a shorter prompt, or a smaller max_tokens)"
             )
 
 

@@ -67,6 +67,21 @@ def channel_of(publisher: NodeId) -> str:
     return digest("shardcast-channel/1", publisher)
 
 
+def check_folder(folder: Path) -> None:
+    """A checkpoint is the files of one folder, hidden ones aside. Raises ValueError for whatever else is to be published:
+    what readers would not get is said, not left out."""
+    if not folder.is_dir():
+        raise ValueError(
+            f"a folder of files is published, and {folder} is {'a file' if folder.exists() else 'not there'}"
+        )
+    inside = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    if inside:
+        raise ValueError(
+            f"{folder} has folders in it ({', '.join(inside)}), and a checkpoint is files alone: move them elsewhere, or "
+            "publish a folder of the files"
+        )
+
+
 @asynccontextmanager
 async def open_channel(
     publisher: NodeId,
@@ -101,7 +116,7 @@ class Channel:
         `step`: its number, by default one more than the newest on the relays. `base`: the folder of a checkpoint that they
         hold, published before; where the new one is not far from it, what changed is sent, and relays and readers that
         hold it make the rest themselves. Raises TransportError when no relay takes it, ValueError for a folder without
-        a byte.
+        a byte, or with folders in it.
         """
         offers = await self._offers()
         number = max((offer.step for offer in offers), default=NOTHING) + 1 if step is None else step
@@ -210,6 +225,7 @@ class Channel:
         return [offer for offers in answers for offer in offers]
 
     def _build(self, folder: Path, step: int) -> CheckpointManifest:
+        check_folder(folder)
         total = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
         return build_manifest(
             folder,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from node.amounts import parse_amount, show_amount
+from node.amounts import parse_amount, show_amount, show_briefly
 from node.errors import UsageError
 
 
@@ -30,6 +30,11 @@ def test_parse_amount__refuses(text: str) -> None:
         parse_amount(text)
 
 
+def test_parse_amount__of_something_endless_both_ends_are_shown() -> None:
+    with pytest.raises(UsageError, match=r"'11111111111111111111\.\.1111111eth' is not an amount"):
+        parse_amount("1" * 80 + "eth")
+
+
 @pytest.mark.parametrize(
     ("amount", "token", "shown"),
     [
@@ -42,3 +47,19 @@ def test_parse_amount__refuses(text: str) -> None:
 )
 def test_show_amount(amount: int, token: str | None, shown: str) -> None:
     assert show_amount(amount, token) == shown
+
+
+@pytest.mark.parametrize(
+    ("amount", "token", "shown"),
+    [
+        (146_649_634_000_555_400, None, "0.146649 eth"),
+        (999_999_999_999_999_998, None, "0.999999 eth"),
+        (28 * 10**17, None, "2.8 eth"),
+        (123_456_789 * 10**18 + 1, None, "123456789 eth"),
+        (1_234_567_891, None, "0.00000000123456 eth"),
+        (12, None, "12 wei"),
+        (5, "0xab", "5 base units of 0xab"),
+    ],
+)
+def test_show_briefly(amount: int, token: str | None, shown: str) -> None:
+    assert show_briefly(amount, token) == shown

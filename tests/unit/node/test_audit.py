@@ -179,6 +179,35 @@ async def test_audit_run__blobs_gone__said_and_nothing_made_up(tmp_path: Path) -
     assert report.checked["roots with a quorum"] == 2
 
 
+async def test_audit_run__base_models_manifest_gone__its_size_stands_in_the_spec(tmp_path: Path) -> None:
+    run = await finished(tmp_path)
+    del run.relays.manifests[run.manifests[0]]
+    report = await audit(run, tmp_path)
+    assert [line.partition(":")[0] for line in report.missing] == ["manifest of checkpoint 0"]
+    assert report.checked["tallies"] == 2
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [None, pytest.param(lambda body: {"leaves": body.leaves[:-1]}, id="receipts cut to a size nobody knows any more")],
+)
+async def test_audit_run__receipts_of_a_checkpoint_nobody_has__missing_and_no_fault(tmp_path: Path, lie: Any) -> None:
+    run = await finished(tmp_path, lie=lie)
+    del run.relays.manifests[run.manifests[1]]
+    report = await audit(run, tmp_path)
+    assert [line.partition(":")[0] for line in report.missing][:2] == [
+        "manifest of checkpoint 1",
+        "what relays earned in the tally of epoch 0",
+    ]
+    assert (report.checked["tallies"], report.checked["submissions"]) == (1, 3)
+
+
+async def test_audit_run__receipts_of_a_checkpoint_nobody_has__hide_no_other_lie(tmp_path: Path) -> None:
+    run = await finished(tmp_path, lie=lambda body: {"parent_blob": "ab" * 32})
+    del run.relays.manifests[run.manifests[1]]
+    assert (await failure(run, tmp_path)).what == "tally of epoch 0"
+
+
 async def test_audit_run__relay_gives_other_bytes__as_if_it_had_none(tmp_path: Path) -> None:
     run = await finished(tmp_path)
     (root, *_) = await run.ledger().final_roots()

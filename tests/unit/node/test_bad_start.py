@@ -84,7 +84,7 @@ def test_start__chain_down_waits_and_says_so(tmp_path: Path) -> None:
 def test_start__spec_of_another_run(tmp_path: Path) -> None:
     (tmp_path / "spec.json").write_bytes(encode(spec_of_nowhere(tmp_path)))
     code, said = end_of(start(tmp_path, "relay", "--join", "ab" * 32, "--spec", str(tmp_path / "spec.json")))
-    assert (code, "not the spec of this run" in said) == (1, True), said
+    assert (code, "not the spec of this run" in said) == (2, True), said
 
 
 def test_start__port_in_use(tmp_path: Path) -> None:
@@ -115,4 +115,4 @@ def test_start__key_file_that_is_damaged(tmp_path: Path) -> None:
     (tmp_path / "node.key").chmod(0o600)
     (tmp_path / "node.key").write_bytes(b"not a key")
     code, said = end_of(start(tmp_path, "worker", "--join", "ab" * 32, "--key", str(tmp_path / "node.key")))
-    assert (code, "is not an ed25519 key file" in said) == (1, True), said  # BOOT-14
+    assert (code, "is not an ed25519 key file" in said) == (2, True), said  # BOOT-14

@@ -58,6 +58,25 @@ def test_wrong_usage__names_the_nearest_and_exits_with_2(
 
 
 @pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["contributions", "--join", "run.join", "--wallet", ""], "--wallet"),
+        (["wallet", "link", "--signature="], "--signature"),
+        (["wallet", "new", ""], "file"),
+        (["shardcast", "get", " ", "--publisher", "x"], "folder"),
+        (["testnet", "--dir", ""], "--dir"),
+        (["init", ""], "file"),
+        (["--role", "worker", "--data", ""], "--data"),
+    ],
+)
+def test_empty_words__are_no_answer(words: list[str], named: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """What a shell makes of "$WALLET" while that is not set."""
+    with pytest.raises(SystemExit, match="2"):
+        dispatch(words)
+    assert f"argument {named}: nothing stands there" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("error", "code"),
     [
         (ConfigError("no such thing"), 1),
@@ -99,7 +118,7 @@ def test_node__without_a_run_says_what_to_add(tmp_path: Path) -> None:
         timeout=60,
         check=False,
     )
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "no run is named: add --join" in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -109,6 +128,10 @@ WRONG_KEYS = {
     ("--wallet", "0x12"): "neither an address",
     ("--wallet", "0x000000000000000000000000000000000000DEad"): "fails its checksum",
     ("--operator-key", "/nonexistent"): "cannot read the key file",
+    ("--data", "/proc/none"): "cannot write to the data folder",
+    ("--config", "/nonexistent.toml"): "cannot read the configuration",
+    ("--config", "/bin/sh"): "is not TOML text",
+    ("--peer", "somewhere"): "is not a peer address",
 }
 
 
@@ -123,7 +146,7 @@ for words in json.loads(sys.argv[1]):
 """
     given = json.dumps([[*node, *flags] for flags in WRONG_KEYS])
     done = subprocess.run([sys.executable, "-c", code, given], capture_output=True, text=True, timeout=60, check=True)
-    answers = done.stderr.split("= 1\n")
+    answers = done.stderr.split("= 2\n")
     assert answers.pop() == ""
     for said, answer in zip(WRONG_KEYS.values(), answers, strict=True):
         assert said in answer
@@ -200,6 +223,15 @@ def test_main__closed_output_is_no_error() -> None:
     assert done.returncode == 0
 
 
+def test_main__output_that_cannot_be_written_is_one_sentence() -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "node", "--help"], stdout=full, stderr=subprocess.PIPE, timeout=60, check=False
+        )
+    assert (done.returncode, done.stderr.count(b"\n")) == (1, 1)
+    assert b"No space left on device" in done.stderr
+
+
 def _heed_interrupts() -> None:
     """Shells have what they start in the background ignore them."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -225,6 +257,7 @@ def test_main__interrupt_ends_with_130_and_without_a_word() -> None:
     ("words", "said"),
     [
         (["worker"], "a role is given by --role: intellect-node --role worker --join RUN"),
+        (["testnet", "--adversary", ","], "--adversary , names no kind"),
         (["keys", "shwo"], "did you mean show?"),
         (["completion", "bsh"], "did you mean bash?"),
     ],

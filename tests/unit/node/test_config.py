@@ -48,6 +48,11 @@ def test_load_config__limit_of_the_line_too_small_to_take_part_with() -> None:
         load_config(file=None, environment={}, flags={"role": "worker", "upload_limit": "3"})
 
 
+def test_load_config__empty_data_folder_is_not_the_one_we_are_in() -> None:
+    with pytest.raises(UsageError, match=r"setting data: a folder is meant.*\(in INTELLECT_NODE_DATA\)"):
+        load_config(file=None, environment={"INTELLECT_NODE_DATA": ""}, flags={"role": "worker"})
+
+
 @pytest.mark.parametrize("text", ["role = ", "\x00"])
 def test_load_config__file_that_is_not_toml(tmp_path: Path, text: str) -> None:
     with pytest.raises(ConfigError, match="not valid TOML"):

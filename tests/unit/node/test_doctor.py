@@ -229,6 +229,12 @@ def test_check_folder__a_file_in_its_place(tmp_path: Path) -> None:
     check(check_folder(settings(tmp_path / "file" / "deep")), State.FAULT, "is a file")
 
 
+def test_check_folder__where_nothing_can_be_made_whatever_the_modes_say() -> None:
+    config = settings(Path("/proc/none"))
+    check(check_folder(config), State.FAULT, "/proc cannot be written")
+    check(check_node_key(config), State.SKIPPED, "the data folder comes first")
+
+
 # -- ports ------------------------------------------------------------------------------------------------------------
 
 

@@ -58,5 +58,5 @@ def test_format_run__state(state: str, said: str) -> None:
 def test_runs__needs_a_ledger(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["runs"]) == 2
     assert "name the ledger" in capsys.readouterr().err
-    assert main(["runs", "--rpc", "http://127.0.0.1:1"]) == 1
+    assert main(["runs", "--rpc", "http://127.0.0.1:1"]) == 2
     assert "name the contract" in capsys.readouterr().err

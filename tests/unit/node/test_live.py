@@ -71,6 +71,14 @@ def test_render__fits_the_terminal(width: int, height: int, wallets: int, nodes:
     assert lines[-1].startswith("Ctrl-C stops everything")
 
 
+@pytest.mark.parametrize(("width", "name"), [(44, "0x44688322193c.."), (80, WALLET)])
+def test_render__a_narrow_terminal_cuts_the_address_not_the_numbers(width: int, name: str) -> None:
+    console = Console(file=io.StringIO(), width=width, record=True)
+    console.print(render(frame(contributions={WALLET: (1_000_000, 200_000)}), width=width))
+    (row,) = [line for line in console.export_text().splitlines() if line.startswith("0x")]
+    assert row.split() == [name, "1000000", "200000"]
+
+
 def test_plain_view__says_each_step_and_each_change_once(capsys: pytest.CaptureFixture[str]) -> None:
     view = PlainView()
     view.draw(frame())

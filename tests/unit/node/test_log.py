@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 import json
 import logging
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
@@ -96,6 +98,29 @@ def test_format_line__an_event_is_a_sentence() -> None:
 def test_format_line__a_warning_keeps_its_name() -> None:
     event = {"ts": 0.0, "level": "warning", "role": "worker", "event": "run.not_found_yet", "cause": "no relay"}
     assert format_line(event).endswith("WARNING the run is not found yet: no relay [run.not_found_yet]")
+
+
+def test_configure_logging__progress_in_a_file_has_its_time(tmp_path: Path) -> None:
+    events, terminal = configured(tmp_path)
+    structlog.get_logger().info("checkpoint.arriving", step=7, received=1, total=2, rate=0, seconds_left=None)
+    events.close()
+    assert re.match(r"\d\d:\d\d:\d\d worker    checkpoint 7 \[####", terminal.getvalue())
+
+
+@pytest.mark.parametrize(
+    ("event", "said"),
+    [
+        ({"event": "tally.finalised", "epoch": 3, "amount": 12}, "a tally is final on the ledger; 12 base units are"),
+        ({"event": "tally.finalised", "epoch": 3, "amount": 0}, "epoch 3: a tally is final on the ledger"),
+        ({"event": "blob.refused", "relay": "12D3", "reason": "full"}, "relay 12D3 does not take a blob: full"),
+        ({"event": "blob.refused", "step": 1, "index": 2, "why": "cut"}, "step 1, index 2: rollouts refused: cut"),
+        ({"event": "row.unconfirmed", "kind": "receipt/1", "cause": "none"}, "a record of this node yet (receipt/1)"),
+        ({"event": "weights.fetched", "policy_step": 10}, "checkpoint 10 is committed, and whole on this disk"),
+        ({"event": "strikes.delayed", "why": "no answer"}, "strikes are not looked at yet: no answer"),
+    ],
+)
+def test_format_line__says_it_in_words(event: dict[str, Any], said: str) -> None:
+    assert said in format_line({"ts": 0.0, "level": "info", "role": "relay", **event})
 
 
 def test_format_line__warning_is_marked_and_exceptions_stay_in_the_file() -> None:

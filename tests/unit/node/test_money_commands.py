@@ -19,7 +19,7 @@ from dht.identity import NodeKey
 from ledger.accounts import devnet_accounts
 from ledger.client import LedgerClient, deploy
 from ledger.devnet import running_devnet
-from ledger.errors import LedgerError, LedgerMismatch, LedgerRejected
+from ledger.errors import LedgerError, LedgerMismatch, LedgerRejected, LowBalance
 from ledger.keystore import save_key
 from ledger.records import Operator, Strike
 from ledger.wallet import address_of
@@ -139,6 +139,8 @@ def test_run_pause__only_the_owner_and_stakes_wait(desk: Desk) -> None:
     with pytest.raises(ConfigError, match="only the account that created the run"):
         desk.pay("run", "pause", "on", key=STRANGER)
     assert desk.pay("run", "pause", "on", "--json", key=OWNER) == {"paused": True}
+    with pytest.raises(ConfigError, match="only the account that created the run"):
+        desk.pay("run", "pause", "on", key=STRANGER)  # though nothing would change
     with pytest.raises(ConfigError, match="the run's owner has stopped it"):
         desk.pay("stake", "500", "--node", NODES[2], key=STRANGER)
     assert desk.pay("run", "pause", "off", "--json", key=OWNER) == {"paused": False}
@@ -161,6 +163,11 @@ def test_stake_unbond_withdraw(desk: Desk) -> None:
         desk.pay("unbond", "--node", node, key=SPARE)
 
 
+def test_stake__from_an_empty_account(desk: Desk) -> None:
+    with pytest.raises(LowBalance, match="holds 0 wei and needs"):
+        desk.pay("stake", "500", "--node", NODES[2], key=bytes(31) + b"\x07")
+
+
 def test_run_validators__announced_then_in_force(desk: Desk) -> None:
     table = "quorum = 1\n[[validators]]\n" + "".join(
         f'{name} = "{value}"\n' for name, value in operator(SPARE, NODES[2]).items()
@@ -177,6 +184,24 @@ def test_run_validators__announced_then_in_force(desk: Desk) -> None:
     (desk.folder / "set.toml").write_text("quorum = 1")
     with pytest.raises(ConfigError, match="must hold quorum"):
         desk.pay("run", "validators", "propose", str(desk.folder / "set.toml"), key=OWNER)
+
+
+def test_strike__the_account_that_pays_is_named_as_for_run_too(desk: Desk) -> None:
+    words = ("strike", "settle", "--node", NODES[2], *desk.place())
+    with pytest.raises(ConfigError, match="no strike against that node is open"):
+        desk.type(*words, "--key", str(desk.key(STRANGER)))
+
+
+def test_keys_new__two_keys_at_once_are_not_made(desk: Desk) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        desk.type("keys", "new", "--key", str(desk.folder / "n"), "--operator", str(desk.folder / "o"))
+    assert not (desk.folder / "o").exists()
+
+
+def test_run_upgrade__a_date_that_is_none_is_said_before_anybody_is_looked_for(desk: Desk) -> None:
+    words = ("run", "upgrade", "0.3.0", "--from-step", "9", "--join", "ab" * 32, "--key", str(desk.key(OWNER)))
+    with pytest.raises(UsageError, match="--by 'yesterday' is no time like 2027-01-31T12:00"):
+        desk.type(*words, "--by", "yesterday")
 
 
 def test_run_reclaim__not_before_the_end(desk: Desk) -> None:
@@ -322,6 +347,19 @@ def test_create__killed_at_any_stage_goes_on__chain_05(chain: str, tmp_path: Pat
     assert not wish.folder.exists()
     with pytest.raises(ConfigError, match="exists already"):
         asyncio.run(create(wish))
+
+
+@pytest.mark.parametrize("wrong", [("--peer", "foo"), ("--rpc", "foo")])
+def test_run_create__a_wrong_address_costs_nothing(desk: Desk, wrong: tuple[str, str]) -> None:
+    """The same words with the address put right then find nothing in their way."""
+    before = asyncio.run(_transactions(desk.url, SPARE))
+    draft, spec = desk.folder / "run.toml", desk.folder / "new.json"
+    draft.write_text("never read")
+    words = ("run", "create", str(draft), "--spec", str(spec), "--rpc", desk.url, "--key", str(desk.key(SPARE)))
+    with pytest.raises(UsageError, match="'foo' is not"):
+        desk.type(*words, *wrong)
+    assert asyncio.run(_transactions(desk.url, SPARE)) == before
+    assert not spec.exists()
 
 
 def test_create__the_beginnings_of_another_run_are_kept(chain: str, tmp_path: Path) -> None:

@@ -7,10 +7,15 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import pytest
+
 from node.lifetime import PARENT_VARIABLE
-from node.testnet.processes import Child, guests_in, remove_traces
+from node.testnet.processes import Child, end_guests, guests_in, remove_traces
+
+Start = Callable[..., "subprocess.Popen[bytes]"]
 
 SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"]
 
@@ -44,22 +49,53 @@ def test_remove_traces__only_those_of_our_own(tmp_path: Path) -> None:
     ]
 
 
-def test_guests_in__nodes_started_by_hand(tmp_path: Path) -> None:
-    bare = {name: value for name, value in os.environ.items() if name != PARENT_VARIABLE}
-    marks = {"guest": bare, "ours": bare | {PARENT_VARIABLE: str(os.getpid())}}
-    running = {
-        name: subprocess.Popen(SLEEP, env=environment, stdout=subprocess.PIPE) for name, environment in marks.items()
-    }
-    try:
-        for name, process in running.items():
-            assert process.stdout is not None
-            process.stdout.readline()
-            (tmp_path / name).mkdir()
-            (tmp_path / name / "status.json").write_text(json.dumps({"pid": process.pid}))
-        (tmp_path / "gone").mkdir()
-        (tmp_path / "gone" / "status.json").write_text(json.dumps({"pid": 2**22 + 1}))
-        assert guests_in(tmp_path) == [running["guest"].pid]
-    finally:
-        for process in running.values():
-            process.kill()
-            process.communicate()
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts a process that holds a file of a data folder open, as a node does."""
+    running: list[subprocess.Popen[bytes]] = []
+
+    def start(name: str, *, command: Sequence[str] = SLEEP, parent: int | None = None) -> subprocess.Popen[bytes]:
+        environment = {key: value for key, value in os.environ.items() if key != PARENT_VARIABLE}
+        environment |= {PARENT_VARIABLE: str(parent)} if parent else {}
+        (tmp_path / name).mkdir()
+        with (tmp_path / name / "events.jsonl").open("a+b") as events:
+            process = subprocess.Popen(command, env=environment, stdin=events, stdout=subprocess.PIPE)
+        running.append(process)
+        assert process.stdout is not None
+        process.stdout.readline()
+        (tmp_path / name / "status.json").write_text(json.dumps({"pid": process.pid}))
+        return process
+
+    yield start
+    for process in running:
+        process.kill()
+        process.communicate()
+
+
+def test_guests_in__nodes_started_by_hand(tmp_path: Path, start: Start) -> None:
+    guest = start("guest")
+    start("ours", parent=os.getpid())
+    (tmp_path / "gone").mkdir()
+    (tmp_path / "gone" / "status.json").write_text(json.dumps({"pid": 2**22 + 1}))
+    assert guests_in(tmp_path) == [guest.pid]
+
+
+def test_guests_in__not_who_was_given_a_dead_nodes_number(tmp_path: Path, start: Start) -> None:
+    stranger = start("elsewhere")
+    (tmp_path / "elsewhere").rename(tmp_path.with_name("elsewhere"))
+    (tmp_path / "killed").mkdir()
+    (tmp_path / "killed" / "status.json").write_text(json.dumps({"pid": stranger.pid}))
+    assert guests_in(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("deafness", "end"),
+    [("", -signal.SIGTERM), ("import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN);", -signal.SIGKILL)],
+    ids=["asked", "made to"],
+)
+async def test_end_guests__asked_then_made_to(tmp_path: Path, start: Start, deafness: str, end: int) -> None:
+    guest = start(
+        "guest", command=[sys.executable, "-c", f"{deafness}print('up', flush=True); import time; time.sleep(60)"]
+    )
+    await end_guests(tmp_path, seconds=0.5)
+    assert (guest.wait(), guests_in(tmp_path)) == (end, [])

@@ -35,7 +35,7 @@ def test_build_roll__named_seen_and_registered_each_once_by_role() -> None:
             {VALIDATORS[0].node: ValidatorRecord(agreed=4)},
         ),
         earned=Contributions(
-            None, final={(WORKERS[1].node, None): 50}, pending={(WORKERS[0].node, WALLET): 5}, claims={}
+            None, final={(WORKERS[1].node, None): 50}, pending={(WORKERS[0].node, WALLET): 5}, registrations={}
         ),
     )
     assert [one.role for one in roll] == ["trainer", *["validator"] * 3, "relay", "worker", "worker"]

@@ -6,8 +6,10 @@ import asyncio
 import subprocess
 import sys
 
+import pytest
 import structlog
 
+from node.errors import UsageError
 from node.running import StopSignal, until_stopped
 
 HANGING = """
@@ -32,6 +34,15 @@ def test_leave__work_that_hangs_does_not_hold_up_the_end__wgt_18() -> None:
     ended = subprocess.run([sys.executable, "-c", HANGING], capture_output=True, text=True, timeout=30, check=False)
     assert (ended.returncode, ended.stderr) == (1, "")
     assert "Start the node again" in ended.stdout
+
+
+async def test_until_stopped__what_fails_by_itself_is_raised_and_said_by_who_catches_it() -> None:
+    async def work() -> None:
+        raise UsageError("no run is named")
+
+    with structlog.testing.capture_logs() as log, pytest.raises(UsageError):
+        await until_stopped(work(), StopSignal(), seconds=5.0)
+    assert log == []
 
 
 async def test_until_stopped__what_fails_in_an_ordered_end_is_said() -> None:

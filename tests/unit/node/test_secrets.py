@@ -30,6 +30,12 @@ def test_read_secret__password_from_a_file(store: Path, tmp_path: Path) -> None:
     assert read_secret(store, tmp_path / "password") == KEY
 
 
+def test_read_secret__password_file_of_bytes(store: Path, tmp_path: Path) -> None:
+    (tmp_path / "password").write_bytes(b"\x80\x9e")
+    with pytest.raises(ConfigError, match="holds no text, so no password"):
+        read_secret(store, tmp_path / "password")
+
+
 def test_read_secret__password_from_the_environment(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(WALLET_PASSWORD, "wrong horse")
     with pytest.raises(WalletError, match="password is wrong") as refusal:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from node.cli import dispatch, report
+from node.cli import dispatch, main, report
 from node.errors import ConfigError
 from node.run_creation import default_model
 
@@ -27,6 +27,14 @@ def test_eval__says_how_often_it_passes(capsys: pytest.CaptureFixture[str]) -> N
     report = json.loads(capsys.readouterr().out)
     assert report["checkpoint"]["problems"] == 6
     assert 0.0 <= report["checkpoint"]["pass@1"]["low"] <= report["checkpoint"]["pass@2"]["high"] <= 1.0
+
+
+def test_eval__without_max_tokens_completions_fit_the_model(capsys: pytest.CaptureFixture[str]) -> None:
+    """The built-in policy has 128 positions."""
+    words = ["eval", str(default_model()), "--task", "arithmetic", "--problems", "1", "--samples", "1"]
+    assert run(*words) == 0
+    assert main([*words, "--max-tokens", "256"]) == 1
+    assert "the model has 128 positions (a shorter prompt, or a smaller max_tokens)" in capsys.readouterr().err
 
 
 def test_eval__two_checkpoints_each_with_its_own_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,64 @@
+"""What a wallet is told it has earned: with what its nodes did before it had signed for them."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from typing import Any
+
+import pytest
+
+from ledger.records import Leaf, Registration
+from node.commands.contributions import Report, _print_totals, _totals
+from node.contributions import Contributions
+from node.earnings import Holding, Holdings
+from tests.builders import WORKERS
+
+NODE = WORKERS[0].node
+WALLET, CLAIMED = "0x" + "AA" * 20, "0x" + "11" * 20
+LINKED = {NODE: Registration(NODE, WALLET, None, nonce=2, first_block=1, block=9)}
+CLAIMS = {NODE: Registration(NODE, None, CLAIMED, nonce=1, first_block=1, block=1)}
+
+
+@pytest.mark.parametrize(
+    ("registrations", "totals"),
+    [
+        (LINKED, {WALLET: (120, 3)}),
+        (CLAIMS, {f"{CLAIMED} (unlinked)": (100, 0), WALLET: (20, 3)}),
+        ({}, {f"{NODE} (no wallet)": (100, 0), WALLET: (20, 3)}),
+    ],
+    ids=["linked", "claims", "no wallet"],
+)
+def test_by_wallet__what_a_node_did_before_the_link_is_the_wallets(
+    registrations: dict[str, Registration], totals: dict[str, tuple[int, int]]
+) -> None:
+    final = {(NODE, None): 100, (NODE, WALLET): 20}
+    assert Contributions(None, final, {(NODE, WALLET): 3}, registrations).by_wallet() == totals
+
+
+def report_of(registrations: dict[str, Registration]) -> Report:
+    """100 tokens counted without a wallet, 20 with it; the money of all of them is the wallet's."""
+    leaves = (Leaf(NODE, None, 100, amount=0), Leaf(NODE, WALLET, 20, amount=12 * 10**17))
+    return Report("ab" * 32, None, Holdings(None, None, [Holding(leaf, 0) for leaf in leaves]), (), (), registrations)
+
+
+def asked(**changes: Any) -> Namespace:
+    return Namespace(**{"wallet": None, "node": None, **changes})
+
+
+def test_totals__of_a_linked_wallet_have_both_lines() -> None:
+    rows = _totals(report_of(LINKED), asked(wallet=WALLET))
+    assert [(row["wallet"], row["linked"], row["units"]) for row in rows] == [(WALLET, None, 20), (None, WALLET, 100)]
+
+
+def test_totals__of_an_address_that_a_node_once_named_have_none() -> None:
+    assert _totals(report_of(LINKED), asked(wallet=CLAIMED)) == []
+
+
+def test_print_totals__says_where_the_money_is(capsys: pytest.CaptureFixture[str]) -> None:
+    report = report_of(LINKED)
+    _print_totals(report, _totals(report, asked(wallet=WALLET)))
+    said = capsys.readouterr().out
+    assert f"{WALLET} +" in said
+    assert (
+        "+ counted before the node was linked to this wallet: what is earned here goes to the wallet's own line" in said
+    )
