@@ -18,7 +18,7 @@ from roles.tally.body import (
 )
 from roles.tally.building import build_tally
 from roles.tally.checking import check_tally, open_proposed
-from roles.tally.context import TallyContext
+from roles.tally.context import TallyContext, oldest_block
 from roles.tally.faults import TallyFault, TallyRefused
 from roles.tally.items import Contribution, check_item, check_refusal, pack_item, place_digest, refusal_digest
 from roles.tally.pending import pending_contributions, sort_rows
@@ -40,6 +40,7 @@ __all__ = [
     "check_item",
     "check_refusal",
     "check_tally",
+    "oldest_block",
     "open_final_tally",
     "open_proposed",
     "open_receipt",

@@ -22,6 +22,13 @@ class Bench:
     quorum: int
 
 
+def oldest_block(roots: Sequence[FinalRoot], parent: TallyBody | None, *, validators: int) -> int:
+    """The block up to which steps are too old to be credited: n epochs back for n validators, and no further than the
+    parent remembers what was credited. A set that has grown cannot look back to places that nobody keeps any more."""
+    age = min(validators, 1 + len(parent.credited) if parent else 1)
+    return roots[len(roots) - age].closing_block if len(roots) >= age else -1
+
+
 @dataclass(frozen=True, slots=True)
 class TallyContext:
     """The last final root with its body, where this epoch closes, and what the ledger says as of that block.
@@ -73,9 +80,8 @@ class TallyContext:
 
     @property
     def oldest_block(self) -> int:
-        """Steps committed in this block or before are no longer creditable: n epochs for n validators."""
-        age = len(self.validators)
-        return self.roots[self.epoch - age].closing_block if self.epoch >= age else -1
+        """Steps committed in this block or before are no longer creditable."""
+        return oldest_block(self.roots, self.parent, validators=len(self.validators))
 
     @property
     def opening_block(self) -> int:

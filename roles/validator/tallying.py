@@ -31,6 +31,7 @@ from roles.tally import (
     TallyRefused,
     build_tally,
     check_tally,
+    oldest_block,
     open_final_tally,
     open_proposed,
     open_receipt,
@@ -105,10 +106,9 @@ class Tallying:
     def oldest_creditable_step(self) -> int:
         """The lowest step whose submissions can still be credited."""
         view = self._trusted.view
-        age = len(self._trusted.judges)
-        if view is None or self.epoch < age:
+        if view is None:
             return 0
-        closed = self.roots[self.epoch - age].closing_block
+        closed = oldest_block(self.roots, self._parent, validators=len(self._trusted.judges))
         return max((step + 1 for step, commit in view.commits.items() if commit.block <= closed), default=0)
 
     def has_uncredited(self, last_step: int) -> bool:

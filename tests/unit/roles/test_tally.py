@@ -268,7 +268,7 @@ def test_check_tally__credited_in_an_earlier_epoch() -> None:
     """Also under another digest: it is the node's index that is credited once."""
     blob, proposal = honest()
     context = make_context(roots=(final(blob, proposal),), parent=open_tally(blob), closing_block=50)
-    fresh = replace(context, parent=open_tally(blob).model_copy(update={"credited": ()}))
+    fresh = replace(context, parent=open_tally(blob).model_copy(update={"credited": ((),)}))
     again = contribution(make_submission(WORLD, WORKERS[0], tokens=99))
     twice, proposed = build_tally(fresh, [again], round_number=0)
     assert fault_of(twice, proposed, context) is TallyFault.CREDITED_BEFORE
@@ -326,8 +326,43 @@ def test_open_final_tally__other_bytes_than_the_ledger_names() -> None:
 
 def test_oldest_block__items_stay_creditable_for_as_many_epochs_as_validators() -> None:
     roots = tuple(replace(final(*honest()), closing_block=10 * number) for number in range(1, 4))
-    assert make_context(roots=roots[:2]).oldest_block == -1
-    assert make_context(roots=roots).oldest_block == 10
+    parent = open_tally(honest()[0]).model_copy(update={"credited": ((), (), ())})
+    assert make_context(roots=roots[:2], parent=parent).oldest_block == -1
+    assert make_context(roots=roots, parent=parent).oldest_block == 10
+
+
+FIVE = tuple(key.node for key in (*VALIDATORS, node_key(14), node_key(15)))
+
+
+def test_oldest_block__a_set_that_grows_looks_back_no_further_than_places_are_kept() -> None:
+    roots = tuple(replace(final(*honest()), closing_block=10 * number) for number in range(1, 7))
+    parent = open_tally(honest()[0]).model_copy(update={"credited": ((), (), ())})  # kept by three validators
+    assert make_context(roots=roots, parent=parent, validators=FIVE).oldest_block == 30
+
+
+def test_build_tally__validators_join__what_was_credited_is_not_credited_again() -> None:
+    """Four epochs of three validators, who remember three; five would look back five."""
+    item = contribution(make_submission(WORLD, tokens=100), voters=3)
+    context = make_context()
+    for epoch in range(4):
+        blob, proposal = build_tally(context, [item], round_number=0)
+        roots, parent = (*context.roots, final(blob, proposal)), check_tally(blob, proposal, context)
+        context = make_context(roots=roots, parent=parent, closing_block=31 + epoch)
+    grown = replace(context, validators=FIVE, quorum=3)
+    blob, proposal = build_tally(grown, [item], round_number=0)
+    assert not check_tally(blob, proposal, grown).items
+    assert units_of(blob, "worker") == {WORKERS[0].node: 100}
+
+
+def test_check_tally__validators_joined__item_from_before_what_is_remembered() -> None:
+    item = contribution(make_submission(WORLD, tokens=100), voters=3)
+    roots = tuple(replace(final(*honest()), closing_block=30 + number) for number in range(4))
+    parent = open_tally(honest()[0]).model_copy(update={"credited": ((), (), ())})
+    context = make_context(roots=roots, parent=parent, closing_block=40, validators=FIVE, quorum=3)
+    blob, _ = build_tally(context, [], round_number=0)
+    body = open_tally(blob).model_copy(update={"items": (pack_item(item),)})
+    blob = zlib.compress(encode(body))
+    assert fault_of(blob, proposal_of(body, blob), context) is TallyFault.NOT_CREDITABLE
 
 
 def test_pending_contributions__accepted_and_not_final() -> None:
