@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 
 from ledger.base import BaseLedger
@@ -26,15 +27,19 @@ async def audit_tallies(spec: RunSpec, ledger: BaseLedger, records: Records, rep
         if blob is None:
             report.lack(f"tally of epoch {number} and those after it: no relay has its blob {root.blob[:12]}")
             return bodies
-        context = await read_context(
-            ledger,
-            spec=spec,
-            roots=roots[:number],
-            parent=bodies[-1] if bodies else None,
-            closing_block=root.closing_block,
-            published=published,
-        )
-        bodies.append(await asyncio.to_thread(_recount, blob, root, context))
+        contexts = [
+            await read_context(
+                ledger,
+                spec=spec,
+                roots=roots[:number],
+                parent=bodies[-1] if bodies else None,
+                closing_block=root.closing_block,
+                published=published,
+                attested_at=block,
+            )
+            for block in (root.block, root.closing_block)
+        ]
+        bodies.append(await asyncio.to_thread(_recount, blob, root, contexts))
         _count(bodies[-1], report)
     if bodies:
         await _check_paid(ledger, bodies[-1])
@@ -42,7 +47,10 @@ async def audit_tallies(spec: RunSpec, ledger: BaseLedger, records: Records, rep
     return bodies
 
 
-def _recount(blob: bytes, root: FinalRoot, context: TallyContext) -> TallyBody:
+def _recount(blob: bytes, root: FinalRoot, contexts: Sequence[TallyContext]) -> TallyBody:
+    """The body, if it holds by the validators in force when it was sent, or (they were replaced on its way) by those of
+    its closing block. Raises AuditFailed."""
+    context, other = contexts
     where = f"tally of epoch {root.epoch}"
     proposal = Proposal(
         run=context.run,
@@ -59,6 +67,9 @@ def _recount(blob: bytes, root: FinalRoot, context: TallyContext) -> TallyBody:
         raise AuditFailed(where, "epochs do not follow one another")
     try:
         open_final_tally(blob, root)
+        if other.bench != context.bench:
+            with contextlib.suppress(TallyRefused):
+                return check_tally(blob, proposal, other)
         return check_tally(blob, proposal, context)
     except TallyRefused as error:
         raise AuditFailed(where, str(error)) from error

@@ -33,9 +33,10 @@ def oldest_block(roots: Sequence[FinalRoot], parent: TallyBody | None, *, valida
 class TallyContext:
     """The last final root with its body, where this epoch closes, and what the ledger says as of that block.
 
-    `validators` (in order) and `quorum` are the set at the closing block; `payouts` the wallets of validators and
-    trainers, `leaders` the trainer of each term, `funds` what had been funded (base units). `published` are the bytes of
-    checkpoints, by step, as their manifests say: at least of those that receipts are about.
+    `validators` and `quorum` are those whose verdicts count (`roles.tally.reading.bench_of`), `in_force` the set that
+    proposes and attests now, in order (none: the same); `payouts` the wallets of validators and trainers, `leaders` the
+    trainer of each term, `funds` what had been funded (base units). `published` are the bytes of checkpoints, by step,
+    as their manifests say: at least of those that receipts are about.
     """
 
     spec: RunSpec
@@ -51,6 +52,7 @@ class TallyContext:
     leaders: Mapping[int, str] = field(default_factory=dict)
     published: Mapping[int, int] = field(default_factory=dict)
     funds: int = 0
+    in_force: Sequence[str] = ()
     _heirs: dict[str, str] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -98,8 +100,9 @@ class TallyContext:
         return commit is not None and self.oldest_block < commit.block <= self.closing_block
 
     def proposer(self, round_number: int) -> str:
-        """Node id of the validator whose turn it is."""
-        return self.validators[(self.epoch + round_number) % len(self.validators)]
+        """Node id of the validator whose turn it is: of those that can attest, whoever judged."""
+        turns = self.in_force or self.validators
+        return turns[(self.epoch + round_number) % len(turns)]
 
     def wallet_of(self, role: Role, node: str) -> str | None:
         """Who is paid for the node in this role, as of the closing block."""

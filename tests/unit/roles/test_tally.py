@@ -14,7 +14,7 @@ from dht.encoding import ZERO_DIGEST, encode, sha256
 from dht.envelope import Envelope, to_bytes
 from dht.identity import NodeKey
 from ledger.merkle import merkle_root
-from ledger.records import FinalRoot, Leaf, Proposal, Registration
+from ledger.records import FinalRoot, Leaf, Operator, Proposal, Registration, ValidatorSet
 from ledger.wallet import address_of
 from roles.messages import Receipt, ReceivedShare, Role, Submission
 from roles.seals import seal_of
@@ -37,6 +37,7 @@ from roles.tally import (
     proposal_of,
 )
 from roles.tally.items import pack_item, row_text
+from roles.tally.reading import bench_of
 from tests.builders import (
     STRANGER,
     TRAINER,
@@ -600,3 +601,26 @@ def test_build_tally__set_of_validators_at_the_closing_block() -> None:
     """Verdicts of a validator that left the set before count no more."""
     context = make_context(validators=tuple(key.node for key in VALIDATORS[1:]), quorum=2)
     assert not open_tally(build_tally(context, two_contributions(), round_number=0)[0]).items
+
+
+def make_set(*validators: str, quorum: int = 2) -> ValidatorSet:
+    """A set of validators by name."""
+    return ValidatorSet(0, tuple(Operator(name, "", "") for name in validators), quorum, 1)
+
+
+@pytest.mark.parametrize(
+    ("in_force", "counts"),
+    [
+        pytest.param("abc", "abc", id="nothing has changed"),
+        pytest.param("bcd", "abc", id="a quorum of them is left"),
+        pytest.param("cde", "cde", id="too few are left to accept anything"),
+        pytest.param("def", "def", id="none is left"),
+    ],
+)
+def test_bench_of__closing_set_while_a_quorum_of_it_is_left(in_force: str, counts: str) -> None:
+    assert bench_of(make_set(*"abc"), make_set(*in_force)) == make_set(*counts)
+
+
+def test_proposer__is_of_those_who_can_attest() -> None:
+    context = make_context(in_force=("d", "e"))
+    assert [context.proposer(number) for number in range(3)] == ["d", "e", "d"]

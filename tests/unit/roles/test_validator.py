@@ -41,7 +41,7 @@ from tests.builders import (
     shared_task,
     spoil,
 )
-from tests.unit.roles.validator_network import ValidatorNetwork, running
+from tests.unit.roles.validator_network import JUDGES, ValidatorNetwork, running
 
 VALIDATOR_OPERATOR_ADDRESSES = [address_of(key) for key in VALIDATOR_OPERATORS]
 
@@ -127,6 +127,29 @@ async def test_run__proposer_gone__the_next_one_proposes(tmp_path: Path) -> None
         await network.until_epochs(1)
         root = (await network.ledger.final_roots())[0]
         assert root.round % 3 != 0
+        assert await network.tokens(0) == made.submission.tokens
+
+
+async def test_run__all_validators_replaced_after_the_close__the_new_ones_tally(tmp_path: Path) -> None:
+    async with running(tmp_path, validators=()) as network:
+        for _ in range(2):
+            await network.commit()
+        await network.appoint(3)
+        network.start(3)
+        await network.until_epochs(1)
+        (root,) = await network.ledger.final_roots()
+        assert root.attesters == (address_of(JUDGES[3][1]),)
+
+
+async def test_run__too_few_of_those_who_judged_are_left__verdicts_of_the_set_in_force_count(tmp_path: Path) -> None:
+    async with running(tmp_path, validators=(1,)) as network:
+        made = await network.make()
+        await network.hand_in(made)
+        await verdicts_on(network, made.digest, 1)
+        for _ in range(2):
+            await network.commit()
+        await network.appoint(1)
+        await network.until_epochs(1)
         assert await network.tokens(0) == made.submission.tokens
 
 
