@@ -10,6 +10,7 @@ from ledger.records import Commit, FinalRoot, Registration
 from roles.messages import Role
 from roles.spec import RunSpec
 from roles.tally.body import TallyBody
+from roles.tally.limits import LIMITS, TallyLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,7 @@ class TallyContext:
     published: Mapping[int, int] = field(default_factory=dict)
     funds: int = 0
     in_force: Sequence[str] = ()
+    limits: TallyLimits = LIMITS
     _heirs: dict[str, str] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
