@@ -24,7 +24,7 @@ from roles.inference.transformers_engine import TransformersEngine
 from roles.messages import ROW_RULES, SHARE_ALL, Head, OpenStep, Verdict
 from roles.observer import Observer
 from roles.spec import EpochSpec, RunSpec
-from roles.tally import TallyBody, TallyLeaf, open_tally, proposal_of
+from roles.tally import Contribution, TallyBody, TallyLeaf, build_tally, open_tally, proposal_of, read_context
 from roles.trusted import AdmittedSubmission, TrustedState
 from roles.validator import Validator
 from roles.validator.tally_rows import row_from
@@ -183,6 +183,24 @@ class ValidatorNetwork:
         proposal = Proposal(self.spec.run_id, 0, round_number, closing.number, ZERO_DIGEST, "ab" * 32, 1, blob)
         row = row_from(proposal, await ledger.attest(proposal), size=100)
         return await self.voice(VALIDATORS[number]).announce(row, relays=hint)
+
+    async def favour_in_tally(self, number: int, friend: NodeKey, *, round_number: int) -> None:
+        """A validator proposes, with no lie in it, a tally that credits one worker's submissions only."""
+        closing = await find_closing_block(self.ledger)
+        assert closing is not None
+        place: dict[str, Any] = {"spec": self.spec, "roots": (), "parent": None, "published": {}}
+        context = await read_context(self.ledger, closing_block=closing.number, **place)
+        items = [
+            Contribution(item.row, tuple(self.trusted.standings[item.digest].rows.values()))
+            for item in self.accepted()
+            if item.submission.node == friend.node
+        ]
+        blob, proposal = build_tally(context, items, round_number=round_number)
+        relays = await self.relays.put(blob)
+        key, operator = JUDGES[number]
+        ledger = MemoryLedger(self.chain, run=self.spec.run_id, operator_key=operator)
+        row = row_from(proposal, await ledger.attest(proposal), size=len(blob))
+        await self.voice(key).announce(row, relays=relays)
 
     async def lie_in_tally(self, number: int) -> None:
         """A validator proposes, in round 0, an honest tally but for one leaf: its own."""
