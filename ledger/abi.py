@@ -26,6 +26,11 @@ def built() -> Mapping[str, Any]:
     return loaded
 
 
+def selector(name: str) -> str:
+    """The first bytes (`0x..`) of the call data of function `name`."""
+    return "0x" + _selector(_entry("function", name)).hex()
+
+
 def encode_call(name: str, *arguments: object) -> str:
     """Call data (`0x..`) of function `name`. Raises LedgerError for arguments that do not fit its types."""
     entry = _entry("function", name)

@@ -17,7 +17,7 @@ from ledger.errors import LedgerError, LedgerUnavailable
 from ledger.event_file import EventFile, Reading
 from ledger.events import TOPICS, EventLog
 from ledger.records import Block, Registration
-from ledger.rpc import Caller, RpcError
+from ledger.rpc import Caller, RpcError, TooMuch
 from ledger.rules import NodeEvent, fold_registrations, is_signed_by_node
 from ledger.wallet import Domain
 
@@ -148,6 +148,7 @@ class RunReader:
                 if not is_done:  # refused, contradicted, or so slow that the caller gave up
                     self._range = LOG_RANGE
                     self._pass_over()
+            self._range = min(LOG_RANGE, 2 * self._range)  # what was too much may have been junk of a few blocks
             self._polled = loop.time()
 
     async def _poll(self) -> None:
@@ -313,7 +314,7 @@ class RunReader:
             try:
                 logs += await self._fetch_logs(first, until)
             except LedgerUnavailable as error:
-                if not isinstance(error.__cause__, RpcError) or until == first:
+                if not isinstance(error.__cause__, RpcError | TooMuch) or until == first:
                     raise
                 self._range = max(1, (until - first + 1) // 2)
                 continue

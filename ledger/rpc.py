@@ -53,6 +53,10 @@ class Unreachable(Exception):
     """This end-point gave no usable answer; another may."""
 
 
+class TooMuch(Unreachable):
+    """What was asked for is more than an answer may hold, or than came in time: less of it may be given."""
+
+
 Request = tuple[str, *tuple[object, ...]]
 """A method and its parameters."""
 
@@ -67,6 +71,10 @@ class PinnedCaller(Caller, Protocol):
     """One that can also have several requests answered by the same end-point, so that the answers fit together."""
 
     async def together(self, *requests: Request) -> list[Any]: ...
+
+    async def everywhere(self, *requests: Request) -> list[list[Any]]:
+        """What each end-point that can be asked answers to all of them."""
+        ...
 
 
 class Connection(PinnedCaller, Protocol):
@@ -104,6 +112,7 @@ class Rpc:
         contract: str | None = None,
         expected: ExpectedChain = NOTHING_EXPECTED,
         patience: float = PATIENCE_SECONDS,
+        most_bytes: int = MAX_ANSWER,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         if not 0 < len(urls) <= MAX_URLS:
@@ -112,6 +121,7 @@ class Rpc:
         self._contract = contract
         self._expected = expected
         self._patience = patience
+        self._most_bytes = most_bytes
         self._current = 0
         self._identity: tuple[int, str] | None = None
         self._identities: dict[str, tuple[int, str]] = {}
@@ -154,15 +164,29 @@ class Rpc:
 
         return await self._somewhere(ask)
 
+    async def everywhere(self, *requests: Request) -> list[list[Any]]:
+        """Results of several requests from every end-point that answers them all. Raises LedgerMismatch."""
+
+        async def ask(url: str) -> list[Any] | None:
+            try:
+                if url not in self._identities:
+                    await self._identify(url)
+                return [await self._ask(url, method, parameters) for method, *parameters in requests]
+            except (Unreachable, RpcError):
+                return None
+
+        return [answers for answers in await asyncio.gather(*map(ask, self._urls)) if answers is not None]
+
     def pass_over(self) -> None:
         """Ask another end-point next: what this one said did not hold."""
         self._current = (self._current + 1) % len(self._urls)
 
     async def _somewhere(self, ask: Callable[[str], Awaitable[T]]) -> T:
-        """What the first end-point that works answers."""
+        """What the first end-point that works answers. One that has too much to say is not asked the same again."""
         loop = asyncio.get_running_loop()
         deadline, pause, last = loop.time() + self._patience, FIRST_PAUSE, ""
         while True:
+            too_much: TooMuch | None = None
             for _ in self._urls:
                 url = self._urls[self._current]
                 try:
@@ -171,7 +195,10 @@ class Rpc:
                     return await ask(url)
                 except Unreachable as error:
                     last = f"{_host(url)}: {error}"
+                    too_much = error if isinstance(error, TooMuch) else too_much
                     self._current = (self._urls.index(url) + 1) % len(self._urls)
+            if too_much is not None:
+                raise LedgerUnavailable(f"no RPC end-point gives so much ({last})") from too_much
             if loop.time() + pause > deadline:
                 raise LedgerUnavailable(f"no RPC end-point answers ({last})")
             await asyncio.sleep(pause)
@@ -260,8 +287,11 @@ class Rpc:
         body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": list(parameters)}
         try:
             async with asyncio.timeout(2 * REQUEST_SECONDS), self._http.stream("POST", url, json=body) as response:
-                answer = await _read_answer(response)
-        except (httpx.HTTPError, TimeoutError) as error:
+                answer = await _read_answer(response, most=self._most_bytes)
+        except (httpx.ReadTimeout, TimeoutError) as error:  # a node that has long to search, or hangs
+            kind = TooMuch if method == "eth_getLogs" else Unreachable
+            raise kind(type(error).__name__) from error
+        except httpx.HTTPError as error:
             raise Unreachable(type(error).__name__) from error
         if answer.get("error") is not None:
             refusal = _rpc_error(answer["error"])
@@ -277,15 +307,15 @@ class Rpc:
         return answer["result"]
 
 
-async def _read_answer(response: httpx.Response) -> dict[str, Any]:
+async def _read_answer(response: httpx.Response, *, most: int) -> dict[str, Any]:
     if response.headers.get("content-encoding", "identity") != "identity":  # it may become any number of bytes
         raise Unreachable("a compressed answer, which was not asked for")
     parts: list[bytes] = []
     size = 0
     async for part in response.aiter_bytes():
         size += len(part)
-        if size > MAX_ANSWER:
-            raise Unreachable("an answer too large")
+        if size > most:
+            raise TooMuch("an answer too large")
         parts.append(part)
     try:
         answer = json.loads(b"".join(parts))

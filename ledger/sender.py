@@ -4,28 +4,30 @@ One at a time: the next is made when the one before lies deep enough. The signed
 sent, so that after a kill the same transaction goes out again, never a second one; a call that is asked for again
 while it is under way is the one under way. A revert is permanent and is raised at once; whatever the network does is
 retried. Processes that share a folder take turns; others with the same key take nonces from each other, and whoever
-loses one signs anew.
+loses one signs anew: a payment only when a second end-point says so too, since one that hides receipts could have it
+made again and again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import structlog
 from eth_account import Account
 
-from ledger.abi import revert_reason
+from ledger.abi import revert_reason, selector
 from ledger.answers import Receipt, is_success, parse_receipt, place, quantity
+from ledger.calls import PAYABLE
 from ledger.errors import LedgerError, LedgerRejected, LedgerUnavailable, LowBalance
 from ledger.fees import Fees, raised_fees, read_fees
 from ledger.journal import Pending, TransactionJournal
 from ledger.policy import DEFAULT_POLICY, ChainPolicy
 from ledger.recursion import restore_recursion_limit
-from ledger.rpc import PinnedCaller, RpcError
+from ledger.rpc import PinnedCaller, Request, RpcError
 
 restore_recursion_limit()
 
@@ -201,6 +203,9 @@ class Sender:
                 return await self._done(receipt)
             now = loop.time()
             if looks.are_enough(now, is_lost=is_moved and receipt is None):
+                hidden = await self._find_hidden() if _is_payment(self._must_pend()) else None
+                if hidden is not None:
+                    return await self._done(hidden)
                 self._journal.keep(None)
                 raise _Again("another transaction of the same key has its nonce")
             if now - started > (DEPTH_SECONDS if receipt is not None else self._inclusion_seconds):
@@ -221,25 +226,50 @@ class Sender:
         One end-point answers all three, the nonce first: if it has moved there, a receipt that is ours is there too.
         The nonce is read as deep as receipts must be: what a re-organisation can still free is not used up.
         """
-        pending = self._must_pend()
-        tag, hashes = "latest", ["0x" + each for each in reversed(pending.hashes)]
+        asked = await self._questions()
+        try:
+            return self._read_look(await self._rpc.together(*asked))
+        except RpcError as error:
+            # An index or a state that is not there yet says nothing about the transaction.
+            nonce = self._must_pend().nonce
+            log.info("transaction.unseen", cause=error.message, nonce=nonce, operator=self.address)
+            return None, 0, False
+
+    async def _questions(self) -> list[Request]:
+        """Nonce, receipt of each form sent, newest block."""
+        tag = "latest"
         if self._policy.confirmations > 1:
             head = place(await self._rpc.call("eth_blockNumber"))
             tag = hex(max(0, head - self._policy.confirmations + 1))
-        asked: list[tuple[str, *tuple[object, ...]]] = [("eth_getTransactionCount", self.address, tag)]
-        asked += [("eth_getTransactionReceipt", each) for each in hashes]
-        try:
-            count, *answers, newest = await self._rpc.together(*asked, ("eth_blockNumber",))
-        except RpcError as error:
-            # An index or a state that is not there yet says nothing about the transaction.
-            log.info("transaction.unseen", cause=error.message, nonce=pending.nonce, operator=self.address)
-            return None, 0, False
+        receipts: list[Request] = [("eth_getTransactionReceipt", each) for each in self._hashes()]
+        return [("eth_getTransactionCount", self.address, tag), *receipts, ("eth_blockNumber",)]
+
+    def _hashes(self) -> list[str]:
+        return ["0x" + each for each in reversed(self._must_pend().hashes)]
+
+    def _read_look(self, said: Sequence[object]) -> tuple[Receipt | None, int, bool]:
+        count, *answers, newest = said
         used, top = place(count), place(newest)
-        receipts = [parse_receipt(each, digest) for each, digest in zip(answers, hashes, strict=True)]
+        receipts = [parse_receipt(each, digest) for each, digest in zip(answers, self._hashes(), strict=True)]
         receipt = next((each for each in receipts if each is not None), None)
         if receipt is None:
-            return None, 0, used > pending.nonce
+            return None, 0, used > self._must_pend().nonce
         return receipt, top - place(receipt["blockNumber"]) + 1, True
+
+    async def _find_hidden(self) -> Receipt | None:
+        """The receipt of a payment that one end-point does not show; None when two or more, and no fewer than all that
+        answer, say that another transaction took its nonce. Raises LedgerUnavailable: it may have been paid."""
+        looks = [self._read_look(said) for said in await self._rpc.everywhere(*await self._questions())]
+        for receipt, depth, _ in looks:
+            if receipt is not None and depth >= self._policy.confirmations:
+                return receipt
+        if len(looks) > 1 and all(receipt is None and is_moved for receipt, _, is_moved in looks):
+            return None
+        raise LedgerUnavailable(
+            f"the nonce {self._must_pend().nonce} of {self.address} is used, and no RPC end-point shows whether by the "
+            "payment that was sent: it is not paid again. Name another --rpc, or look it up: "
+            + ", ".join(self._hashes())
+        )
 
     async def _done(self, receipt: Receipt) -> Receipt:
         pending = self._must_pend()
@@ -306,6 +336,11 @@ class Sender:
         if self._journal.pending is None:
             raise ValueError("no transaction is pending")
         return self._journal.pending
+
+
+def _is_payment(pending: Pending) -> bool:
+    """Whether it brings coins or tokens: doing it twice would not be refused."""
+    return pending.value > 0 or pending.data[:10] in map(selector, PAYABLE)
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -38,15 +39,19 @@ async def audit_tallies(spec: RunSpec, ledger: BaseLedger, records: Records, rep
         if blob is None:
             report.lack(f"tally of epoch {number} and those after it: no relay has its blob {root.blob[:12]}")
             return bodies
-        context = await read_context(
-            ledger,
-            spec=spec,
-            roots=roots[:number],
-            parent=bodies[-1] if bodies else None,
-            closing_block=root.closing_block,
-            published=published,
-        )
-        body, unknown = await asyncio.to_thread(_recount, blob, root, context)
+        contexts = [
+            await read_context(
+                ledger,
+                spec=spec,
+                roots=roots[:number],
+                parent=bodies[-1] if bodies else None,
+                closing_block=root.closing_block,
+                published=published,
+                attested_at=block,
+            )
+            for block in (root.block, root.closing_block)
+        ]
+        body, unknown = await asyncio.to_thread(_recount, blob, root, contexts)
         bodies.append(body)
         _count(body, report, unknown=unknown)
     if bodies:
@@ -55,8 +60,11 @@ async def audit_tallies(spec: RunSpec, ledger: BaseLedger, records: Records, rep
     return bodies
 
 
-def _recount(blob: bytes, root: FinalRoot, context: TallyContext) -> tuple[TallyBody, list[int]]:
-    """The tally of a root, and the checkpoints of its receipts whose size nobody knows any more: for those any size is taken."""
+def _recount(blob: bytes, root: FinalRoot, contexts: Sequence[TallyContext]) -> tuple[TallyBody, list[int]]:
+    """The tally of a root, if it holds by the validators in force when it was sent, or (they were replaced on its way) by
+    those of its closing block; and the checkpoints of its receipts whose size nobody knows any more: for those any size is
+    taken. Raises AuditFailed."""
+    context = contexts[0]
     where = f"tally of epoch {root.epoch}"
     proposal = Proposal(
         run=context.run,
@@ -75,7 +83,12 @@ def _recount(blob: bytes, root: FinalRoot, context: TallyContext) -> tuple[Tally
     try:
         body = open_final_tally(blob, root)
         unknown = _sizes_said([open_receipt(text, context) for text in body.receipts], context)
-        check_tally(blob, proposal, replace(context, published={**context.published, **unknown}))
+        sized, other = (replace(one, published={**one.published, **unknown}) for one in contexts)
+        if other.bench != sized.bench:
+            with contextlib.suppress(TallyRefused):
+                check_tally(blob, proposal, other)
+                return body, sorted(unknown)
+        check_tally(blob, proposal, sized)
     except TallyRefused as error:
         if not (unknown and error.fault is TallyFault.WRONG_UNITS):
             raise AuditFailed(where, str(error)) from error

@@ -18,9 +18,10 @@ from roles.tally.body import (
 )
 from roles.tally.building import build_tally
 from roles.tally.checking import check_tally, open_proposed
-from roles.tally.context import TallyContext
+from roles.tally.context import TallyContext, oldest_block
 from roles.tally.faults import TallyFault, TallyRefused
 from roles.tally.items import Contribution, check_item, check_refusal, pack_item, place_digest, refusal_digest
+from roles.tally.omissions import is_much, omitted_tokens
 from roles.tally.pending import pending_contributions, sort_rows
 from roles.tally.reading import read_context
 from roles.tally.receipts import open_receipt, receipt_place
@@ -40,6 +41,9 @@ __all__ = [
     "check_item",
     "check_refusal",
     "check_tally",
+    "is_much",
+    "oldest_block",
+    "omitted_tokens",
     "open_final_tally",
     "open_proposed",
     "open_receipt",

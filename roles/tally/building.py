@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dht.encoding import encode
 from dht.envelope import Envelope
 from ledger.records import Proposal
-from roles.tally.body import MAX_ITEMS, MAX_RECEIPTS, MAX_ROWS, TallyBody, TallyItem, proposal_of
+from roles.tally.body import MAX_ITEMS, MAX_RECEIPTS, TallyBody, TallyItem, proposal_of
 from roles.tally.context import TallyContext
 from roles.tally.crediting import Credit
 from roles.tally.faults import TallyRefused
@@ -20,7 +20,9 @@ from roles.tally.items import (
     place_digest,
     refusal_digest,
     row_text,
+    rows_of,
 )
+from roles.tally.limits import Room
 from roles.tally.receipts import check_receipt, receipt_place
 from roles.tally.rewards import new_leaves
 
@@ -57,18 +59,18 @@ class _Draft:
         self._items: list[TallyItem] = []
         self._refusals: list[TallyItem] = []
         self._receipts: list[str] = []
-        self._taken, self._left = set(context.credited()), MAX_ROWS
+        self._taken, self._room = set(context.credited()), Room(context.limits, context.parent)
 
     def add_item(self, contribution: Contribution) -> None:
         """Credit an accepted submission, if it holds."""
         item = pack_item(contribution)
-        if _size(item) > self._left:  # nothing is verified that cannot be held anyway
+        if not self._room.has(*rows_of(item)):  # nothing is verified that cannot be held anyway
             return
         try:
             judged = check_item(item, self._context)
         except TallyRefused:
             return
-        if len(self._items) < MAX_ITEMS and self._take(place_digest(judged.submission), _size(item)):
+        if len(self._items) < MAX_ITEMS and self._take(place_digest(judged.submission), *rows_of(item)):
             self._items.append(item)
             self.credit.accepted.append(judged)
 
@@ -79,7 +81,7 @@ class _Draft:
             judged = check_refusal(item, self._context)
         except TallyRefused:
             return
-        if len(self._refusals) < MAX_ITEMS and self._take(refusal_digest(judged.digest), _size(item)):
+        if len(self._refusals) < MAX_ITEMS and self._take(refusal_digest(judged.digest), *rows_of(item)):
             self._refusals.append(item)
             self.credit.refused.append(judged)
 
@@ -90,7 +92,7 @@ class _Draft:
             receipt = check_receipt(text, self._context, clients=clients)
         except TallyRefused:
             return
-        if len(self._receipts) < MAX_RECEIPTS and self._take(receipt_place(receipt), len(text)):
+        if len(self._receipts) < MAX_RECEIPTS and self._take(receipt_place(receipt), text):
             self._receipts.append(text)
             self.credit.receipts.append(receipt)
 
@@ -111,14 +113,9 @@ class _Draft:
             leaves=new_leaves(context, self.credit.units()),
         )
 
-    def _take(self, place: str, size: int) -> bool:
-        """Whether this place is free, and its bytes fit."""
-        if place in self._taken or size > self._left:
+    def _take(self, place: str, *rows: str) -> bool:
+        """Whether this place is free, and its rows fit."""
+        if place in self._taken or not self._room.take(*rows):
             return False
         self._taken.add(place)
-        self._left -= size
         return True
-
-
-def _size(item: TallyItem) -> int:
-    return len(item.submission) + sum(map(len, item.verdicts))

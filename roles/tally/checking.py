@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from ledger.records import Proposal
-from roles.tally.body import MAX_BODY, MAX_ROWS, TallyBody, open_tally, proposal_of
+from roles.tally.body import TallyBody, open_tally, proposal_of
 from roles.tally.context import TallyContext
 from roles.tally.crediting import Credit
 from roles.tally.faults import TallyFault, TallyRefused
@@ -16,7 +16,7 @@ from roles.tally.rewards import new_leaves
 
 def open_proposed(blob: bytes, context: TallyContext) -> TallyBody:
     """Parse a proposed tally, no larger than an honest one can be. Raises TallyRefused."""
-    return open_tally(blob, most=_most_bytes(context))
+    return open_tally(blob, most=context.limits.most_bytes(context.parent))
 
 
 def check_tally(blob: bytes, proposal: Proposal, context: TallyContext, *, disputed: Collection[str] = ()) -> TallyBody:
@@ -45,14 +45,6 @@ def _check_places(credit: Credit, context: TallyContext) -> None:
         raise TallyRefused(TallyFault.REPEATED_ITEM)
     if not context.credited().isdisjoint(places):
         raise TallyRefused(TallyFault.CREDITED_BEFORE)
-
-
-def _most_bytes(context: TallyContext) -> int:
-    """What an honest tally unpacks to at most: the parent's leaves and places, new items, and theirs. A lying proposer
-    must not keep every validator at parsing."""
-    parent = context.parent
-    kept = 320 * len(parent.leaves) + 72 * sum(map(len, parent.credited)) if parent else 0
-    return min(MAX_BODY, MAX_ROWS + 2**24 + kept)
 
 
 def _check_header(body: TallyBody, proposal: Proposal, context: TallyContext) -> None:

@@ -10,6 +10,7 @@ from ledger.records import Commit, FinalRoot, Registration
 from roles.messages import Role
 from roles.spec import RunSpec
 from roles.tally.body import TallyBody
+from roles.tally.limits import LIMITS, TallyLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +23,21 @@ class Bench:
     quorum: int
 
 
+def oldest_block(roots: Sequence[FinalRoot], parent: TallyBody | None, *, validators: int) -> int:
+    """The block up to which steps are too old to be credited: n epochs back for n validators, and no further than the
+    parent remembers what was credited. A set that has grown cannot look back to places that nobody keeps any more."""
+    age = min(validators, 1 + len(parent.credited) if parent else 1)
+    return roots[len(roots) - age].closing_block if len(roots) >= age else -1
+
+
 @dataclass(frozen=True, slots=True)
 class TallyContext:
     """The last final root with its body, where this epoch closes, and what the ledger says as of that block.
 
-    `validators` (in order) and `quorum` are the set at the closing block; `payouts` the wallets of validators and
-    trainers, `leaders` the trainer of each term, `funds` what had been funded (base units). `published` are the bytes of
-    checkpoints, by step, as their manifests say: at least of those that receipts are about.
+    `validators` and `quorum` are those whose verdicts count (`roles.tally.reading.bench_of`), `in_force` the set that
+    proposes and attests now, in order (none: the same); `payouts` the wallets of validators and trainers, `leaders` the
+    trainer of each term, `funds` what had been funded (base units). `published` are the bytes of checkpoints, by step,
+    as their manifests say: at least of those that receipts are about.
     """
 
     spec: RunSpec
@@ -44,6 +53,8 @@ class TallyContext:
     leaders: Mapping[int, str] = field(default_factory=dict)
     published: Mapping[int, int] = field(default_factory=dict)
     funds: int = 0
+    in_force: Sequence[str] = ()
+    limits: TallyLimits = LIMITS
     _heirs: dict[str, str] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -73,9 +84,8 @@ class TallyContext:
 
     @property
     def oldest_block(self) -> int:
-        """Steps committed in this block or before are no longer creditable: n epochs for n validators."""
-        age = len(self.validators)
-        return self.roots[self.epoch - age].closing_block if self.epoch >= age else -1
+        """Steps committed in this block or before are no longer creditable."""
+        return oldest_block(self.roots, self.parent, validators=len(self.validators))
 
     @property
     def opening_block(self) -> int:
@@ -92,8 +102,9 @@ class TallyContext:
         return commit is not None and self.oldest_block < commit.block <= self.closing_block
 
     def proposer(self, round_number: int) -> str:
-        """Node id of the validator whose turn it is."""
-        return self.validators[(self.epoch + round_number) % len(self.validators)]
+        """Node id of the validator whose turn it is: of those that can attest, whoever judged."""
+        turns = self.in_force or self.validators
+        return turns[(self.epoch + round_number) % len(turns)]
 
     def wallet_of(self, role: Role, node: str) -> str | None:
         """Who is paid for the node in this role, as of the closing block."""

@@ -56,6 +56,11 @@ def pack_item(contribution: Contribution) -> TallyItem:
     return TallyItem(submission=row_text(contribution.submission), verdicts=tuple(map(row_text, verdicts)))
 
 
+def rows_of(item: TallyItem) -> tuple[str, ...]:
+    """Every row of an item."""
+    return (item.submission, *item.verdicts)
+
+
 def row_text(row: Envelope) -> str:
     """A signed row, base64."""
     return base64.b64encode(to_bytes(row)).decode()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from ledger.records import Commit, FinalRoot
+from ledger.records import Commit, FinalRoot, ValidatorSet
 from roles.ports import Ledger
 from roles.spec import RunSpec
 from roles.tally.body import TallyBody
@@ -19,9 +19,12 @@ async def read_context(
     parent: TallyBody | None,
     closing_block: int,
     published: Mapping[int, int],
+    attested_at: int | None = None,
 ) -> TallyContext:
-    """What the tally that follows `roots` is built and checked by, if it closes at this block. Raises LedgerError."""
-    terms, judges = await ledger.terms(), await ledger.validators_at(closing_block)
+    """What the tally that follows `roots` is built and checked by, if it closes at this block. `attested_at` is the block
+    of its finalising, for one that is final. Raises LedgerError."""
+    terms, in_force = await ledger.terms(), await ledger.validators_at(attested_at)
+    judges = bench_of(await ledger.validators_at(closing_block), in_force)
     commits = await ledger.commits()
     operators = (*terms.trainers, *terms.validators, *judges.validators)
     return TallyContext(
@@ -38,7 +41,15 @@ async def read_context(
         leaders=await _leaders(ledger, commits),
         published=published,
         funds=await ledger.funds_at(closing_block),
+        in_force=tuple(item.node for item in in_force.validators),
     )
+
+
+def bench_of(closing: ValidatorSet, in_force: ValidatorSet) -> ValidatorSet:
+    """Whose verdicts count: those of the set at the closing block, unless too few of them are left to make its quorum.
+    Nobody keeps the word of a validator that has left, so then the set in force judges anew what can still be credited."""
+    left = {item.node for item in closing.validators} & {item.node for item in in_force.validators}
+    return closing if len(left) >= closing.quorum else in_force
 
 
 async def _leaders(ledger: Ledger, commits: Iterable[Commit]) -> dict[int, str]:

@@ -4,11 +4,13 @@
     role's part = pot * thousandths // 1000;  node's part = role's part * its units // the role's units of the epoch
 
 What a division leaves over stays in the pool. Nothing is ever promised twice, and no leaf that can be paid ever falls.
+Leaves are never dropped, so there is a bound on them: past it nobody new is credited, and whoever has a leaf goes on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from ledger.merkle import sorted_leaves
@@ -54,21 +56,46 @@ def new_leaves(context: TallyContext, units: Units) -> tuple[TallyLeaf, ...]:
         funds=context.funds,
         promised=sum(held.amount for held in sums.values()),
     )
-    _move_linked(sums, context)
+    leaves = Counter(role for role, _, _ in sums)
+    _move_linked(sums, leaves, context)
     for role, thousandths in context.spec.rewards.shares().items():
-        counted: Mapping[str, int] = units.get(role, {})  # type: ignore[call-overload]
+        known = {node for held, node, wallet in sums if held == role and wallet == context.wallet_of(held, node)}
+        counted = _with_room(
+            units.get(role, {}),  # type: ignore[call-overload]
+            known=known,
+            most=context.limits.leaves.get(role),  # type: ignore[call-overload]
+            leaves=leaves[role],  # type: ignore[index]
+        )
         parts = split(pot * thousandths // 1000, counted)
         for node, count in counted.items():
             _add(sums, (role, node, context.wallet_of(role, node)), count, parts.get(node, 0))  # type: ignore[arg-type]
     return _sorted(sums)
 
 
-def _move_linked(sums: dict[Holder, _Sums], context: TallyContext) -> None:
+def _with_room(units: Mapping[str, int], *, known: Collection[str], most: int | None, leaves: int) -> Mapping[str, int]:
+    """Who has a leaf, and of the others those who did most, as long as there may be more: with one place left,
+    `{known: 1, a: 2, b: 3} -> {known: 1, b: 3}`."""
+    if most is None:
+        return units
+    others = sorted(
+        (node for node in units if node not in known and units[node]), key=lambda node: (-units[node], node)
+    )
+    credited = {*known, *others[: max(0, most - leaves)]}
+    return {node: count for node, count in units.items() if node in credited}
+
+
+def _move_linked(sums: dict[Holder, _Sums], leaves: Counter[Role], context: TallyContext) -> None:
+    """Amounts without a wallet go where there is one now. Leaves for that may be as many again as those who earn."""
     for (role, node, wallet), held in list(sums.items()):
         linked = context.wallet_of(role, node) if wallet is None and held.amount else None
-        if linked is not None:
-            _add(sums, (role, node, linked), 0, held.amount)
-            held.amount = 0
+        if linked is None:
+            continue
+        if (role, node, linked) not in sums:
+            if leaves[role] >= 2 * context.limits.leaves.get(role, leaves[role] + 1):
+                continue
+            leaves[role] += 1
+        _add(sums, (role, node, linked), 0, held.amount)
+        held.amount = 0
 
 
 def _add(sums: dict[Holder, _Sums], holder: Holder, units: int, amount: int) -> None:

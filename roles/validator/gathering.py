@@ -1,8 +1,9 @@
-"""What a proposer puts into a tally: accepted submissions, proven faults, and receipts, each with the rows that show it."""
+"""What can be credited: accepted submissions, proven faults, and receipts, each with the rows that show it. Proposers put
+it into their tallies; the others miss it in theirs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from dht.envelope import Envelope
 from dht.errors import Malformed
@@ -28,10 +29,14 @@ class Gathering:
         self._clock, self._since = clock, dict[str, int]()  # when what waits for audits was accepted
 
     def observe(self) -> None:
-        """Note what is accepted by now."""
+        """Note what is accepted by now, where it has to wait from then on."""
         if self._spec.checks.audit_window:
-            now = self._clock()
-            self._since = {item.digest: self._since.get(item.digest, now) for item in self._trusted.accepted()}
+            self.note()
+
+    def note(self) -> None:
+        """Note what is accepted by now: nobody is blamed for leaving out what came later."""
+        now = self._clock()
+        self._since = {item.digest: self._since.get(item.digest, now) for item in self._trusted.accepted()}
 
     @property
     def is_waiting(self) -> bool:
@@ -47,19 +52,46 @@ class Gathering:
         self.observe()
         credited = context.credited()
         return [
-            Contribution(item.row, self._votes(item))
+            Contribution(item.row, self._votes(item, context))
             for item in self._trusted.accepted()
             if context.is_creditable(item.submission.step)
             and place_digest(item.submission) not in credited
             and not self._waits(item.digest)
         ]
 
+    def held(self, context: TallyContext, *, before: int) -> dict[str, tuple[int, Contribution]]:
+        """By place: tokens and rows of each submission that can be credited and was accepted before this moment."""
+        found: dict[str, tuple[int, Contribution]] = {}
+        for item in self._trusted.accepted():
+            submission, rows = item.submission, self._votes(item, context)
+            if (
+                self._since.get(item.digest, before) < before
+                and context.is_creditable(submission.step)
+                and context.registration_of(submission.node) is not None
+                and len(rows) >= context.quorum
+            ):
+                found[place_digest(submission)] = (submission.tokens, Contribution(item.row, rows))
+        return {place: item for place, item in found.items() if place not in context.credited()}
+
+    def accepted_last(self, places: Collection[str]) -> int:
+        """When the last of these places was accepted; 0 when none of them was."""
+        return max(
+            (
+                self._since.get(item.digest, 0)
+                for item in self._trusted.accepted()
+                if place_digest(item.submission) in places
+            ),
+            default=0,
+        )
+
     def refusals(self, context: TallyContext) -> list[Contribution]:
         """Submissions at fault whose validators are not credited yet."""
         self._faults.observe()
         credited = context.credited()
         return [
-            fault.proof
+            Contribution(
+                fault.proof.submission, tuple(row for row in fault.proof.verdicts if row.signer in context.validators)
+            )
             for fault in self._faults.faults.values()
             if context.is_creditable(fault.submission.step) and refusal_digest(fault.digest) not in credited
         ]
@@ -85,11 +117,11 @@ class Gathering:
             if isinstance(message, Receipt) and row.signer == message.client and self._trusted.is_member(row.signer):
                 yield row, message
 
-    def _votes(self, item: AdmittedSubmission) -> tuple[Envelope, ...]:
-        """Every validator's acceptance: each is credited for its own."""
+    def _votes(self, item: AdmittedSubmission, context: TallyContext) -> tuple[Envelope, ...]:
+        """Acceptances of all whose verdicts count: each is credited for its own."""
         standing = self._trusted.standings[item.digest]
         return tuple(
             standing.rows[signer]
             for signer, verdict in sorted(standing.verdicts.items())
-            if verdict.outcome == "accept" and is_verdict_on(verdict, item.submission)
+            if signer in context.validators and verdict.outcome == "accept" and is_verdict_on(verdict, item.submission)
         )

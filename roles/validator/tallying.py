@@ -31,6 +31,7 @@ from roles.tally import (
     TallyRefused,
     build_tally,
     check_tally,
+    oldest_block,
     open_final_tally,
     open_proposed,
     open_receipt,
@@ -40,6 +41,7 @@ from roles.tally import (
 from roles.trusted import TrustedState
 from roles.validator.gathering import Gathering
 from roles.validator.kept_blobs import KeptBlobs
+from roles.validator.omissions import Omissions
 from roles.validator.published import PublishedSizes
 from roles.validator.records import JudgedRows
 from roles.validator.tally_rows import proposal_from, row_from
@@ -80,6 +82,7 @@ class Tallying:
         self._ledger, self._blobs, self._node = ledger, blobs, node
         self._gathering, self._published = gathering, published
         self._records, self._clock = records, clock
+        self._omissions = Omissions(spec=spec, gathering=gathering, clock=clock)
         self._parent: TallyBody | None = None
         self._credited: frozenset[str] = frozenset()
         self._attested: dict[tuple[int, int], TallyRow] = {}
@@ -105,10 +108,9 @@ class Tallying:
     def oldest_creditable_step(self) -> int:
         """The lowest step whose submissions can still be credited."""
         view = self._trusted.view
-        age = len(self._trusted.judges)
-        if view is None or self.epoch < age:
+        if view is None:
             return 0
-        closed = self.roots[self.epoch - age].closing_block
+        closed = oldest_block(self.roots, self._parent, validators=len(self._trusted.judges))
         return max((step + 1 for step, commit in view.commits.items() if commit.block <= closed), default=0)
 
     def has_uncredited(self, last_step: int) -> bool:
@@ -156,6 +158,7 @@ class Tallying:
         for row in await self._observer.read_rows([tally_key(self._trusted.run, self.epoch)]):
             self._admit(row)
         head = await self._ledger.head()
+        self._omissions.look({closing.number: self._round_at(closing, head) for closing in closings})
         await self._attest_proposals(closings, head)
         await self._propose(closings, head, is_settled)
         await self._finalise()
@@ -181,6 +184,7 @@ class Tallying:
         self.roots = tuple(roots)
         self._refused.clear()
         self._waits.clear()
+        self._omissions.forget()
         self._troubles.clear()
         self._walked = -1
         self._drop_old_rows()
@@ -283,6 +287,7 @@ class Tallying:
             if epoch != self.epoch or closing is None or (epoch, number) in self._attested or row.blob in self._refused:
                 continue
             context = await self._context(closing)
+            self._omissions.see(row.blob)
             # [IGNORE] out of turn, or of a round that this node's ledger has not reached
             if context.proposer(number) == signer and number <= self._round_at(closing, head) + 1:
                 await self._try_proposal(row, envelope, context)
@@ -311,12 +316,15 @@ class Tallying:
         try:
             steps = await asyncio.to_thread(_receipt_steps, blob, context)
             context = replace(context, published=await self._published.of(steps, context.commits))
-            await asyncio.to_thread(check_tally, blob, proposal, context, disputed=disputed)
+            body = await asyncio.to_thread(check_tally, blob, proposal, context, disputed=disputed)
         except TallyRefused as error:
             self._refused.add(row.blob)
             log.warning("tally.refused", epoch=row.epoch, round=row.round, proposer=envelope.signer, why=str(error))
             return False
-        await self._attest(proposal, blob, relays)
+        if self._omissions.forbid(row.blob, body, context):
+            self._refused.add(row.blob)
+        else:
+            await self._attest(proposal, blob, relays)
         return True
 
     async def _attest(self, proposal: Proposal, blob: bytes, relays: Sequence[str]) -> None:

@@ -70,6 +70,9 @@ class DirectRpc:
     async def together(self, *requests: Request) -> list[Any]:
         return [await self.call(method, *parameters) for method, *parameters in requests]
 
+    async def everywhere(self, *requests: Request) -> list[list[Any]]:
+        return [await self.together(*requests)]
+
     async def close(self) -> None:
         """Nothing is held."""
 
@@ -154,6 +157,9 @@ class AnvilRpc:
 
     async def together(self, *requests: Request) -> list[Any]:
         return [self.ask(method, *parameters) for method, *parameters in requests]
+
+    async def everywhere(self, *requests: Request) -> list[list[Any]]:
+        return [await self.together(*requests)]
 
     async def close(self) -> None:
         """Nothing is held."""

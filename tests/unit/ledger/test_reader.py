@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 from collections.abc import Callable
 from typing import Any
 
+import httpx
 import pytest
 
 from ledger.errors import LedgerError, LedgerUnavailable
 from ledger.events import TOPICS
 from ledger.evm import DevChain, Genesis
 from ledger.reader import BATCH_REQUESTS, MAX_BATCHES, OVERLAP, RunReader
-from ledger.rpc import RpcError
+from ledger.rpc import Rpc, RpcError
+from ledger.wallet import Domain
 from tests.contract.harness import ADDRESSES, RUN, START, Registry, digest, make_registration
 from tests.unit.ledger.test_sender import Lying, ScriptedRpc
 
@@ -429,3 +432,94 @@ async def test_refresh__a_chain_that_stays_below_what_was_shown_is_believed_in_t
     assert await manifests(reader) == [digest(0), digest(1)]
     await asyncio.sleep(0.06)
     assert await manifests(reader) == [digest(0)]
+
+
+class Spammed(httpx.AsyncBaseTransport):
+    """End-points of a chain in whose blocks somebody registers nonsense; more than `most_blocks` of them they search too long."""
+
+    def __init__(self, *, head: int, junk: range, most_blocks: int = 10**6) -> None:
+        self.head, self.junk, self.most_blocks = head, junk, most_blocks
+        self.asked: list[int] = []  # blocks of each request for logs
+        self.is_hanging = False
+
+    def rpc(self, *hosts: str) -> Rpc:
+        """An answer may have 64 KiB."""
+        return Rpc([f"http://{host}" for host in hosts], patience=0.0, most_bytes=2**16, transport=self)
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        body = json.loads(await request.aread())
+        if request.url.host == "hangs" and body["method"] == "eth_getLogs":
+            raise httpx.ReadTimeout("")
+        return httpx.Response(
+            200, json={"jsonrpc": "2.0", "id": 1, "result": self.answer(body["method"], body["params"])}
+        )
+
+    def answer(self, method: str, parameters: list[Any]) -> Any:
+        match method:
+            case "eth_chainId":
+                return "0x7a69"
+            case "eth_getBlockByNumber":
+                return self._block(self.head if parameters[0] == "latest" else int(parameters[0], 16))
+        first, last = int(parameters[0]["fromBlock"], 16), int(parameters[0]["toBlock"], 16)
+        self.asked.append(last - first + 1)
+        if last - first + 1 > self.most_blocks:
+            raise httpx.ReadTimeout("")
+        return [self._junk(number) for number in range(first, last + 1) if number in self.junk]
+
+    def _block(self, number: int) -> dict[str, str]:
+        digests = {"hash": f"0x{number + 1:064x}", "parentHash": f"0x{number:064x}"}
+        return {"number": hex(number), "timestamp": hex(START + number), "baseFeePerGas": "0x1", **digests}
+
+    def _junk(self, number: int) -> dict[str, Any]:
+        (topic,) = [each for each, name in TOPICS.items() if name == "Registered"]
+        words = ("00" * 32, f"{number:064x}", f"{0x60:064x}", f"{64:064x}", "ff" * 64)
+        return {
+            "topics": [topic, "0x" + RUN, "0x" + "11" * 32, "0x" + "00" * 32],
+            "data": "0x" + "".join(words),
+            "blockNumber": hex(number),
+            "logIndex": "0x0",
+        }
+
+
+def read_by(rpc: Rpc) -> RunReader:
+    return RunReader(rpc, domain=Domain(31337, ADDRESSES[11]), run=RUN, first_block=1, pass_over=rpc.pass_over)
+
+
+async def test_refresh__more_junk_than_an_answer_holds__is_read_in_smaller_pieces() -> None:
+    chain = Spammed(head=1500, junk=range(1, 1001))  # 700 bytes each
+    reader = read_by(chain.rpc("one"))
+    await reader.refresh(now=True)
+    assert (await reader.head()).number == 1500
+    assert not (await reader.events()).commits
+    assert min(chain.asked) < 100
+    assert len(chain.asked) < 60
+
+
+async def test_refresh__pieces_grow_again_once_the_junk_is_past() -> None:
+    chain = Spammed(head=1500, junk=range(1, 1001))
+    reader = read_by(chain.rpc("one"))
+    for _ in range(6):
+        await reader.refresh(now=True)
+    chain.head, chain.asked = 3000, []
+    await reader.refresh(now=True)
+    assert chain.asked == [1500 + OVERLAP]
+
+
+async def test_refresh__logs_that_take_too_long_to_find__are_asked_for_in_smaller_pieces() -> None:
+    chain = Spammed(head=1500, junk=range(0), most_blocks=300)
+    reader = read_by(chain.rpc("one"))
+    await reader.refresh(now=True)
+    assert (await reader.head()).number == 1500
+
+
+async def test_refresh__one_end_point_hangs__the_next_gives_the_whole_piece() -> None:
+    chain = Spammed(head=1500, junk=range(0))
+    await read_by(chain.rpc("hangs", "one")).refresh(now=True)
+    assert chain.asked == [1500]
+
+
+async def test_refresh__an_end_point_that_gives_nothing_ends_in_bounded_work() -> None:
+    chain = Spammed(head=1500, junk=range(0), most_blocks=0)
+    with pytest.raises(LedgerUnavailable, match="gives so much"):
+        await read_by(chain.rpc("one")).refresh(now=True)
+    assert len(chain.asked) < 16

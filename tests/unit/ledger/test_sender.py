@@ -18,7 +18,7 @@ from ledger.events import term_tuple
 from ledger.evm import BALANCE, CHAIN_ID
 from ledger.policy import ChainPolicy
 from ledger.records import ZERO_DIGEST
-from ledger.rpc import Request, Rpc, RpcError
+from ledger.rpc import PinnedCaller, Request, Rpc, RpcError
 from ledger.sender import Sender
 from ledger.wallet import address_of, new_key
 from tests.contract.harness import ADDRESSES, KEYS, RUN, TRAINER, Registry, digest, make_terms
@@ -57,6 +57,9 @@ class ScriptedRpc:
     async def together(self, *requests: Request) -> list[Any]:
         return [await self.call(method, *parameters) for method, *parameters in requests]
 
+    async def everywhere(self, *requests: Request) -> list[list[Any]]:
+        return [await self.together(*requests)]
+
     @property
     def broadcasts(self) -> int:
         return self.calls.count("eth_sendRawTransaction")
@@ -74,7 +77,7 @@ def journal(tmp_path: Path) -> Path:
     return tmp_path / "transaction.json"
 
 
-def make_sender(rpc: ScriptedRpc, journal: Path | None, **changes: Any) -> Sender:
+def make_sender(rpc: PinnedCaller, journal: Path | None, **changes: Any) -> Sender:
     settings = {"inclusion_seconds": 5.0, "bump_seconds": 5.0, "replaced_seconds": 0.0, **changes}
     return Sender(rpc, changes.pop("key", TRAINER), chain_id=CHAIN_ID, journal=journal, **settings)
 
@@ -482,6 +485,77 @@ def test_sender__refuses_a_broken_journal(rpc: ScriptedRpc, journal: Path) -> No
     journal.write_text("{}")
     with pytest.raises(LedgerError, match="not a transaction journal"):
         make_sender(rpc, journal)
+
+
+def fund_data(amount: int) -> str:
+    return abi.encode_call("fund", bytes.fromhex(RUN), amount)
+
+
+def funded(registry: Registry) -> int:
+    """Base units the run was funded with."""
+    return int(registry.view("pools", bytes.fromhex(RUN))[0][0])
+
+
+async def test_send__an_end_point_that_hides_receipts__a_payment_is_made_once(rpc: ScriptedRpc, journal: Path) -> None:
+    rpc.late_receipts = 10**9
+    sender = make_sender(rpc, journal)
+    for _ in range(2):  # asked for again, it is still the one that was sent
+        with pytest.raises(LedgerUnavailable, match="is not paid again"):
+            await sender.send(rpc.registry.address, fund_data(1000), 1000)
+    assert funded(rpc.registry) == 1000
+    assert rpc.registry.chain.nonce(sender.address) == 1
+    assert len(left_over(journal)) == 1
+    rpc.late_receipts = 0
+    await sender.send(rpc.registry.address, fund_data(1000), 1000)
+    assert (funded(rpc.registry), left_over(journal)) == (1000, [])
+
+
+async def test_send__a_payment_in_tokens_carries_no_value_and_is_made_once_too(rpc: ScriptedRpc, journal: Path) -> None:
+    rpc.late_receipts = 10**9
+    sender = make_sender(rpc, journal)
+    with pytest.raises(LedgerUnavailable, match="is not paid again"):
+        await sender.send(ADDRESSES[11], fund_data(1000))
+    assert rpc.registry.chain.nonce(sender.address) == 1
+
+
+async def test_settle__payment_whose_receipt_is_hidden_stays_in_the_journal(rpc: ScriptedRpc, journal: Path) -> None:
+    rpc.late_receipts = 10**9
+    sender = make_sender(rpc, journal)
+    for call in (sender.send(ADDRESSES[11], "0x", 5), sender.send(ADDRESSES[11], "0x", 6), sender.settle()):
+        with pytest.raises(LedgerUnavailable, match="is not paid again"):
+            await call
+    assert rpc.registry.chain.balance(ADDRESSES[11]) == BALANCE + 5
+    assert len(left_over(journal)) == 1
+
+
+def hiding(registry: Registry) -> Lying:
+    """The end-point called `liar` shows no receipt."""
+    return Lying(registry, {"eth_getTransactionReceipt": None})
+
+
+async def test_send__another_end_point_shows_the_hidden_receipt(rpc: ScriptedRpc, journal: Path) -> None:
+    sender = make_sender(hiding(rpc.registry).rpc("liar", "honest"), journal)
+    receipt = await sender.send(rpc.registry.address, fund_data(1000), 1000)
+    assert receipt["status"] == "0x1"
+    assert funded(rpc.registry) == 1000
+    assert left_over(journal) == []
+
+
+async def test_send__two_end_points_say_that_its_nonce_was_taken__the_payment_is_made(
+    rpc: ScriptedRpc, journal: Path
+) -> None:
+    class Taking(Lying):
+        """Lets another transaction of the same key in first."""
+
+        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+            if not steps(rpc) and json.loads(await request.aread())["method"] == "eth_sendRawTransaction":
+                rpc.registry.transact(TRAINER, rpc.registry.address, commit_data(0))
+            return await super().handle_async_request(request)
+
+    way = Taking(rpc.registry, {})
+    await make_sender(way.rpc("one", "other"), journal).send(ADDRESSES[11], "0x", 5)
+    assert rpc.registry.chain.balance(ADDRESSES[11]) == BALANCE + 5
+    assert rpc.registry.chain.nonce(address_of(TRAINER)) == 2
 
 
 def _operators() -> tuple[list[tuple[bytes, str, str]], list[tuple[bytes, str, str]]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +11,9 @@ from dht.encoding import ZERO_DIGEST, encode, sha256
 from dht.envelope import Envelope
 from dht.identity import NodeKey
 from ledger.memory import MemoryChain, MemoryLedger
-from ledger.records import FinalRoot, Proposal, Strike
+from ledger.records import FinalRoot, Operator, Proposal, Strike
 from ledger.rules import find_closing_block
+from ledger.wallet import address_of
 from roles.assignment import beacon_step, compute_beacon, compute_seed
 from roles.evidence import pack_evidence
 from roles.messages import CheckpointManifest, FileEntry, Receipt, ReceivedShare, Submission
@@ -58,6 +59,7 @@ class FinishedRun:
     chain: MemoryChain
     relays: MemoryRelays
     manifests: list[str]
+    judges: Sequence[tuple[NodeKey, bytes]] = tuple(zip(VALIDATORS, VALIDATOR_OPERATORS, strict=True))
 
     def ledger(self, key: bytes | None = TRAINER_OPERATOR) -> MemoryLedger:
         """The ledger as the holder of a key has it."""
@@ -132,11 +134,18 @@ class FinishedRun:
 
     def judged(self, submission: Submission, key: NodeKey, **verdict: Any) -> Contribution:
         """A submission with every validator's verdict."""
-        rows = tuple(self.row(make_verdict(submission, **verdict), validator) for validator in VALIDATORS)
+        rows = tuple(self.row(make_verdict(submission, **verdict), validator) for validator, _ in self.judges)
         return Contribution(self.row(submission, key), rows)
 
-    async def tally(self, contributions: Sequence[Contribution], *, lie: Lie | None = None) -> FinalRoot:
-        """Close an epoch; with `lie`, a quorum of liars attests the body that it makes of the honest one."""
+    async def tally(
+        self,
+        contributions: Sequence[Contribution],
+        *,
+        lie: Lie | None = None,
+        sent_after: Callable[[], Awaitable[None]] | None = None,
+    ) -> FinalRoot:
+        """Close an epoch; with `lie`, a quorum of liars attests the body that it makes of the honest one. `sent_after` is
+        what happens between the attestations and the call."""
         ledger = self.ledger()
         roots, closing = await ledger.final_roots(), await find_closing_block(ledger)
         assert closing is not None
@@ -156,9 +165,20 @@ class FinishedRun:
         if lie is not None:
             blob, proposal = _lied(blob, lie)
         await self.relays.put(blob)
-        attestations = [await self.ledger(key).attest(proposal) for key in VALIDATOR_OPERATORS[:2]]
+        attestations = [await self.ledger(key).attest(proposal) for _, key in self.judges[:2]]
+        if sent_after is not None:
+            await sent_after()
+            attestations = attestations[: len(self.judges)]
         await ledger.finalise(proposal, attestations)
         return (await ledger.final_roots())[-1]
+
+    async def replace_validators(self, *judges: tuple[NodeKey, bytes]) -> None:
+        """The owner appoints others, and they are in force; all of them are the quorum."""
+        operators = [Operator(key.node, address_of(operator), address_of(operator)) for key, operator in judges]
+        await self.ledger().propose_validators(operators, len(judges))
+        self.chain.mine(1, seconds=(await self.ledger().terms()).change_seconds)
+        await self.ledger().apply_validators()
+        self.judges = judges
 
     async def strike(self, faults: Sequence[Contribution], node: str = WORKERS[1].node) -> None:
         """A quorum strikes a node on this evidence."""

@@ -21,6 +21,7 @@ from tests.builders import (
     WORKERS,
     World,
     make_world,
+    node_key,
     shared_engine,
     shared_task,
     spoil,
@@ -93,6 +94,25 @@ async def test_audit_run__everything_holds(tmp_path: Path) -> None:
 async def test_audit_run__a_quorum_of_liars_attested_a_tally(tmp_path: Path, lie: Any) -> None:
     run = await finished(tmp_path, lie=lie)
     assert (await failure(run, tmp_path)).what == "tally of epoch 0"
+
+
+async def test_audit_run__all_validators_were_replaced_between_the_close_and_the_tally(tmp_path: Path) -> None:
+    run = await start_run()
+    await run.commit()
+    await run.replace_validators((node_key(14), WALLETS[1]), (node_key(15), WALLETS[2]))
+    await run.tally([run.judged(run.submission(), WORKERS[0])])
+    report = await audit(run, tmp_path)
+    assert (report.checked["tallies"], report.checked["submissions"], report.checked["verdicts"]) == (1, 1, 2)
+
+
+async def test_audit_run__validators_were_replaced_after_they_attested(tmp_path: Path) -> None:
+    """One of three stays, and its signature alone is a quorum of the new set."""
+    run = await start_run()
+    await run.commit()
+    first = run.judges[0]
+    judged = [run.judged(run.submission(), WORKERS[0])]
+    await run.tally(judged, sent_after=lambda: run.replace_validators(first))
+    assert (await audit(run, tmp_path)).checked["verdicts"] == 3
 
 
 async def test_audit_run__manifest_signed_by_a_stranger(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
+from dht.identity import NodeKey
 from roles.rules import Reason
 from roles.spec import CheckSpec
 from roles.tally import TallyContext
@@ -20,6 +21,9 @@ from tests.unit.roles.validator_network import ValidatorNetwork
 class EverythingCreditable:
     """An epoch that credits any step and has credited nothing."""
 
+    def __init__(self, *validators: NodeKey) -> None:
+        self.validators = [key.node for key in validators]
+
     def credited(self) -> frozenset[str]:
         return frozenset()
 
@@ -27,7 +31,7 @@ class EverythingCreditable:
         return True
 
 
-CONTEXT = cast(TallyContext, EverythingCreditable())
+CONTEXT = cast(TallyContext, EverythingCreditable(*VALIDATORS))
 
 
 def gathered(gathering: Gathering) -> Sequence[str]:
@@ -66,3 +70,15 @@ async def test_contributions__at_once_where_everything_is_audited(tmp_path: Path
         world.trusted.admit_verdict(world.row(make_verdict(submission), validator))
     assert gathered(gathering) == [submission_digest(submission)]
     assert not gathering.is_waiting
+
+
+async def test_contributions__verdicts_of_who_does_not_count_in_this_epoch_are_left_out(tmp_path: Path) -> None:
+    """One such row would spoil the whole item."""
+    world = make_world()
+    gathering = make_gathering(world, tmp_path, [0])
+    submission = make_submission(world)
+    world.trusted.admit_submission(world.row(submission, WORKERS[0]))
+    for validator in VALIDATORS:
+        world.trusted.admit_verdict(world.row(make_verdict(submission), validator))
+    (item,) = gathering.contributions(cast(TallyContext, EverythingCreditable(*VALIDATORS[:2])))
+    assert {row.signer for row in item.verdicts} == {key.node for key in VALIDATORS[:2]}

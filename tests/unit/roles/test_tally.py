@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -14,8 +14,8 @@ from dht.encoding import ZERO_DIGEST, encode, sha256
 from dht.envelope import Envelope, to_bytes
 from dht.identity import NodeKey
 from ledger.merkle import merkle_root
-from ledger.records import FinalRoot, Leaf, Proposal, Registration
-from ledger.wallet import address_of
+from ledger.records import FinalRoot, Leaf, Operator, Proposal, Registration, ValidatorSet
+from ledger.wallet import address_of, node_from_public_key
 from roles.messages import Receipt, ReceivedShare, Role, Submission
 from roles.seals import seal_of
 from roles.spec import CheckSpec, RewardSpec
@@ -36,7 +36,10 @@ from roles.tally import (
     place_digest,
     proposal_of,
 )
-from roles.tally.items import pack_item, row_text
+from roles.tally.items import pack_item, row_text, rows_of
+from roles.tally.limits import HEADER_BYTES, LEAF_BYTES, MOST_LEAVES, PLACE_BYTES, ROW_BYTES, TallyLimits
+from roles.tally.reading import bench_of
+from roles.tally.rewards import in_tree_order
 from tests.builders import (
     STRANGER,
     TRAINER,
@@ -268,7 +271,7 @@ def test_check_tally__credited_in_an_earlier_epoch() -> None:
     """Also under another digest: it is the node's index that is credited once."""
     blob, proposal = honest()
     context = make_context(roots=(final(blob, proposal),), parent=open_tally(blob), closing_block=50)
-    fresh = replace(context, parent=open_tally(blob).model_copy(update={"credited": ()}))
+    fresh = replace(context, parent=open_tally(blob).model_copy(update={"credited": ((),)}))
     again = contribution(make_submission(WORLD, WORKERS[0], tokens=99))
     twice, proposed = build_tally(fresh, [again], round_number=0)
     assert fault_of(twice, proposed, context) is TallyFault.CREDITED_BEFORE
@@ -326,8 +329,43 @@ def test_open_final_tally__other_bytes_than_the_ledger_names() -> None:
 
 def test_oldest_block__items_stay_creditable_for_as_many_epochs_as_validators() -> None:
     roots = tuple(replace(final(*honest()), closing_block=10 * number) for number in range(1, 4))
-    assert make_context(roots=roots[:2]).oldest_block == -1
-    assert make_context(roots=roots).oldest_block == 10
+    parent = open_tally(honest()[0]).model_copy(update={"credited": ((), (), ())})
+    assert make_context(roots=roots[:2], parent=parent).oldest_block == -1
+    assert make_context(roots=roots, parent=parent).oldest_block == 10
+
+
+FIVE = tuple(key.node for key in (*VALIDATORS, node_key(14), node_key(15)))
+
+
+def test_oldest_block__a_set_that_grows_looks_back_no_further_than_places_are_kept() -> None:
+    roots = tuple(replace(final(*honest()), closing_block=10 * number) for number in range(1, 7))
+    parent = open_tally(honest()[0]).model_copy(update={"credited": ((), (), ())})  # kept by three validators
+    assert make_context(roots=roots, parent=parent, validators=FIVE).oldest_block == 30
+
+
+def test_build_tally__validators_join__what_was_credited_is_not_credited_again() -> None:
+    """Four epochs of three validators, who remember three; five would look back five."""
+    item = contribution(make_submission(WORLD, tokens=100), voters=3)
+    context = make_context()
+    for epoch in range(4):
+        blob, proposal = build_tally(context, [item], round_number=0)
+        roots, parent = (*context.roots, final(blob, proposal)), check_tally(blob, proposal, context)
+        context = make_context(roots=roots, parent=parent, closing_block=31 + epoch)
+    grown = replace(context, validators=FIVE, quorum=3)
+    blob, proposal = build_tally(grown, [item], round_number=0)
+    assert not check_tally(blob, proposal, grown).items
+    assert units_of(blob, "worker") == {WORKERS[0].node: 100}
+
+
+def test_check_tally__validators_joined__item_from_before_what_is_remembered() -> None:
+    item = contribution(make_submission(WORLD, tokens=100), voters=3)
+    roots = tuple(replace(final(*honest()), closing_block=30 + number) for number in range(4))
+    parent = open_tally(honest()[0]).model_copy(update={"credited": ((), (), ())})
+    context = make_context(roots=roots, parent=parent, closing_block=40, validators=FIVE, quorum=3)
+    blob, _ = build_tally(context, [], round_number=0)
+    body = open_tally(blob).model_copy(update={"items": (pack_item(item),)})
+    blob = zlib.compress(encode(body))
+    assert fault_of(blob, proposal_of(body, blob), context) is TallyFault.NOT_CREDITABLE
 
 
 def test_pending_contributions__accepted_and_not_final() -> None:
@@ -565,3 +603,146 @@ def test_build_tally__set_of_validators_at_the_closing_block() -> None:
     """Verdicts of a validator that left the set before count no more."""
     context = make_context(validators=tuple(key.node for key in VALIDATORS[1:]), quorum=2)
     assert not open_tally(build_tally(context, two_contributions(), round_number=0)[0]).items
+
+
+def make_set(*validators: str, quorum: int = 2) -> ValidatorSet:
+    """A set of validators by name."""
+    return ValidatorSet(0, tuple(Operator(name, "", "") for name in validators), quorum, 1)
+
+
+@pytest.mark.parametrize(
+    ("in_force", "counts"),
+    [
+        pytest.param("abc", "abc", id="nothing has changed"),
+        pytest.param("bcd", "abc", id="a quorum of them is left"),
+        pytest.param("cde", "cde", id="too few are left to accept anything"),
+        pytest.param("def", "def", id="none is left"),
+    ],
+)
+def test_bench_of__closing_set_while_a_quorum_of_it_is_left(in_force: str, counts: str) -> None:
+    assert bench_of(make_set(*"abc"), make_set(*in_force)) == make_set(*counts)
+
+
+def test_proposer__is_of_those_who_can_attest() -> None:
+    context = make_context(in_force=("d", "e"))
+    assert [context.proposer(number) for number in range(3)] == ["d", "e", "d"]
+
+
+# -- how much a tally holds ------------------------------------------------------------------------------------------
+
+
+def crowd(role: Role, count: int) -> Iterator[TallyLeaf]:
+    """Leaves of nodes that were never heard of again."""
+    for number in range(count):
+        key = sha256(f"{role} {number}".encode())
+        yield TallyLeaf(
+            role=role, node=node_from_public_key(bytes.fromhex(key)), wallet="0x" + key[:40], units=1, amount=10**15
+        )
+
+
+def after_a_crowd(*leaves: TallyLeaf, **changes: Any) -> TallyContext:
+    """The epoch after one that left these leaves."""
+    blob, proposal = build_tally(rich_context(), [], round_number=0)
+    parent = open_tally(blob).model_copy(update={"leaves": in_tree_order(leaves)})
+    promised = sum(leaf.amount for leaf in leaves)
+    fields: dict[str, Any] = {"roots": (final(blob, proposal),), "parent": parent, "closing_block": 50}
+    return rich_context(funds=promised + 5000, **{**fields, **changes})
+
+
+def limits(*, worker: int = 10, relay: int = 10, **changes: int) -> TallyLimits:
+    """Few leaves."""
+    return TallyLimits(leaves={"worker": worker, "relay": relay}, **changes)
+
+
+def later_item(key: NodeKey, tokens: int) -> Contribution:
+    """Work in step 4, of the second epoch."""
+    return contribution(make_submission(RICH, key, step=4, policy_step=3, tokens=tokens), world=RICH)
+
+
+LATER = {"commits": make_view(RICH.spec, commits=5).commits, "published": dict.fromkeys(range(5), 1000)}
+
+
+def test_build_tally__as_many_leaves_as_there_may_be__fits() -> None:
+    full = [leaf for role, most in MOST_LEAVES.items() for leaf in crowd(role, most)]
+    known = full[0].model_copy(update={"node": WORKERS[0].node, "wallet": address_of(WALLETS[0])})
+    context = after_a_crowd(known, *full[1:], **LATER)
+    blob, proposal = build_tally(context, [later_item(WORKERS[0], 100), later_item(WORKERS[1], 50)], round_number=0)
+    body = check_tally(blob, proposal, context)
+    assert len(encode(body)) < MAX_BODY // 2
+    assert len(body.items) == 2
+    assert units_of(blob, "worker")[WORKERS[0].node] == 101
+    assert WORKERS[1].node not in units_of(blob, "worker")  # came when there was no room left
+
+
+def test_limits__leaves_at_their_longest_leave_a_quarter_of_the_body_to_rows() -> None:
+    longest = next(crowd("worker", 1)).model_copy(
+        update={"role": "validator", "units": 2**128 - 1, "amount": 2**128 - 1}
+    )
+    assert len(encode(longest)) + 1 <= LEAF_BYTES
+    assert 2 * sum(MOST_LEAVES.values()) * LEAF_BYTES < MAX_BODY * 3 // 4  # twice: each may get a wallet later
+
+
+def test_build_tally__relays_past_the_bound_keep_no_worker_and_no_known_relay_out() -> None:
+    known = TallyLeaf(role="relay", node=RELAY.node, wallet=address_of(WALLETS[2]), units=1, amount=0)
+    shares = tuple(ReceivedShare(relay=key.node, size=500) for key in (RELAY, node_key(32)))
+    named = RICH.row(Receipt(run=RICH.run, client=WORKERS[0].node, step=4, shares=shares), WORKERS[0])
+    registrations = {
+        **rich_context().registrations,
+        node_key(32).node: Registration(node_key(32).node, None, None, 1, 2, 2),
+    }
+    context = after_a_crowd(
+        known, *crowd("relay", 5), limits=limits(relay=6), **{**LATER, "registrations": registrations}
+    )
+    blob, proposal = build_tally(context, [later_item(WORKERS[0], 100)], round_number=0, receipts=[named])
+    check_tally(blob, proposal, context)
+    paid = amounts(blob)
+    assert paid[("relay", RELAY.node, True)] == 100  # the relays' whole part
+    assert paid[("worker", WORKERS[0].node, True)] == 700
+    assert node_key(32).node not in units_of(blob, "relay")
+
+
+def test_build_tally__last_leaf_is_of_who_did_most() -> None:
+    context = after_a_crowd(*crowd("worker", 3), limits=limits(worker=4), **LATER)
+    items = [later_item(key, tokens) for key, tokens in zip(WORKERS, (10, 30, 20), strict=True)]
+    blob, proposal = build_tally(context, items, round_number=0)
+    check_tally(blob, proposal, context)
+    assert {node: units for node, units in units_of(blob, "worker").items() if units > 1} == {WORKERS[1].node: 30}
+    assert units_of(blob, "validator") == {key.node: 3 for key in VALIDATORS[:2]}  # who judged is credited all the same
+
+
+def test_check_tally__leaf_past_the_bound() -> None:
+    few = after_a_crowd(*crowd("worker", 3), limits=limits(worker=3), **LATER)
+    blob, proposal = build_tally(replace(few, limits=limits()), [later_item(WORKERS[0], 100)], round_number=0)
+    assert fault_of(blob, proposal, few) is TallyFault.WRONG_UNITS
+
+
+def test_build_tally__linked_when_no_leaf_is_left__is_paid_all_the_same() -> None:
+    node = WORKERS[0].node
+    unlinked = TallyLeaf(role="worker", node=node, wallet=None, units=100, amount=700)
+    context = after_a_crowd(unlinked, *crowd("worker", 2), limits=limits(worker=3))
+    blob, proposal = build_tally(context, [], round_number=0)
+    check_tally(blob, proposal, context)
+    assert (amounts(blob)[("worker", node, False)], amounts(blob)[("worker", node, True)]) == (0, 700)
+
+
+def test_build_tally__wallet_after_wallet__leaves_for_them_have_a_bound_too() -> None:
+    unlinked = TallyLeaf(role="worker", node=WORKERS[0].node, wallet=None, units=100, amount=700)
+    context = after_a_crowd(unlinked, *crowd("worker", 5), limits=limits(worker=3))
+    blob, proposal = build_tally(context, [], round_number=0)
+    check_tally(blob, proposal, context)
+    assert amounts(blob)[("worker", WORKERS[0].node, False)] == 700  # waits, and is lost to nobody else
+
+
+def test_build_tally__what_leaves_and_places_take_is_not_there_for_rows() -> None:
+    """What does not fit stays creditable: no place of it is taken."""
+    item, known = later_item(WORKERS[0], 100), tuple(crowd("worker", 10))
+    rows = sum(map(len, rows_of(pack_item(item))))
+    narrow = limits(worker=10, relay=0, body=HEADER_BYTES + 10 * LEAF_BYTES + rows)
+    context = after_a_crowd(*known, limits=narrow, **LATER)
+    blob, proposal = build_tally(context, [item], round_number=0)
+    assert not check_tally(blob, proposal, context).items
+    assert open_tally(blob).credited[-1] == ()
+    wider = replace(context, limits=replace(narrow, body=narrow.body + 3 * ROW_BYTES + PLACE_BYTES))
+    blob, proposal = build_tally(wider, [item], round_number=0)
+    assert len(check_tally(blob, proposal, wider).items) == 1
+    assert len(encode(open_tally(blob))) <= wider.limits.body

@@ -41,7 +41,7 @@ from tests.builders import (
     shared_task,
     spoil,
 )
-from tests.unit.roles.validator_network import ValidatorNetwork, running
+from tests.unit.roles.validator_network import JUDGES, ValidatorNetwork, running
 
 VALIDATOR_OPERATOR_ADDRESSES = [address_of(key) for key in VALIDATOR_OPERATORS]
 
@@ -127,6 +127,29 @@ async def test_run__proposer_gone__the_next_one_proposes(tmp_path: Path) -> None
         await network.until_epochs(1)
         root = (await network.ledger.final_roots())[0]
         assert root.round % 3 != 0
+        assert await network.tokens(0) == made.submission.tokens
+
+
+async def test_run__all_validators_replaced_after_the_close__the_new_ones_tally(tmp_path: Path) -> None:
+    async with running(tmp_path, validators=()) as network:
+        for _ in range(2):
+            await network.commit()
+        await network.appoint(3)
+        network.start(3)
+        await network.until_epochs(1)
+        (root,) = await network.ledger.final_roots()
+        assert root.attesters == (address_of(JUDGES[3][1]),)
+
+
+async def test_run__too_few_of_those_who_judged_are_left__verdicts_of_the_set_in_force_count(tmp_path: Path) -> None:
+    async with running(tmp_path, validators=(1,)) as network:
+        made = await network.make()
+        await network.hand_in(made)
+        await verdicts_on(network, made.digest, 1)
+        for _ in range(2):
+            await network.commit()
+        await network.appoint(1)
+        await network.until_epochs(1)
         assert await network.tokens(0) == made.submission.tokens
 
 
@@ -360,6 +383,44 @@ async def test_run__lying_proposer_is_refused_and_the_next_round_counts(tmp_path
         assert root.round != 0
         assert await network.tokens(0) == made.submission.tokens
         assert VALIDATOR_OPERATOR_ADDRESSES[0] not in root.attesters
+
+
+async def test_run__proposer_who_credits_a_friend_only_is_passed_over(tmp_path: Path) -> None:
+    async with running(tmp_path, validators=(1, 2)) as network:
+        made = [await network.make(key) for key in WORKERS[:2]]
+        for each, key in zip(made, WORKERS, strict=False):
+            await network.hand_in(each, key)
+        await network.until(lambda: len(network.accepted()) == 2)
+        await network.commit()
+        await network.commit(final=True)
+        await network.favour_in_tally(0, WORKERS[0], round_number=0)
+        known = network.validators[VALIDATORS[1].node].trusted.tallies
+        await network.until(lambda: any(number > 0 for _, number, _ in known))
+        assert {signer for _, number, signer in known if number == 0} == {VALIDATORS[0].node}
+        await network.until_epochs(1)
+        assert await network.tokens(0) == sum(each.submission.tokens for each in made)
+
+
+async def test_run__nobody_proposes_what_all_hold__the_epoch_closes_all_the_same(tmp_path: Path) -> None:
+    """Validator 2 is gone, and 0 credits the first worker only: 1 minds that until everybody has had two turns."""
+    spec = make_spec(epoch=EpochSpec(checkpoints=3, round_seconds=10))
+    async with running(tmp_path, validators=(1,), spec=spec) as network:
+        made = [await network.make(key) for key in WORKERS[:2]]
+        for each, key in zip(made, WORKERS, strict=False):
+            await network.hand_in(each, key)
+            await network.voice(VALIDATORS[2]).announce(make_verdict(each.submission))
+        await network.until(lambda: len(network.accepted()) == 2)
+        await network.commit()
+        await network.commit(final=True)
+        await network.favour_in_tally(0, WORKERS[0], round_number=0)
+        name, known = VALIDATORS[1].node, network.validators[VALIDATORS[1].node].trusted.tallies
+        await network.until(lambda: any(signer == name for _, _, signer in known))  # its own, of a later round
+        assert (0, 0, name) not in known
+        await network.favour_in_tally(0, WORKERS[0], round_number=9)
+        await network.until_epochs(1)
+        (root,) = await network.ledger.final_roots()
+        assert root.round == 9
+        assert await network.tokens(0) == made[0].submission.tokens
 
 
 async def test_run__proposal_without_a_blob_holds_nobody_up(tmp_path: Path) -> None:

@@ -15,15 +15,16 @@ from dht.identity import NodeKey
 from dht.memory import MemoryDirectory, MemoryNetwork
 from dht.records import Publisher, unix_ms
 from ledger.memory import MemoryLedger
-from ledger.records import Proposal
+from ledger.records import Operator, Proposal
 from ledger.rules import find_closing_block
+from ledger.wallet import address_of
 from roles.announce import Voice
 from roles.compute import ComputeThread
 from roles.inference.transformers_engine import TransformersEngine
 from roles.messages import ROW_RULES, SHARE_ALL, Head, OpenStep, Verdict
 from roles.observer import Observer
 from roles.spec import EpochSpec, RunSpec
-from roles.tally import TallyBody, TallyLeaf, open_tally, proposal_of
+from roles.tally import Contribution, TallyBody, TallyLeaf, build_tally, open_tally, proposal_of, read_context
 from roles.trusted import AdmittedSubmission, TrustedState
 from roles.validator import Validator
 from roles.validator.tally_rows import row_from
@@ -41,12 +42,16 @@ from tests.builders import (
     make_rollouts,
     make_spec,
     manifest_of,
+    node_key,
+    operator_key,
     register_workers,
     shared_engine,
     shared_task,
 )
 
 PATIENCE = 20.0
+JUDGES = (*zip(VALIDATORS, VALIDATOR_OPERATORS, strict=True), (node_key(14), operator_key(114)))
+"""The three validators, and one whom the owner may appoint."""
 
 
 class ValidatorNetwork:
@@ -96,6 +101,13 @@ class ValidatorNetwork:
         await self.ledger.commit_checkpoint(term=1, step=step, manifest=manifest_of(step), parent=parent, final=final)
         return step
 
+    async def appoint(self, *numbers: int, quorum: int = 1) -> None:
+        """The owner replaces the validators; the new set is in force."""
+        named = [(key.node, address_of(operator)) for key, operator in (JUDGES[number] for number in numbers)]
+        await self.ledger.propose_validators([Operator(node, at, at) for node, at in named], quorum)
+        self.chain.mine(1, seconds=self.spec.terms.change_seconds)
+        await self.ledger.apply_validators()
+
     async def collect(self, step: int, *, limit: int = 4, first: int = 0) -> None:
         """The trainer says that it collects a step; the last three (or those from `first` on) are open."""
         steps = range(first or max(1, step - 2), step + 1)
@@ -125,9 +137,9 @@ class ValidatorNetwork:
         return await self.voice(key).announce(made.submission, relays=relays)
 
     def build(self, number: int, **changes: Any) -> tuple[Validator, Observer]:
-        """One of the three validators, over its own state directory."""
-        key = VALIDATORS[number]
-        ledger = MemoryLedger(self.chain, run=self.spec.run_id, operator_key=VALIDATOR_OPERATORS[number])
+        """One of the validators, over its own state directory."""
+        key, operator = JUDGES[number]
+        ledger = MemoryLedger(self.chain, run=self.spec.run_id, operator_key=operator)
         observer = self._observer(ledger)
         fields: dict[str, Any] = {"engine": self.engine, "compute": self.compute, "relays": self.relays}
         validator = Validator(
@@ -171,6 +183,24 @@ class ValidatorNetwork:
         proposal = Proposal(self.spec.run_id, 0, round_number, closing.number, ZERO_DIGEST, "ab" * 32, 1, blob)
         row = row_from(proposal, await ledger.attest(proposal), size=100)
         return await self.voice(VALIDATORS[number]).announce(row, relays=hint)
+
+    async def favour_in_tally(self, number: int, friend: NodeKey, *, round_number: int) -> None:
+        """A validator proposes, with no lie in it, a tally that credits one worker's submissions only."""
+        closing = await find_closing_block(self.ledger)
+        assert closing is not None
+        place: dict[str, Any] = {"spec": self.spec, "roots": (), "parent": None, "published": {}}
+        context = await read_context(self.ledger, closing_block=closing.number, **place)
+        items = [
+            Contribution(item.row, tuple(self.trusted.standings[item.digest].rows.values()))
+            for item in self.accepted()
+            if item.submission.node == friend.node
+        ]
+        blob, proposal = build_tally(context, items, round_number=round_number)
+        relays = await self.relays.put(blob)
+        key, operator = JUDGES[number]
+        ledger = MemoryLedger(self.chain, run=self.spec.run_id, operator_key=operator)
+        row = row_from(proposal, await ledger.attest(proposal), size=len(blob))
+        await self.voice(key).announce(row, relays=relays)
 
     async def lie_in_tally(self, number: int) -> None:
         """A validator proposes, in round 0, an honest tally but for one leaf: its own."""

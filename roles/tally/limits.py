@@ -1,0 +1,74 @@
+"""How much a tally may hold, so that the next one always fits: rows, bytes, and leaves, which are never dropped."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from roles.messages import Role
+from roles.tally.body import MAX_BODY, MAX_ROWS, TallyBody
+
+MOST_LEAVES: Mapping[Role, int] = {"worker": 60_000, "relay": 30_000}
+"""Leaves of a role beyond which nobody new is credited in it. Validators and trainers are the owner's choice, and few."""
+LEAF_BYTES, PLACE_BYTES, ROW_BYTES, HEADER_BYTES = 240, 72, 24, 2**16
+"""What a leaf, a place, a row besides its text, and all else (the validators' leaves too) come to in the body, at most."""
+NEW_BYTES = 2**24
+"""What the rows of an epoch add to the body besides themselves, at most: leaves and places."""
+
+
+@dataclass(frozen=True, slots=True)
+class TallyLimits:
+    """Bytes of a body, bytes of the signed rows in it, leaves by role. Rules of the protocol: other numbers are for tests."""
+
+    body: int = MAX_BODY
+    rows: int = MAX_ROWS
+    leaves: Mapping[Role, int] = field(default_factory=lambda: MOST_LEAVES)
+
+    def most_bytes(self, parent: TallyBody | None) -> int:
+        """What an honest tally unpacks to at most: the parent's leaves and places, new items, and theirs. A lying
+        proposer must not keep every validator at parsing."""
+        return min(self.body, self.rows + NEW_BYTES + _kept_bytes(parent))
+
+    def bytes_for_rows(self, parent: TallyBody | None) -> int:
+        """What is left of a body for rows and their places, once all leaves that may still come have theirs."""
+        held = Counter(leaf.role for leaf in (parent.leaves if parent else ()))
+        coming = sum(max(0, most - held[role]) for role, most in self.leaves.items())
+        return max(0, self.body - HEADER_BYTES - _kept_bytes(parent) - LEAF_BYTES * coming)
+
+
+LIMITS = TallyLimits()
+
+
+class Room:
+    """What is left for rows in one tally."""
+
+    def __init__(self, limits: TallyLimits, parent: TallyBody | None) -> None:
+        self._rows, self._bytes = limits.rows, min(limits.bytes_for_rows(parent), limits.rows + NEW_BYTES)
+
+    def has(self, *texts: str) -> bool:
+        """Whether these rows, counted as one place, fit."""
+        size, cost = _costs(texts)
+        return size <= self._rows and cost <= self._bytes
+
+    def take(self, *texts: str) -> bool:
+        """Whether they fit; if so, they have their room from now on."""
+        if not self.has(*texts):
+            return False
+        size, cost = _costs(texts)
+        self._rows -= size
+        self._bytes -= cost
+        return True
+
+
+def _costs(texts: tuple[str, ...]) -> tuple[int, int]:
+    size = sum(map(len, texts))
+    return size, size + ROW_BYTES * len(texts) + PLACE_BYTES
+
+
+def _kept_bytes(parent: TallyBody | None) -> int:
+    """Leaves and places of the parent; what was earned without a wallet gets a second leaf once there is one."""
+    if parent is None:
+        return 0
+    to_move = sum(leaf.wallet is None and leaf.amount > 0 for leaf in parent.leaves)
+    return LEAF_BYTES * (len(parent.leaves) + to_move) + PLACE_BYTES * sum(map(len, parent.credited))
