@@ -11,15 +11,16 @@ from typing import Any
 
 import pytest
 
-from dht.encoding import ZERO_DIGEST
+from dht.encoding import ZERO_DIGEST, decode
 from dht.identity import NodeKey
+from dht.memory import MemoryDirectory
 from dht.records import unix_ms
 from ledger.errors import LedgerRejected
 from ledger.memory import MemoryLedger
 from ledger.records import HeldStrike, Strike
 from ledger.wallet import address_of, sign_registration
 from roles.evidence import check_evidence
-from roles.messages import StrikeRow
+from roles.messages import StrikeRow, strikes_key
 from roles.ports import Clock
 from roles.rules import Reason, Reject
 from roles.spec import CheckSpec, EpochSpec, RewardSpec
@@ -32,6 +33,7 @@ from tests.builders import (
     WALLETS,
     WORKERS,
     World,
+    make_registration,
     make_spec,
     make_submission,
     make_verdict,
@@ -279,7 +281,7 @@ def note_fault(network: ValidatorNetwork, digest: str, number: int, *others: int
     submission = network.trusted.submissions[digest].submission
     verdict = make_verdict(submission, outcome="fault", reason=int(Reason.WRONG_REWARD))
     folder = network.state / str(number)
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     records = JudgedRows(folder / "judged.sqlite")
     records.keep_fault(submission, row, [world.row(verdict, VALIDATORS[signer]) for signer in (number, *others)])
     records.close()
@@ -298,3 +300,31 @@ async def test_turn__faults_of_before_a_validator_left__cover_for_nobody(tmp_pat
         await cheat(network, index=2, predecessor=second)
         assert (await held(network)).strike.node == CHEAT.node
         assert network.trusted.is_ejected(CHEAT.node)
+
+
+async def proposed(network: ValidatorNetwork, wallet: bytes) -> None:
+    """Wait until the first validator's case names this wallet."""
+
+    async def named() -> list[str]:
+        found = await MemoryDirectory(network.directory).read([strikes_key(network.spec.run_id)])
+        return [decode(StrikeRow, row.payload).wallet for rows in found.values() for row in rows]
+
+    async with asyncio.timeout(PATIENCE):
+        while await named() != [address_of(wallet)]:  # noqa: ASYNC110 - it looks now and then
+            await asyncio.sleep(0.05)
+
+
+async def test_turn__more_staked_for_another_wallet_once_the_case_is_made__it_is_made_anew(tmp_path: Path) -> None:
+    """Else the stake that others find greatest would never be that of a case, however often the cheat adds a little."""
+    async with striking(tmp_path, stake=STAKE, validators=()) as network:
+        first = await cheat(network)
+        second = await cheat(network, index=1, predecessor=first)
+        await network.until(lambda: second in network.trusted.submissions)
+        for digest in (first, second):
+            note_fault(network, digest, 0, 1)
+        network.start(0, clock=quick_clock())
+        await proposed(network, WALLETS[1])
+        await network.ledger.register(make_registration(network.ledger, network.spec, CHEAT, WALLETS[2], nonce=2))
+        await network.wallet(2).stake(CHEAT.node, address_of(WALLETS[2]), 2 * STAKE)
+        await proposed(network, WALLETS[2])
+        assert not await network.ledger.strikes()  # one validator's word is none
