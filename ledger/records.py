@@ -120,7 +120,8 @@ class Registration:
 
     `wallet` is set when both signatures hold, `claimed` when an address was only named. `first_block` is the block of
     the first valid registration and never moves, not by a rotation either; `block` is that of the one in force.
-    `previous` are the keys this node had before, oldest first: their strikes, history and stakes are its own.
+    `previous` are the keys this node had before, oldest first: their strikes, history and stakes are its own. `links` are
+    the wallets it was linked to in turn, each with the block from which (None: it was unlinked).
     """
 
     node: str
@@ -130,6 +131,24 @@ class Registration:
     first_block: int
     block: int
     previous: tuple[str, ...] = ()
+    links: tuple[tuple[int, str | None], ...] = ()
+
+    @property
+    def root(self) -> str:
+        """The key it was first registered with: what is drawn for it, and counted of it, goes by this one."""
+        return self.previous[0] if self.previous else self.node
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Every key it has had, oldest first."""
+        return (*self.previous, self.node)
+
+    def wallets_since(self, block: int) -> tuple[str, ...]:
+        """The wallets it was linked to in this block or later, each once, in order."""
+        links = self.links or ((self.first_block, self.wallet),)
+        before = [wallet for since, wallet in links if since < block][-1:]
+        after = [wallet for since, wallet in links if since >= block]
+        return tuple(dict.fromkeys(wallet for wallet in (*before, *after) if wallet is not None))
 
 
 @dataclass(frozen=True, slots=True)

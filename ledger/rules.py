@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -51,6 +52,7 @@ class RotationEvent:
 
 
 NodeEvent = RegistrationEvent | RotationEvent
+_Links = defaultdict[str, list[tuple[int, str | None]]]
 
 
 class ChainView(Protocol):
@@ -90,24 +92,27 @@ def fold_registrations(events: Iterable[NodeEvent]) -> dict[str, Registration]:
     """
     held: dict[str, Registration] = {}
     retired: set[str] = set()
+    links: _Links = defaultdict(list)
     for event in events:
         if isinstance(event, RotationEvent):
-            _rotate(held, retired, event)
+            _rotate(held, retired, links, event)
         elif event.node not in retired:
-            _register(held, event)
-    return held
+            _register(held, links, event)
+    return {node: replace(item, links=tuple(links[node])) for node, item in held.items()}
 
 
-def _register(held: dict[str, Registration], event: RegistrationEvent) -> None:
+def _register(held: dict[str, Registration], links: _Links, event: RegistrationEvent) -> None:
     before = held.get(event.node)
     if before is not None and event.nonce <= before.nonce:
         return
     first = before.first_block if before else event.block
     previous = before.previous if before else ()
     held[event.node] = Registration(event.node, event.wallet, event.claimed, event.nonce, first, event.block, previous)
+    if before is None or event.wallet != before.wallet:
+        links[event.node].append((event.block, event.wallet))
 
 
-def _rotate(held: dict[str, Registration], retired: set[str], event: RotationEvent) -> None:
+def _rotate(held: dict[str, Registration], retired: set[str], links: _Links, event: RotationEvent) -> None:
     old = held.get(event.old_node)
     if old is None or event.new_node in held or event.new_node in retired:
         return
@@ -116,6 +121,7 @@ def _rotate(held: dict[str, Registration], retired: set[str], event: RotationEve
         return
     del held[event.old_node]
     retired.add(event.old_node)
+    links[event.new_node] = links.pop(event.old_node)
     # Nonce 0: whatever the new key signs next wins.
     held[event.new_node] = replace(
         old, node=event.new_node, nonce=0, block=event.block, previous=(*old.previous, old.node)

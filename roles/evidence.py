@@ -6,7 +6,7 @@ Whoever has the blob and the ledger's list of validators can check it: nobody is
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -80,12 +80,13 @@ def _reason(item: TallyItem) -> Reason:
 
 
 def check_evidence(
-    data: bytes, *, node: str, number: int, bench: Bench, needed: int, after_step: int
+    data: bytes, *, node: str, number: int, bench: Bench, needed: int, after_step: int, keys: Collection[str] = ()
 ) -> list[tuple[Submission, dict[str, Verdict]]]:
     """The faults that the blob proves: each submission, and the verdicts on it by validator.
 
-    At least `needed` different indices of the node, all of steps after `after_step` (a strike that was lifted is not
-    repeated for the same faults). Raises EvidenceRefused.
+    At least `needed` different indices of the node, handed in by the key struck or another of its `keys`, all of steps after
+    `after_step` (a strike that was lifted is not repeated for the same faults). What those said who are no validators any
+    more counts no more, and refuses nothing. Raises EvidenceRefused.
     """
     evidence = open_evidence(data)
     if (evidence.run, evidence.node, evidence.number) != (bench.run, node, number):
@@ -93,12 +94,21 @@ def check_evidence(
     faults: dict[tuple[int, int], tuple[Submission, dict[str, Verdict]]] = {}
     for item in evidence.faults:
         try:
+            item = item_for(item, bench)
+            if len(item.verdicts) < bench.quorum:
+                continue
             _, submission, verdicts = open_item(item, bench, "fault")
         except Malformed as error:
             raise EvidenceRefused(f"a fault is not proved: {error}") from error
-        if submission.node != node or submission.step <= after_step:
+        if submission.node not in {node, *keys} or submission.step <= after_step:
             raise EvidenceRefused("a fault is another node's, or was dealt with before")
         faults[(submission.step, submission.index)] = submission, verdicts
     if len(faults) < needed:
         raise EvidenceRefused(f"{len(faults)} faults are proved, {needed} are needed")
     return list(faults.values())
+
+
+def item_for(item: TallyItem, bench: Bench) -> TallyItem:
+    """The item with what those on the bench say, and nobody else. Raises Malformed."""
+    own = [text for text in item.verdicts if row_from_text(text, "verdict/2").signer in bench.validators]
+    return item.model_copy(update={"verdicts": tuple(own)})

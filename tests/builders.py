@@ -19,7 +19,7 @@ from dht.envelope import Envelope, seal
 from dht.errors import TransportError
 from dht.identity import NodeKey
 from ledger.memory import MemoryChain, MemoryLedger
-from ledger.records import Block, Commit, Operator, Registration, RegistrationRequest, RunTerms
+from ledger.records import Block, Commit, Operator, Registration, RegistrationRequest, RotationRequest, RunTerms
 from ledger.wallet import address_of, registration_typed_data, sign_typed_data
 from roles.inference.sampling import SamplingSettings
 from roles.inference.transformers_engine import TransformersEngine
@@ -385,6 +385,13 @@ def make_registration(
         wallet_signature=sign_typed_data(typed, wallet),
         node_signature=key.sign(messages.node).hex(),
     )
+
+
+async def replace_key(ledger: MemoryLedger, run: str, old: NodeKey, new: NodeKey) -> None:
+    """Another key in the place of a node's, by the old one's signature; the ledger pays."""
+    messages = ledger.rotation_messages(old.node, new.node, nonce=2)
+    by_old, by_new = (key.sign(messages.node).hex() for key in (old, new))
+    await ledger.rotate(RotationRequest(run, old.node, new.node, None, 2, "", by_old, by_new))
 
 
 @dataclass(frozen=True)

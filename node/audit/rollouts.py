@@ -59,7 +59,7 @@ async def audit_rollouts(
         policy = commits.get(submission.policy_step)
         if policy is None or policy.manifest != submission.policy:
             raise AuditFailed(where, "made with a policy that is no committed checkpoint")
-        seed = await _seed_of(spec, ledger, submission)
+        seed = await seed_from_ledger(spec, ledger, submission)
         folder, data = await records.policy(policy.manifest), await records.blob(submission.blob, limit=submission.size)
         if seed is None or folder is None or data is None:
             report.lack(
@@ -85,7 +85,7 @@ def _open(spec: RunSpec, row: Envelope) -> Submission:
     return message
 
 
-async def _seed_of(spec: RunSpec, ledger: BaseLedger, submission: Submission) -> str | None:
+async def seed_from_ledger(spec: RunSpec, ledger: BaseLedger, submission: Submission) -> str | None:
     """The assignment's seed, from the ledger alone."""
     registrations = await ledger.registrations()
     held = registrations.get(submission.node) or next(
@@ -94,9 +94,7 @@ async def _seed_of(spec: RunSpec, ledger: BaseLedger, submission: Submission) ->
     commits = await ledger.commits()
     step = beacon_step(submission.step, spec.training.async_level)
     block = await ledger.block(held.first_block + spec.epoch.beacon_blocks) if held else None
-    if block is None or step >= len(commits):
+    if held is None or block is None or step >= len(commits):
         return None
     beacon = compute_beacon(commits[step].manifest, block.hash)
-    return compute_seed(
-        run=spec.run_id, node=submission.node, step=submission.step, index=submission.index, beacon=beacon
-    )
+    return compute_seed(run=spec.run_id, node=held.root, step=submission.step, index=submission.index, beacon=beacon)

@@ -6,6 +6,7 @@ from ledger.base import BaseLedger
 from node.audit.records import Records
 from node.audit.report import AuditFailed, Report
 from roles.evidence import MAX_EVIDENCE, EvidenceRefused, check_evidence, steps_dealt_with
+from roles.liability import strikes_before
 from roles.spec import RunSpec
 from roles.tally.context import Bench
 
@@ -13,7 +14,8 @@ from roles.tally.context import Bench
 async def audit_strikes(spec: RunSpec, ledger: BaseLedger, records: Records, report: Report) -> None:
     """Check every strike. Raises AuditFailed."""
     strikes, commits = await ledger.strikes(), await ledger.commits()
-    for place, held in enumerate(strikes):
+    keys = {key: node.keys for node in (await ledger.registrations()).values() for key in node.keys}
+    for held in strikes:
         strike = held.strike
         where = f"strike {strike.number} of {strike.node}"
         judges = await ledger.validators_at(held.block)
@@ -23,7 +25,8 @@ async def audit_strikes(spec: RunSpec, ledger: BaseLedger, records: Records, rep
         if blob is None:
             report.lack(f"{where}: no relay has its evidence {strike.evidence[:12]}")
             continue
-        before = [each for each in strikes[:place] if each.strike.node == strike.node]
+        theirs = keys.get(strike.node, (strike.node,))
+        before = strikes_before(await ledger.strikes(held.block - 1), strike.node, theirs)
         try:
             check_evidence(
                 blob,
@@ -32,6 +35,7 @@ async def audit_strikes(spec: RunSpec, ledger: BaseLedger, records: Records, rep
                 bench=Bench(spec.run_id, spec.buckets, [item.node for item in judges.validators], judges.quorum),
                 needed=spec.checks.strikes_to_eject,
                 after_step=steps_dealt_with(before, commits, async_level=spec.training.async_level),
+                keys=theirs,
             )
         except EvidenceRefused as error:
             if held.outcome != "lifted":

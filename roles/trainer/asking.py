@@ -63,7 +63,10 @@ class Asking:
 
     def _workers(self) -> int:
         """Nodes that have submitted in the steps still remembered."""
-        return len({item.submission.node for item in self._trusted.submissions.values()})
+        return len(self._nodes())
+
+    def _nodes(self) -> set[str]:
+        return {self._trusted.root_of(item.submission.node) for item in self._trusted.submissions.values()}
 
     def _usable_fraction(self) -> float:
         usable, looked_at = self._pool.recent
@@ -74,7 +77,7 @@ class Asking:
 
     def _is_reached(self, opened: OpenStep) -> bool:
         """Whether some worker has handed in the last index that limit and share allow it, or nobody has one left."""
-        nodes = {item.submission.node for item in self._trusted.submissions.values()}
+        nodes = self._nodes()
         lasts = [(node, self._trusted.previous_index(node, opened.step, opened.limit)) for node in nodes]
         done = [last is None or bool(self._trusted.known_digests(node, opened.step, last)) for node, last in lasts]
         if any(is_done and last is not None for (_, last), is_done in zip(lasts, done, strict=True)):

@@ -19,7 +19,7 @@ from roles.spec import OperatorSpec, RunSpec
 class LedgerView:
     """What the ledger said last. `beacons` holds, by node, the hash of block `first_block + beacon_blocks`; `ejected` are
     nodes with a strike in force, `stakes` what is staked for a node by its wallet (base units), `judges` the validator set
-    in force (None: that of the terms)."""
+    in force (None: that of the terms). A key that was replaced stands for the node all the same."""
 
     terms: RunTerms
     head: Block
@@ -30,6 +30,21 @@ class LedgerView:
     stakes: Mapping[str, int] = field(default_factory=dict)
     lease: Lease | None = None  # none: nobody asked the ledger, the first trainer leads the first term
     judges: ValidatorSet | None = None
+    _heirs: dict[str, str] = field(init=False, repr=False, compare=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Remember which key came after each that was replaced."""
+        for node, held in self.registrations.items():
+            self._heirs.update(dict.fromkeys(held.previous, node))
+
+    def registration_of(self, key: str) -> Registration | None:
+        """The registration of the node that has this key, or had it."""
+        return self.registrations.get(self._heirs.get(key, key))
+
+    def root_of(self, key: str) -> str:
+        """The first key of the node that has this key, or had it; a stranger's is its own."""
+        held = self.registration_of(key)
+        return held.root if held is not None else key
 
 
 def _operators(listed: Sequence[Operator | OperatorSpec]) -> tuple[tuple[str, str, str], ...]:
@@ -142,11 +157,17 @@ class LedgerFacts:
     def seed_of(self, node: str, step: int, index: int) -> str | None:
         """Assignment seed, or None while the node's block or the beacon's checkpoint is unknown."""
         manifest = self.committed(beacon_step(step, self.spec.training.async_level))
-        block = self.view.beacons.get(node) if self.view else None
-        if manifest is None or block is None:
+        held = self.view.registration_of(node) if self.view else None
+        block = self.view.beacons.get(held.node) if self.view and held else None
+        if manifest is None or held is None or block is None:
             return None
         beacon = compute_beacon(manifest, block)
-        return compute_seed(run=self.run, node=node, step=step, index=index, beacon=beacon)
+        # the first key's, whatever key it has now: a key made when the beacon's block is known could be ground
+        return compute_seed(run=self.run, node=held.root, step=step, index=index, beacon=beacon)
+
+    def root_of(self, node: str) -> str:
+        """The first key of the node that has this key, or had it: what is counted of a node goes by that."""
+        return self.view.root_of(node) if self.view else node
 
     def _open(self, row: Envelope) -> Message:
         return open_row(row, run=self.run, buckets=self.spec.buckets)

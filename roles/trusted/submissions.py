@@ -17,6 +17,8 @@ from roles.trusted.ledger_facts import LedgerFacts
 
 MAX_DIGESTS_PER_INDEX = 4
 """Distinct submissions of one (node, step, index) remembered; two already are an equivocation."""
+MAX_NAMED = 256
+"""Rows of replaced keys that a node's later rows of one step name."""
 MAX_INDICES = 4096
 """Indices of a step that are looked at, whatever limit its head says: to find the admitted index before another, each
 between them is hashed (4096 take some 30 ms), for every submission. With a sensible share nobody gets that far."""
@@ -44,6 +46,7 @@ class Submissions(LedgerFacts):
         self._opened_in: dict[int, int] = {}  # step -> the term that opened it
         self._by_index: defaultdict[tuple[str, int, int], list[str]] = defaultdict(list)
         self._equivocations: defaultdict[str, int] = defaultdict(int)
+        self._named: defaultdict[tuple[str, int], set[str]] = defaultdict(set)  # by root and step
 
     def reopen_step(self, opened: OpenStep) -> None:
         """Take back, from this node's own disk, a step that the leader had opened."""
@@ -58,25 +61,43 @@ class Submissions(LedgerFacts):
         self._opened_in[opened.step] = max(term, self._opened_in.get(opened.step, 0))
 
     def admit_submission(self, row: Envelope) -> AdmittedSubmission:
-        """Stage 1 of verification, but for timing. Raises Malformed, Reject or Ignore; on any of them nothing changed."""
+        """Stage 1 of verification, but for timing. Raises Malformed, Reject or Ignore; on any of them nothing changed, but that
+        a row of the node's that is named and not known yet may come in, if another key of its signed it."""
         submission = self._open(row)
         if not isinstance(submission, Submission) or row.signer != submission.node:
             raise Malformed("not a submission of its signer")
         if (known := self.submissions.get(row.digest)) is not None:
             return self._say_again(known, row)
-        if self.view is None or submission.node not in self.view.registrations:
-            raise Ignore(Reason.UNREGISTERED)
-        # [IGNORE] a strike may be lifted, and stake be added: the row is looked at again then
-        if self.is_ejected(submission.node):
-            raise Ignore(Reason.EJECTED)
-        if not self.has_stake(submission.node):
-            raise Ignore(Reason.NO_STAKE)
+        self._check_standing(row, submission)
         opened = rules.check_open(submission, head=self.head, opened=self.opened.get(submission.step))
         rules.check_counts(submission, self.spec)
         committed = self.committed(submission.policy_step)
         rules.check_policy(submission, committed=committed, async_level=self.spec.training.async_level)
         seed = self._check_place_in_sequence(submission, opened)
         return self._remember(row, submission, seed)
+
+    def _check_standing(self, row: Envelope, submission: Submission) -> None:
+        held = self.view.registration_of(submission.node) if self.view else None
+        if held is None:
+            raise Ignore(Reason.UNREGISTERED)
+        # [IGNORE] who signs with a key that was replaced may be its thief
+        if held.node != submission.node and not self._was_handed_in_before(row, submission):
+            raise Ignore(Reason.UNREGISTERED, "the node's key was replaced")
+        # [IGNORE] a strike may be lifted, and stake be added: the row is looked at again then
+        if self.is_ejected(held.node):
+            raise Ignore(Reason.EJECTED)
+        if not self.has_stake(held.node):
+            raise Ignore(Reason.NO_STAKE)
+
+    def _was_handed_in_before(self, row: Envelope, submission: Submission) -> bool:
+        """Whether it is known that a replaced key's row is not of today: the node itself follows it with its new key."""
+        return row.digest in self._named.get((self.root_of(submission.node), submission.step), ())
+
+    def name(self, digest: str, *, node: str, step: int) -> None:
+        """Take note that a node of several keys names this submission as its own: it may be let in, whichever signed it."""
+        held = self.view.registration_of(node) if self.view else None
+        if held is not None and held.previous and len(self._named[(held.root, step)]) < MAX_NAMED:
+            self._named[(held.root, step)].add(digest)
 
     def _say_again(self, known: AdmittedSubmission, row: Envelope) -> AdmittedSubmission:
         """The same submission, said again: its blob may lie with other relays by now."""
@@ -92,14 +113,17 @@ class Submissions(LedgerFacts):
             raise Reject(Reason.NOT_ADMITTED)
         previous = self.previous_index(submission.node, submission.step, submission.index)
         known = () if previous is None else self.known_digests(submission.node, submission.step, previous)
+        if submission.predecessor not in known and previous is not None:
+            self.name(submission.predecessor, node=submission.node, step=submission.step)
         rules.check_predecessor(submission, previous=previous, known=known)
         return seed
 
     def _remember(self, row: Envelope, submission: Submission, seed: str) -> AdmittedSubmission:
-        digests = self._by_index[(submission.node, submission.step, submission.index)]
+        root = self.root_of(submission.node)
+        digests = self._by_index[(root, submission.step, submission.index)]
         if len(digests) >= MAX_DIGESTS_PER_INDEX:
             raise Ignore(Reason.REPEATED_EQUIVOCATION)
-        self._equivocations[submission.node] += bool(digests)
+        self._equivocations[root] += bool(digests)
         admitted = AdmittedSubmission(submission, row.digest, seed, relays_in(row.hint), row)
         digests.append(row.digest)
         self.submissions[row.digest] = admitted
@@ -128,12 +152,12 @@ class Submissions(LedgerFacts):
         return None
 
     def known_digests(self, node: str, step: int, index: int) -> tuple[str, ...]:
-        """Digests of every submission seen for one index."""
-        return tuple(self._by_index.get((node, step, index), ()))
+        """Digests of every submission seen for one index, by whatever key of the node."""
+        return tuple(self._by_index.get((self.root_of(node), step, index), ()))
 
     def equivocations(self, node: str) -> int:
         """How many times the node signed a second submission of one index."""
-        return self._equivocations[node]
+        return self._equivocations[self.root_of(node)]
 
     def forget_before(self, step: int) -> None:
         """Drop what belongs to steps below `step`: memory stays bounded by the open window and the epoch."""
@@ -141,6 +165,8 @@ class Submissions(LedgerFacts):
             del self.submissions[digest]
         for place in [p for p in self._by_index if p[1] < step]:
             del self._by_index[place]
+        for named in [n for n in self._named if n[1] < step]:
+            del self._named[named]
         for old in [s for s in self.opened if s < step]:
             del self.opened[old]
             del self._opened_in[old]

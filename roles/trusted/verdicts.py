@@ -123,8 +123,18 @@ class Verdicts(Submissions):
     def _settle(self, digest: str) -> None:
         admitted = self.submissions.get(digest)
         if admitted is not None and self._has_quorum(admitted):
-            item = admitted.submission
-            self._accepted.setdefault((item.node, item.step, item.index), digest)  # the first to reach quorum stands
+            self._accepted.setdefault(self._place(admitted.submission), digest)  # the first to reach quorum stands
+
+    def _place(self, submission: Submission) -> tuple[str, int, int]:
+        """What is accepted once: a node's index has one place, whatever key of the node signed."""
+        return self.root_of(submission.node), submission.step, submission.index
+
+    def _was_handed_in_before(self, row: Envelope, submission: Submission) -> bool:
+        """As before; or a quorum has judged it."""
+        standing = self.standings.get(row.digest)
+        said = standing.verdicts.values() if standing else ()
+        is_judged = sum(is_verdict_on(verdict, submission) for verdict in said) >= self.quorum
+        return is_judged or super()._was_handed_in_before(row, submission)
 
     def _has_quorum(self, admitted: AdmittedSubmission) -> bool:
         standing, submission = self.standings.get(admitted.digest), admitted.submission
@@ -140,8 +150,7 @@ class Verdicts(Submissions):
         admitted = self.submissions.get(digest)
         if admitted is None or not self._has_quorum(admitted):
             return False
-        submission = admitted.submission
-        return self._accepted.get((submission.node, submission.step, submission.index), digest) == digest
+        return self._accepted.get(self._place(admitted.submission), digest) == digest
 
     def disputed(self) -> frozenset[str]:
         """Digests of submissions with a fault verdict that no quorum of audited acceptances answers."""
@@ -172,7 +181,7 @@ class Verdicts(Submissions):
 
     def rival(self, submission: Submission, digest: str) -> str | None:
         """The other submission of the same index that was accepted first, if any."""
-        other = self._accepted.get((submission.node, submission.step, submission.index))
+        other = self._accepted.get(self._place(submission))
         return other if other != digest else None
 
     def accepted(self) -> Iterator[AdmittedSubmission]:

@@ -5,14 +5,15 @@ Tallies credit the validators behind it; strikes rest on it. Faults of a node ad
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from dht.encoding import decode
 from dht.envelope import Envelope
 from dht.errors import Malformed
-from roles.messages import Submission, open_row
+from roles.messages import Submission, Verdict, open_row
 from roles.tally import Contribution
+from roles.tally.context import Bench
 from roles.trusted import Standing, TrustedState, is_verdict_on
 from roles.validator.records import JudgedRows
 
@@ -33,6 +34,14 @@ class ProvenFault:
         """Digest of the submission."""
         return self.proof.submission.digest
 
+    def said_by(self, bench: Bench) -> ProvenFault | None:
+        """The fault with what those on the bench say of it; None when that is no proof any more."""
+        rows = tuple(row for row in self.proof.verdicts if row.signer in bench.validators)
+        if len(rows) < bench.quorum:
+            return None
+        reason = min(decode(Verdict, row.payload).reason for row in rows)
+        return replace(self, proof=replace(self.proof, verdicts=rows), reason=reason)
+
 
 class FaultBook:
     """Proven faults by submission digest. `gate_rows` are rows that never got past the gate, by digest."""
@@ -46,20 +55,16 @@ class FaultBook:
     def observe(self) -> None:
         """Take note of what has reached a quorum since the last look."""
         for digest, standing in list(self._trusted.standings.items()):
-            said = sum(verdict.outcome == "fault" for verdict in standing.verdicts.values())
-            if digest in self.faults or said < self._trusted.quorum or (row := self._row(digest)) is None:
+            said = {signer for signer, verdict in standing.verdicts.items() if verdict.outcome == "fault"}
+            known = _signers(self.faults[digest].proof) if digest in self.faults else frozenset()
+            if said <= known or len(said) < self._trusted.quorum or (row := self._row(digest)) is None:
                 continue
             proof = Contribution(row, tuple(_fault_rows(standing, self.open(row))))
-            if len(proof.verdicts) >= self._trusted.quorum and (fault := self._enter(proof)) is not None:
+            # whoever says it later counts too: others may leave the set
+            is_new = len(proof.verdicts) >= self._trusted.quorum and not _signers(proof) <= known
+            if is_new and (fault := self._enter(proof)) is not None:
                 self._records.keep_fault(fault.submission, row, proof.verdicts)
                 self._forget_oldest(fault.submission.node)
-
-    def by_node(self) -> dict[str, list[ProvenFault]]:
-        """Faults of each node, oldest step first, one for each index."""
-        found: defaultdict[str, dict[tuple[int, int], ProvenFault]] = defaultdict(dict)
-        for fault in self.faults.values():
-            found[fault.submission.node].setdefault((fault.submission.step, fault.submission.index), fault)
-        return {node: [places[place] for place in sorted(places)] for node, places in found.items()}
 
     def _row(self, digest: str) -> Envelope | None:
         admitted = self._trusted.submissions.get(digest)
@@ -94,6 +99,10 @@ class FaultBook:
         for fault in theirs[:-MOST_OF_NODE]:
             del self.faults[fault.digest]
             self._records.forget_fault(fault.digest)
+
+
+def _signers(proof: Contribution) -> frozenset[str]:
+    return frozenset(row.signer for row in proof.verdicts)
 
 
 def _fault_rows(standing: Standing, submission: Submission) -> Iterable[Envelope]:

@@ -62,5 +62,4 @@ class Histories:
 
 def first_key(view: LedgerView | None, node: str) -> str:
     """What a node's history is kept by: one whose key was replaced keeps its own."""
-    registration = view.registrations.get(node) if view is not None else None
-    return registration.previous[0] if registration is not None and registration.previous else node
+    return view.root_of(node) if view is not None else node

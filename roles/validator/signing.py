@@ -12,7 +12,7 @@ from roles.announce import Voice
 from roles.messages import SealedVerdict, Submission, Verdict
 from roles.observer import Observer
 from roles.ports import Clock
-from roles.rules import Ignore
+from roles.rules import Refusal
 from roles.seals import new_salt, seal_of, seen_seals
 from roles.trusted import TrustedState
 from roles.validator.records import JudgedRows
@@ -70,7 +70,7 @@ class Signing:
         except TransportError as error:
             log.info("verdict.delayed", submission=verdict.submission, why=str(error))
             return
-        with suppress(Ignore):  # the row may have come back through the directory already
+        with suppress(Refusal):  # the row may have come back already, or this node be a validator no more
             self._trusted.admit_verdict(row)
 
     def withdraw(self, verdict: Verdict) -> None:
@@ -107,7 +107,7 @@ class Signing:
         except TransportError as error:
             log.info("seal.delayed", submission=verdict.submission, why=str(error))
             return
-        with suppress(Ignore):
+        with suppress(Refusal):
             self._trusted.admit_seal(row)
 
     async def _until_open(self, digest: str) -> None:

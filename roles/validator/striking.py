@@ -8,7 +8,7 @@ validator audits the evidence once more, and attests that it is to be lifted whe
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -17,9 +17,10 @@ from dht.encoding import digest, sha256
 from dht.envelope import Envelope
 from dht.errors import Malformed, NodeError, TransportError
 from ledger.errors import LedgerError
-from ledger.records import Attestation, HeldStrike, Strike
+from ledger.records import Attestation, Commit, HeldStrike, Registration, Stake, Strike
 from roles.announce import Voice
 from roles.evidence import EvidenceRefused, check_evidence, held_against, pack_evidence, steps_dealt_with
+from roles.liability import answers, keys_with_stake, opening_block, strikes_before, wallet_at_risk
 from roles.messages import StrikeRow, open_row, strikes_key
 from roles.observer import Observer
 from roles.ports import Clock, Ledger
@@ -77,8 +78,11 @@ class Striking:
         self._ledger, self._blobs, self._faults = ledger, blobs, faults
         self._reaudit = reaudit
         self._strikes: Sequence[HeldStrike] = ()
+        self._stakes: Mapping[tuple[str, str], Stake] = {}
         self._attested: defaultdict[_Case, dict[str, Attestation]] = defaultdict(dict)  # by operator
         self._refused: set[_Case] = set()
+        self._doubted: set[_Case] = set()  # attested by us, perhaps, but by what the ledger said before
+        self._judged_by: tuple[Bench, int] | None = None
         self._kept: set[str] = set()
         self._waits = Waits(clock)
         self.audited: dict[tuple[str, int], bool] = {}  # whether a disputed strike's evidence holds
@@ -92,12 +96,13 @@ class Striking:
 
     async def _turn(self) -> None:
         self._faults.observe()
-        self._strikes = await self._ledger.strikes()
+        self._strikes, self._stakes = await self._ledger.strikes(), await self._ledger.stakes()
         rows = await self._observer.read_rows([strikes_key(self._trusted.run)])
         for row in rows:
             await self._admit(row)
+        self._doubt_what_was_judged_before()
         for case in list(self._attested):
-            if case.act == "strike" and self._own_operator() not in self._attested[case]:
+            if case.act == "strike" and (case in self._doubted or self._own_operator() not in self._attested[case]):
                 await self._second(case)
         for node, faults in self._due().items():
             await self._propose(node, faults)
@@ -107,6 +112,16 @@ class Striking:
         for case, attestations in list(self._attested.items()):
             await self._send(case, attestations)
         await self._tidy()
+
+    def _doubt_what_was_judged_before(self) -> None:
+        """Others judge now than when the cases were looked at, or a node has another key: what was proved may be no more, and
+        the reverse."""
+        registrations = self._trusted.view.registrations.values() if self._trusted.view else ()
+        now = (self._bench(), sum(len(held.previous) for held in registrations))
+        if now != self._judged_by:
+            self._judged_by = now
+            self._refused.clear()
+            self._doubted = set(self._attested)
 
     async def _tidy(self) -> None:
         """Evidence of what is over is not kept."""
@@ -121,23 +136,61 @@ class Striking:
     def _number(self, node: str) -> int:
         return sum(held.strike.node == node for held in self._strikes)
 
-    def _dealt_with(self, node: str) -> int:
-        before = [held for held in self._strikes if held.strike.node == node]
-        commits = self._trusted.view.commits.values() if self._trusted.view else ()
-        return steps_dealt_with(before, commits, async_level=self._spec.training.async_level)
+    def _dealt_with(self, key: str) -> int:
+        before = strikes_before(self._strikes, key, self._keys(key))
+        return steps_dealt_with(before, self._commits(), async_level=self._spec.training.async_level)
+
+    def _commits(self) -> Collection[Commit]:
+        return self._trusted.view.commits.values() if self._trusted.view else ()
+
+    def _registration(self, key: str) -> Registration | None:
+        return self._trusted.view.registration_of(key) if self._trusted.view else None
+
+    def _keys(self, key: str) -> tuple[str, ...]:
+        held = self._registration(key)
+        return held.keys if held else (key,)
+
+    def _proven(self) -> dict[str, list[ProvenFault]]:
+        """Faults that a quorum of those who judge now has found, by the node's key in force, oldest step first."""
+        bench, found = self._bench(), defaultdict[str, dict[tuple[int, int], ProvenFault]](dict)
+        for kept in self._faults.faults.values():
+            held, fault = self._registration(kept.submission.node), kept.said_by(bench)
+            if held is not None and fault is not None:
+                found[held.node].setdefault((fault.submission.step, fault.submission.index), fault)
+        return {node: [places[place] for place in sorted(places)] for node, places in found.items()}
 
     def _due(self) -> dict[str, list[ProvenFault]]:
-        """Nodes with enough faults, and these."""
+        """Keys to be struck, and the faults for it: each key of a node with enough of them under which there is stake to lose;
+        the key in force where there is none."""
+        standing = {held.strike.node for held in self._strikes if held.outcome != "lifted"}
         found: dict[str, list[ProvenFault]] = {}
-        for node, faults in self._faults.by_node().items():
-            counted = [fault for fault in faults if fault.submission.step > self._dealt_with(node)]
-            if len(counted) >= self._spec.checks.strikes_to_eject and not self._trusted.is_ejected(node):
-                found[node] = counted[:MOST_FAULTS]
+        for node, faults in self._proven().items():
+            for key in self._keys(node):
+                after = self._dealt_with(key)
+                counted = [fault for fault in faults if fault.submission.step > after]
+                if len(counted) < self._spec.checks.strikes_to_eject or key in standing:
+                    continue
+                staked = self._keys_with_stake(key, counted)
+                if key in staked or (key == node and not staked and standing.isdisjoint(self._keys(node))):
+                    found[key] = counted[:MOST_FAULTS]
         return found
 
-    def _wallet(self, node: str) -> str | None:
-        held = self._trusted.view.registrations.get(node) if self._trusted.view else None
-        return held.wallet if held else None
+    def _keys_with_stake(self, key: str, faults: Sequence[ProvenFault]) -> tuple[str, ...]:
+        held = self._registration(key)
+        return keys_with_stake(held, self._wallet(key, faults), self._stakes) if held else ()
+
+    def _wallet(self, key: str, faults: Sequence[ProvenFault]) -> str | None:
+        """The wallet to be named: see `roles.liability`."""
+        held, since = self._registration(key), self._opening_block(fault.submission.step for fault in faults)
+        return wallet_at_risk(held, since=since, stakes=self._stakes) if held else None
+
+    def _may_name(self, strike: Strike, steps: Iterable[int]) -> bool:
+        """Whether the wallet that a strike names answers for faults of these steps."""
+        held, since = self._registration(strike.node), self._opening_block(steps)
+        return held is not None and answers(strike.wallet, held, since=since, stakes=self._stakes)
+
+    def _opening_block(self, steps: Iterable[int]) -> int:
+        return opening_block(steps, self._commits(), async_level=self._spec.training.async_level)
 
     def _bench(self) -> Bench:
         validators = [item.node for item in self._trusted.judges]
@@ -153,15 +206,17 @@ class Striking:
             for case in self._attested
             if case.act == "strike" and (case.strike.node, case.strike.number) == (node, number)
         ]
-        if any(self._own_operator() in self._attested[case] for case in made):
+        steps = [fault.submission.step for fault in faults]
+        sound = [case for case in made if case not in self._refused and self._may_name(case.strike, steps)]
+        if any(self._own_operator() in self._attested[case] for case in sound):
             return
-        wait = self._rank(node, number) * STAGGER_MS + (0 if self._refused.issuperset(made) else OTHERS_MS)
+        wait = self._rank(node, number) * STAGGER_MS + (OTHERS_MS if sound else 0)
         if self._waits.waited(("propose", node, number)) < wait:
             return
         items = [pack_item(fault.proof) for fault in faults]
         blob = pack_evidence(run=self._trusted.run, node=node, number=number, faults=items)
         holders = await self._blobs.put(blob)
-        strike = Strike(self._trusted.run, node, self._wallet(node), number, faults[0].reason, sha256(blob))
+        strike = Strike(self._trusted.run, node, self._wallet(node, faults), number, faults[0].reason, sha256(blob))
         log.warning("strike.proposed", node=node, number=number, faults=len(items), evidence=strike.evidence)
         await self._attest(_Case("strike", strike), len(blob), holders)
 
@@ -179,17 +234,22 @@ class Striking:
                 bench=self._bench(),
                 needed=self._spec.checks.strikes_to_eject,
                 after_step=self._dealt_with(strike.node),
+                keys=self._keys(strike.node),
             )
             if strike.reason not in {verdict.reason for _, verdicts in found for verdict in verdicts.values()}:
                 raise EvidenceRefused("the reason given is none of its faults'")
         except EvidenceRefused as error:
             self._refused.add(case)
+            self._doubted.discard(case)
             log.warning("strike.refused", node=strike.node, number=strike.number, why=str(error))
             return
         except (TransportError, TimeoutError) as error:  # its author alone may have it: others' cases go on
             log.info("evidence.unavailable", node=strike.node, why=str(error) or "no answer in time")
             return
-        if strike.wallet == self._wallet(strike.node):
+        self._doubted.discard(case)
+        if self._own_operator() in self._attested[case]:
+            return
+        if self._may_name(strike, [submission.step for submission, _ in found]):
             await self._attest(case, len(blob), ())
 
     async def _attest(self, case: _Case, size: int, holders: Sequence[str]) -> None:
@@ -230,7 +290,7 @@ class Striking:
         if row.operator in self._attested.get(case, ()) or self._is_over(case) or row.number > self._number(row.node):
             return
         theirs = sum(row.operator in held for held in self._attested.values())
-        if theirs >= MOST_CASES or self._trusted.view is None or row.node not in self._trusted.view.registrations:
+        if theirs >= MOST_CASES or self._registration(row.node) is None:
             return
         if await self._holds(case, attestation):
             self._attested[case][row.operator] = attestation
@@ -292,6 +352,7 @@ class Striking:
         strike = case.strike
         if self._is_over(case):
             self._attested.pop(case, None)
+            self._doubted.discard(case)
             return
         operators = {item.operator for item in self._trusted.judges}
         valid = [item for name, item in attestations.items() if name in operators]

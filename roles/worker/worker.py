@@ -82,6 +82,7 @@ class Worker:
         )
         self._lifecycle = Lifecycle(TRANSITIONS, WorkerState.IDLE, event="worker.moved")
         self._own: dict[tuple[int, int], str] = {}  # (step, index) -> digest
+        self._inherited: list[Kept] = []  # handed in with another key, perhaps an earlier one of ours
         self._unread: set[int] = set()  # steps that may hold rows of ours from before this process
         self._waiting_for = ""
 
@@ -138,7 +139,10 @@ class Worker:
         """Own rows first: what was made is said again, never made again."""
         for item in kept:
             submission = item.submission
-            if submission.run != self._spec.run_id or submission.node != self._node:
+            if submission.run != self._spec.run_id:
+                continue
+            if submission.node != self._node:
+                self._inherited.append(item)
                 continue
             self._own[(submission.step, submission.index)] = item.digest
             if submission.step >= self._oldest_open():
@@ -199,7 +203,16 @@ class Worker:
         self._unread.discard(head.step)
         if self._trusted.view is None or self._node not in self._trusted.view.registrations:
             return "the node is not registered on the ledger yet"
+        self._inherit(head.step)
         return self._first_free(opened)
+
+    def _inherit(self, step: int) -> None:
+        """What an earlier key of ours handed in for a step is ours, if its row is out there: we go on behind it."""
+        for item in [item for item in self._inherited if item.submission.step == step]:
+            self._inherited.remove(item)
+            if self._trusted.root_of(item.submission.node) == self._trusted.root_of(self._node):
+                self._trusted.name(item.digest, node=self._node, step=step)
+                self._observer.offer(())  # what waits is looked at again
 
     def _first_free(self, opened: OpenStep) -> Ticket | str:
         predecessor = ZERO_DIGEST

@@ -22,6 +22,7 @@ from tests.contract.harness import (
     make_operator,
     make_proposal,
     make_registration,
+    make_rotation,
 )
 
 
@@ -82,6 +83,18 @@ async def test_registrations__highest_nonce_the_node_signed(chain: MemoryChain) 
     assert (held.wallet, held.nonce, held.first_block) == (address_of(WALLET), 5, first)
     assert (await view(chain).registrations(until=first))[NODES[5]].wallet is None
     assert await view(chain).registrations(until=first - 1) == {}
+
+
+async def test_registrations__tell_the_wallets_a_node_was_linked_to_whatever_its_key(chain: MemoryChain) -> None:
+    sponsor, blocks = view(chain, STRANGER), []
+    registrations = (make_registration(chain.domain), make_registration(chain.domain, nonce=2, wallet=None))
+    for request in (*registrations, make_registration(chain.domain, nonce=3, wallet=None)):
+        await sponsor.register(request)
+        blocks.append(chain.head.number)
+    await sponsor.rotate(make_rotation(chain.domain, nonce=4, wallet=None))
+    held = (await view(chain).registrations())[NODES[6]]
+    assert held.links == ((blocks[0], address_of(WALLET)), (blocks[1], None))  # the third changed nothing
+    assert (held.root, held.keys) == (NODES[5], (NODES[5], NODES[6]))
 
 
 async def test_closing_block__by_checkpoints(chain: MemoryChain) -> None:

@@ -39,6 +39,7 @@ from tests.builders import (
     make_world,
     node_key,
     register_workers,
+    replace_key,
 )
 
 SPEC = make_spec(
@@ -68,6 +69,10 @@ class FinishedRun:
     def row(self, message: Any, key: NodeKey) -> Envelope:
         """A signed row in this run."""
         return make_row(message, key, spec=self.spec)
+
+    async def replace_key(self, old: NodeKey, new: NodeKey) -> None:
+        """Another key in the place of a worker's."""
+        await replace_key(self.ledger(), self.spec.run_id, old, new)
 
     async def commit(self, *, signer: NodeKey = TRAINER, final: bool = False, **changes: Any) -> None:
         """The next checkpoint: its manifest on the relays, its digest on the ledger."""
@@ -102,7 +107,7 @@ class FinishedRun:
         block = await self.ledger().block(held.first_block + self.spec.epoch.beacon_blocks)
         assert block is not None
         beacon = compute_beacon(self.manifests[beacon_step(step, self.spec.training.async_level)], block.hash)
-        return compute_seed(run=self.spec.run_id, node=key.node, step=step, index=index, beacon=beacon)
+        return compute_seed(run=self.spec.run_id, node=held.root, step=step, index=index, beacon=beacon)
 
     async def rollouts(self, key: NodeKey = WORKERS[0], *, step: int = 1, index: int = 0) -> Made:
         """Real rollouts for an index, uploaded."""

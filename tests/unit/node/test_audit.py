@@ -17,6 +17,7 @@ from node.audit.rollouts import Sample
 from roles.messages import FileEntry
 from tests.builders import (
     STRANGER,
+    VALIDATOR_OPERATORS,
     WALLETS,
     WORKERS,
     World,
@@ -27,6 +28,8 @@ from tests.builders import (
     spoil,
 )
 from tests.unit.node.finished_run import SPEC, FinishedRun, start_run
+
+NEW = node_key(24)
 
 
 async def finished(folder: Path, **tally: Any) -> FinishedRun:
@@ -163,6 +166,21 @@ async def test_audit_run__strike_whose_evidence_proves_nothing(tmp_path: Path) -
     assert (await failure(run, tmp_path)).what == f"strike 0 of {WORKERS[1].node}"
 
 
+async def test_audit_run__each_key_of_a_node_struck_for_what_one_handed_in(tmp_path: Path) -> None:
+    """And one of the two strikes lifted later."""
+    run = await finished(tmp_path)
+    faults = [
+        run.judged(run.submission(WORKERS[2], step=3, index=index), WORKERS[2], outcome="fault", reason=401)
+        for index in (1, 2)
+    ]
+    await run.replace_key(WORKERS[2], NEW)
+    for key in (WORKERS[2], NEW):
+        await run.strike(faults, key.node)
+    attestations = [await run.ledger(key).attest_lift(WORKERS[2].node, 0) for key in VALIDATOR_OPERATORS[:2]]
+    await run.ledger().lift(WORKERS[2].node, 0, attestations)
+    assert (await audit(run, tmp_path)).checked["strikes"] == 3
+
+
 async def test_audit_run__paid_more_than_earned(tmp_path: Path) -> None:
     run = await finished(tmp_path)
     changes = run.chain.model.runs[SPEC.run_id].events.changes
@@ -256,6 +274,16 @@ async def with_rollouts(*, is_spoiled: bool) -> FinishedRun:
 
 async def test_audit_run__honest_rollouts_verified_anew(tmp_path: Path) -> None:
     report = await audit(await with_rollouts(is_spoiled=False), tmp_path, sample=ALL)
+    assert (report.checked["rollouts verified anew"], report.missing) == (1, [])
+
+
+async def test_audit_run__rollouts_of_a_key_that_replaced_another_verified_anew(tmp_path: Path) -> None:
+    run = await start_run()
+    await run.replace_key(WORKERS[0], NEW)
+    made = await run.rollouts(NEW)
+    await run.commit()
+    await run.tally([run.judged(made.submission, NEW)])
+    report = await audit(run, tmp_path, sample=ALL)
     assert (report.checked["rollouts verified anew"], report.missing) == (1, [])
 
 

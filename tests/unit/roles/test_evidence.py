@@ -78,6 +78,21 @@ def test_check_evidence__another_nodes_submissions_under_this_ones_name() -> Non
         check(pack(fault(0), fault(1), node=WORKERS[1].node), node=WORKERS[1].node)
 
 
+def test_check_evidence__what_an_earlier_key_of_the_node_handed_in() -> None:
+    data, new = pack(fault(0), fault(1), node=WORKERS[1].node), WORKERS[1].node
+    assert check(data, node=new, keys=(CHEAT.node, new)) == 2
+    with pytest.raises(EvidenceRefused, match="another node's"):
+        check(data, node=new, keys=(new,))
+
+
+def test_check_evidence__verdicts_of_who_has_left_refuse_nothing() -> None:
+    present = Bench(WORLD.run, WORLD.spec.buckets, [key.node for key in VALIDATORS[:2]], 2)
+    stale = fault(0, voters=VALIDATORS[1:])  # proved by one who is there, and one who left
+    assert check(pack(stale, fault(1, voters=VALIDATORS), fault(2)), bench=present) == 2
+    with pytest.raises(EvidenceRefused, match="1 faults are proved"):
+        check(pack(stale, fault(1)), bench=present)
+
+
 def test_check_evidence__faults_that_were_dealt_with() -> None:
     assert check(pack(fault(0), fault(1)), after_step=0) == 2
     with pytest.raises(EvidenceRefused):

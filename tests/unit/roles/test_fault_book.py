@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from dht.envelope import Envelope
+from dht.identity import NodeKey
+from roles.tally.context import Bench
 from roles.validator.faults import MOST_OF_NODE, FaultBook
 from roles.validator.records import JudgedRows
 from tests.builders import VALIDATORS, WORKERS, World, make_submission, make_verdict, make_world
@@ -13,7 +17,12 @@ CHEAT = WORKERS[0]
 
 
 def judge(
-    world: World, *, index: int = 0, voters: int = 2, gate: dict[str, Envelope] | None = None, **verdict: object
+    world: World,
+    *,
+    index: int = 0,
+    voters: Sequence[NodeKey] = VALIDATORS[:2],
+    gate: dict[str, Envelope] | None = None,
+    **verdict: object,
 ) -> str:
     """Validators judge a submission, which the gate let in unless `gate` holds it; its digest."""
     submission = make_submission(world, CHEAT, index=index)
@@ -23,7 +32,7 @@ def judge(
     else:
         gate[row.digest] = row
     fields = {"outcome": "fault", "reason": 401, **verdict}
-    for key in VALIDATORS[:voters]:
+    for key in voters:
         world.trusted.admit_verdict(world.row(make_verdict(submission, **fields), key))
     return row.digest
 
@@ -37,7 +46,7 @@ def make_book(world: World, folder: Path, gate: dict[str, Envelope] | None = Non
 def test_observe__a_quorum_of_faults_is_proof(tmp_path: Path) -> None:
     world = make_world()
     proved = judge(world)
-    judge(world, index=1, voters=1)
+    judge(world, index=1, voters=VALIDATORS[:1])
     judge(world, index=2, outcome="soft", reason=201)
     book, records = make_book(world, tmp_path)
     book.observe()
@@ -79,7 +88,7 @@ def test_observe__survives_a_restart_and_the_end_of_the_epoch(tmp_path: Path) ->
     world.trusted.forget_before(100)
     again, records = make_book(make_world(), tmp_path)
     assert list(again.faults) == [proved]
-    assert [fault.digest for fault in again.by_node()[CHEAT.node]] == [proved]
+    assert [fault.submission.node for fault in again.faults.values()] == [CHEAT.node]
     records.close()
 
 
@@ -91,4 +100,33 @@ def test_observe__of_one_node_so_many_are_kept(tmp_path: Path) -> None:
     book.observe()
     assert len(book.faults) == len(records.faults()) == MOST_OF_NODE
     assert min(fault.submission.index for fault in book.faults.values()) == 3
+    records.close()
+
+
+def test_observe__who_says_it_later_is_kept_too(tmp_path: Path) -> None:
+    world = make_world()
+    proved = judge(world)
+    book, records = make_book(world, tmp_path)
+    book.observe()
+    judge(world, voters=VALIDATORS[2:])
+    book.observe()
+    assert {row.signer for row in book.faults[proved].proof.verdicts} == {key.node for key in VALIDATORS}
+    records.close()
+    again, records = make_book(make_world(), tmp_path)
+    assert len(again.faults[proved].proof.verdicts) == 3
+    records.close()
+
+
+def test_said_by__what_is_left_of_a_proof_when_validators_leave(tmp_path: Path) -> None:
+    world = make_world()
+    judge(world, voters=VALIDATORS[:1])
+    proved = judge(world, voters=VALIDATORS[1:], reason=402)
+    book, records = make_book(world, tmp_path)
+    book.observe()
+    bench = Bench(world.run, world.spec.buckets, [key.node for key in VALIDATORS[1:]], 2)
+    left = book.faults[proved].said_by(bench)
+    assert left is not None
+    assert [row.signer for row in left.proof.verdicts] == [key.node for key in VALIDATORS[1:]]
+    assert (book.faults[proved].reason, left.reason) == (401, 402)  # who gave the other reason is gone
+    assert book.faults[proved].said_by(replace(bench, validators=[VALIDATORS[0].node])) is None
     records.close()

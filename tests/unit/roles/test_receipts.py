@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from dht.identity import NodeKey
 from dht.memory import MemoryDirectory, MemoryNetwork
 from dht.records import Publisher
 from roles.announce import Voice
@@ -31,10 +32,10 @@ class Scene:
         )
 
     @asynccontextmanager
-    async def client(self) -> AsyncIterator[Receipts]:
+    async def client(self, key: NodeKey = CLIENT) -> AsyncIterator[Receipts]:
         """The client's receipts, being written and said."""
         directory = MemoryDirectory(self.network)
-        voice = Voice(Publisher(CLIENT, directory, run=SPEC.run_id, state=None), node=CLIENT.node, spec=SPEC)
+        voice = Voice(Publisher(key, directory, run=SPEC.run_id, state=None), node=key.node, spec=SPEC)
         receipts = Receipts(relays=self.relays, voice=voice, folder=self.folder, run=SPEC.run_id)
         async with asyncio.TaskGroup() as group:
             task = group.create_task(receipts.run())
@@ -86,3 +87,17 @@ def test_build_receipt__names_the_relays_that_gave_most() -> None:
     assert receipt is not None
     assert min(share.size for share in receipt.shares) == 3
     assert len(receipt.shares) == MOST_RELAYS
+
+
+async def test_run__after_its_key_was_replaced__says_what_the_new_one_fetches(tmp_path: Path) -> None:
+    before, after = Scene(tmp_path), Scene(tmp_path)
+    before.relays.served[manifest_of(3)] = after.relays.served[manifest_of(4)] = {FIRST: 100}
+    async with before.client() as receipts:
+        receipts.note(3, manifest_of(3))
+        await before.said(3)
+    new = node_key(24)
+    async with after.client(new) as receipts:
+        receipts.note(4, manifest_of(4))
+        assert (await after.said(4)).client == new.node
+        key = receipts_key(SPEC.run_id, 3, 0)
+        assert not (await MemoryDirectory(after.network).read([key]))[key]

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dht.encoding import ZERO_DIGEST
+import pytest
+
+from dht.encoding import ZERO_DIGEST, decode
 from dht.identity import NodeKey
+from dht.memory import MemoryDirectory
 from dht.records import unix_ms
+from ledger.errors import LedgerRejected
 from ledger.memory import MemoryLedger
 from ledger.records import HeldStrike, Strike
-from ledger.wallet import address_of
+from ledger.wallet import address_of, sign_registration
 from roles.evidence import check_evidence
-from roles.messages import StrikeRow
+from roles.messages import StrikeRow, strikes_key
+from roles.ports import Clock
 from roles.rules import Reason, Reject
-from roles.spec import CheckSpec, EpochSpec
+from roles.spec import CheckSpec, EpochSpec, RewardSpec
 from roles.tally.context import Bench
+from roles.validator.records import JudgedRows
 from roles.verification import CHECKS, Case, Check
 from tests.builders import (
     VALIDATOR_OPERATORS,
@@ -26,34 +33,65 @@ from tests.builders import (
     WALLETS,
     WORKERS,
     World,
+    make_registration,
     make_spec,
     make_submission,
+    make_verdict,
     manifest_of,
+    node_key,
     shared_engine,
     shared_task,
     spoil,
 )
-from tests.unit.roles.validator_network import ValidatorNetwork, running
+from tests.unit.roles.validator_network import PATIENCE, ValidatorNetwork, running
 
 CHEAT = WORKERS[1]
 
 
+NEW = node_key(24)
+STAKE = 1000
+
+
 @asynccontextmanager
-async def striking(folder: Path, **changes: Any) -> AsyncIterator[ValidatorNetwork]:
-    """A network in which two faults eject."""
-    spec = make_spec(checks=CheckSpec(strikes_to_eject=2), epoch=EpochSpec(checkpoints=3, round_seconds=30))
+async def striking(folder: Path, *, stake: int = 0, **changes: Any) -> AsyncIterator[ValidatorNetwork]:
+    """A network in which two faults eject; with `stake` it asks for that, and the cheat's wallet has put it down."""
+    spec = make_spec(
+        checks=CheckSpec(strikes_to_eject=2),
+        epoch=EpochSpec(checkpoints=3, round_seconds=30),
+        rewards=RewardSpec(min_stake=str(stake)),
+    )
     async with running(folder, spec=spec, **changes) as network:
+        if stake:
+            await network.wallet(1).stake(CHEAT.node, address_of(WALLETS[1]), stake)
         yield network
 
 
+def quick_clock(factor: int = 30) -> Clock:
+    """Validators wait for each other less long."""
+    began = unix_ms()
+    return lambda: began + factor * (unix_ms() - began)
+
+
+async def cheat(
+    network: ValidatorNetwork, key: NodeKey = CHEAT, *, index: int = 0, predecessor: str = ZERO_DIGEST
+) -> str:
+    """A submission whose rewards are made up; its digest."""
+    world = World(network.spec, network.trusted, shared_engine(), shared_task())
+    made = await network.make(key, index=index, predecessor=predecessor)
+    made = spoil(world, made, lambda row: replace(row, reward=0.5))
+    await network.hand_in(made, key)
+    return made.digest
+
+
 async def cheat_twice(network: ValidatorNetwork, key: NodeKey = CHEAT) -> None:
-    """Two submissions whose rewards are made up."""
-    world, before = World(network.spec, network.trusted, shared_engine(), shared_task()), ZERO_DIGEST
-    for index in range(2):
-        made = await network.make(key, index=index, predecessor=before)
-        made = spoil(world, made, lambda row: replace(row, reward=0.5))
-        before = made.digest
-        await network.hand_in(made, key)
+    """Two of them."""
+    await cheat(network, key, index=1, predecessor=await cheat(network, key))
+
+
+async def admitted(network: ValidatorNetwork, count: int) -> None:
+    """Wait until every validator has let that many submissions in."""
+    validators = list(network.validators.values())
+    await network.until(lambda: all(len(each.trusted.submissions) == count for each in validators))
 
 
 async def held(network: ValidatorNetwork, outcome: str = "open") -> HeldStrike:
@@ -110,8 +148,7 @@ async def test_turn__soft_refusals_and_one_fault_strike_nobody(tmp_path: Path) -
 
 async def dispute(network: ValidatorNetwork) -> None:
     """The cheat's wallet answers."""
-    wallet = MemoryLedger(network.chain, run=network.spec.run_id, operator_key=WALLETS[1])
-    await wallet.dispute(CHEAT.node, "ab" * 32)
+    await network.wallet(1).dispute(CHEAT.node, "ab" * 32)
 
 
 async def test_turn__disputed_in_vain__looked_at_again_and_kept(tmp_path: Path) -> None:
@@ -171,9 +208,123 @@ async def make_false_case(network: ValidatorNetwork, number: int) -> None:
 
 
 async def test_turn__a_case_whose_evidence_never_comes_covers_for_nobody(tmp_path: Path) -> None:
-    began = unix_ms()
-    async with striking(tmp_path, validators=(0, 1), clock=lambda: began + 60 * (unix_ms() - began)) as network:
+    async with striking(tmp_path, validators=(0, 1), clock=quick_clock(60)) as network:
         await make_false_case(network, 2)
         await cheat_twice(network)
         assert (await held(network)).strike.evidence in network.relays.blobs
         assert network.trusted.is_ejected(CHEAT.node)
+
+
+async def slashed(network: ValidatorNetwork, count: int = 1) -> int:
+    """What the cheat's strikes took, once there are so many, nobody disputes them and their time has passed."""
+    async with asyncio.timeout(PATIENCE):
+        while len(await network.ledger.strikes()) < count:  # noqa: ASYNC110 - the ledger has no events
+            await asyncio.sleep(0.05)
+    network.chain.mine(1, seconds=90_000)
+    for each in await network.ledger.strikes():
+        await network.ledger.settle(each.strike.node)
+    return sum(each.slashed for each in await network.ledger.strikes())
+
+
+async def test_turn__key_replaced_before_the_verdicts__node_and_stake_are_struck(tmp_path: Path) -> None:
+    async with striking(tmp_path, stake=STAKE, clock=quick_clock()) as network:
+        await cheat_twice(network)
+        await admitted(network, 2)
+        await network.replace_key(CHEAT, NEW)
+        strike = (await held(network)).strike
+        assert (strike.node, strike.wallet, strike.reason) == (CHEAT.node, address_of(WALLETS[1]), Reason.WRONG_REWARD)
+        assert network.trusted.is_ejected(NEW.node)
+        assert not network.trusted.is_member(NEW.node)
+        assert await slashed(network) == STAKE
+        assert not network.accepted()
+
+
+async def test_turn__one_fault_with_each_key__they_add_up(tmp_path: Path) -> None:
+    async with striking(tmp_path, clock=quick_clock()) as network:
+        first = await cheat(network)
+        await admitted(network, 1)
+        await network.replace_key(CHEAT, NEW)
+        await cheat(network, NEW, index=1, predecessor=first)
+        await held(network)
+        assert network.trusted.is_ejected(NEW.node)
+
+
+async def test_turn__stake_under_two_keys__both_are_struck(tmp_path: Path) -> None:
+    async with striking(tmp_path, stake=STAKE, clock=quick_clock()) as network:
+        await network.replace_key(CHEAT, NEW)
+        await network.wallet(1).stake(NEW.node, address_of(WALLETS[1]), 2 * STAKE)
+        await cheat_twice(network, NEW)
+        assert await slashed(network, 2) == 3 * STAKE
+        assert {each.strike.node for each in await network.ledger.strikes()} == {CHEAT.node, NEW.node}
+
+
+async def test_turn__unlinked_before_the_verdicts__the_wallet_that_stood_behind_it_is_slashed(tmp_path: Path) -> None:
+    async with striking(tmp_path, stake=STAKE, clock=quick_clock()) as network:
+        await cheat_twice(network)
+        await admitted(network, 2)
+        unlinked = sign_registration(
+            network.ledger.domain, run=network.spec.run_id, node=CHEAT.node, nonce=2, sign_node=CHEAT.sign
+        )
+        await network.ledger.register(unlinked)
+        await network.wallet(1).unbond(CHEAT.node)
+        strike = (await held(network)).strike
+        assert strike.wallet == address_of(WALLETS[1])
+        network.chain.mine(1, seconds=90_000)
+        with pytest.raises(LedgerRejected, match="stake is frozen"):
+            await network.wallet(1).withdraw(CHEAT.node)
+        assert await slashed(network) == STAKE
+
+
+def note_fault(network: ValidatorNetwork, digest: str, number: int, *others: int) -> None:
+    """On a validator's disk: a fault, as it and these have found it."""
+    world, row = World(network.spec, network.trusted), network.trusted.submissions[digest].row
+    submission = network.trusted.submissions[digest].submission
+    verdict = make_verdict(submission, outcome="fault", reason=int(Reason.WRONG_REWARD))
+    folder = network.state / str(number)
+    folder.mkdir(exist_ok=True)
+    records = JudgedRows(folder / "judged.sqlite")
+    records.keep_fault(submission, row, [world.row(verdict, VALIDATORS[signer]) for signer in (number, *others)])
+    records.close()
+
+
+async def test_turn__faults_of_before_a_validator_left__cover_for_nobody(tmp_path: Path) -> None:
+    """Each has proved the first fault with the one who leaves: no case of theirs holds with that in it."""
+    async with striking(tmp_path, validators=()) as network:
+        first = await cheat(network)
+        await network.until(lambda: first in network.trusted.submissions)
+        await network.remove_validator(2)
+        for number in (0, 1):
+            note_fault(network, first, number, 2)
+            network.start(number, clock=quick_clock())
+        second = await cheat(network, index=1, predecessor=first)
+        await cheat(network, index=2, predecessor=second)
+        assert (await held(network)).strike.node == CHEAT.node
+        assert network.trusted.is_ejected(CHEAT.node)
+
+
+async def proposed(network: ValidatorNetwork, wallet: bytes) -> None:
+    """Wait until the first validator's case names this wallet."""
+
+    async def named() -> list[str]:
+        found = await MemoryDirectory(network.directory).read([strikes_key(network.spec.run_id)])
+        return [decode(StrikeRow, row.payload).wallet for rows in found.values() for row in rows]
+
+    async with asyncio.timeout(PATIENCE):
+        while await named() != [address_of(wallet)]:  # noqa: ASYNC110 - it looks now and then
+            await asyncio.sleep(0.05)
+
+
+async def test_turn__more_staked_for_another_wallet_once_the_case_is_made__it_is_made_anew(tmp_path: Path) -> None:
+    """Else the stake that others find greatest would never be that of a case, however often the cheat adds a little."""
+    async with striking(tmp_path, stake=STAKE, validators=()) as network:
+        first = await cheat(network)
+        second = await cheat(network, index=1, predecessor=first)
+        await network.until(lambda: second in network.trusted.submissions)
+        for digest in (first, second):
+            note_fault(network, digest, 0, 1)
+        network.start(0, clock=quick_clock())
+        await proposed(network, WALLETS[1])
+        await network.ledger.register(make_registration(network.ledger, network.spec, CHEAT, WALLETS[2], nonce=2))
+        await network.wallet(2).stake(CHEAT.node, address_of(WALLETS[2]), 2 * STAKE)
+        await proposed(network, WALLETS[2])
+        assert not await network.ledger.strikes()  # one validator's word is none

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -110,6 +111,91 @@ def test_admit_submission__ignore_while_the_beacon_block_is_unknown() -> None:
     world = make_world()
     world.trusted.admit_view(replace(make_view(world.spec), beacons={}))
     assert refused(world, make_submission(world)).reason is Reason.BEACON_UNKNOWN
+
+
+# -- a key that was replaced ------------------------------------------------------------------------------------------
+
+NEW = node_key(24)
+
+
+def replace_key(world: World) -> None:
+    """On the ledger the first worker's key is replaced."""
+    view = world.trusted.view
+    assert view is not None
+    held = replace(view.registrations[WORKER.node], node=NEW.node, previous=(WORKER.node,))
+    others = {node: item for node, item in view.registrations.items() if node != WORKER.node}
+    beacons = {**view.beacons, NEW.node: view.beacons[WORKER.node]}
+    world.trusted.admit_view(replace(view, registrations={**others, NEW.node: held}, beacons=beacons))
+
+
+def test_seed_of__a_new_key_draws_what_the_first_one_did() -> None:
+    world = make_world()
+    drawn = [world.seed(WORKER, index=index) for index in range(4)]
+    replace_key(world)
+    assert [world.seed(NEW, index=index) for index in range(4)] == drawn
+    assert [world.seed(WORKER, index=index) for index in range(4)] == drawn  # for what it had handed in
+
+
+def test_admit_submission__ignore_what_a_replaced_key_signs_from_now_on() -> None:
+    world = make_world()
+    replace_key(world)
+    error = refused(world, make_submission(world))
+    assert (type(error), error.reason) == (Ignore, Reason.UNREGISTERED)
+
+
+def test_admit_submission__what_a_replaced_key_had_handed_in_stands_and_the_new_one_goes_on() -> None:
+    world = make_world()
+    submission = make_submission(world)
+    before = admit(world, submission)
+    replace_key(world)
+    accept(world, submission)
+    following = make_submission(world, NEW, index=1, predecessor=before)
+    after = world.trusted.admit_submission(world.row(following, NEW)).digest
+    accept(world, following)
+    assert [item.digest for item in world.trusted.accepted()] == [before, after]
+
+
+def test_admit_submission__of_a_replaced_key__that_a_quorum_has_judged_was_handed_in_before() -> None:
+    world = make_world()
+    submission = make_submission(world)
+    replace_key(world)
+    first, second = (world.row(make_verdict(submission), key) for key in VALIDATORS[:2])
+    world.trusted.admit_verdict(first)
+    assert refused(world, submission).reason is Reason.UNREGISTERED
+    world.trusted.admit_verdict(second)
+    digest = admit(world, submission)
+    assert world.trusted.is_accepted(digest)
+
+
+def test_admit_submission__of_a_replaced_key__that_the_new_one_follows_was_handed_in_before() -> None:
+    """Also by way of others: whoever saw none of them before the rotation lets all in."""
+    world = make_world()
+    replace_key(world)
+    first = make_submission(world)
+    second = make_submission(world, index=1, predecessor=submission_digest(first))
+    third = make_submission(world, NEW, index=2, predecessor=submission_digest(second))
+    thiefs = make_submission(world, index=1, predecessor=submission_digest(first), blob="cd" * 32)
+    rows = [world.row(first, WORKER), world.row(thiefs, WORKER), world.row(second, WORKER), world.row(third, NEW)]
+    for _ in range(3):  # what is ignored is offered again
+        for row in rows:
+            with suppress(Ignore):
+                world.trusted.admit_submission(row)
+    assert set(world.trusted.submissions) == {submission_digest(each) for each in (first, second, third)}
+
+
+def test_admit_submission__a_new_key_has_no_second_go_at_an_index() -> None:
+    world = make_world()
+    submission = make_submission(world)
+    first = admit(world, submission)
+    accept(world, submission)
+    replace_key(world)
+    again = make_submission(world, NEW)
+    second = world.trusted.admit_submission(world.row(again, NEW)).digest
+    accept(world, again)
+    assert world.trusted.known_digests(NEW.node, 1, 0) == (first, second)
+    assert world.trusted.rival(again, second) == first
+    assert [item.digest for item in world.trusted.accepted()] == [first]
+    assert world.trusted.equivocations(WORKER.node) == world.trusted.equivocations(NEW.node) == 1
 
 
 def test_admit_submission__said_again_names_the_relays_that_have_it_now() -> None:

@@ -35,6 +35,7 @@ from tests.builders import (
     TRAINER_OPERATOR,
     VALIDATOR_OPERATORS,
     VALIDATORS,
+    WALLETS,
     WORKERS,
     MemoryRelays,
     World,
@@ -45,6 +46,7 @@ from tests.builders import (
     node_key,
     operator_key,
     register_workers,
+    replace_key,
     shared_engine,
     shared_task,
 )
@@ -92,6 +94,23 @@ class ValidatorNetwork:
         """A voice whose rows go straight into the directory."""
         publisher = Publisher(key, MemoryDirectory(self.directory), run=self.spec.run_id, state=None)
         return Voice(publisher, node=key.node, spec=self.spec)
+
+    def wallet(self, number: int) -> MemoryLedger:
+        """The ledger as the holder of a worker's wallet has it."""
+        return MemoryLedger(self.chain, run=self.spec.run_id, operator_key=WALLETS[number])
+
+    async def replace_key(self, old: NodeKey, new: NodeKey) -> None:
+        """Another key in the place of a worker's, on the ledger and seen there."""
+        await replace_key(self.ledger, self.spec.run_id, old, new)
+        await self.until(lambda: self.trusted.view is not None and new.node in self.trusted.view.registrations)
+
+    async def remove_validator(self, number: int) -> None:
+        """The owner appoints the validators anew, without one of them."""
+        terms = await self.ledger.terms()
+        left = [item for item in terms.validators if item.node != VALIDATORS[number].node]
+        await self.ledger.propose_validators(left, 2)
+        self.chain.mine(1, seconds=terms.change_seconds)
+        await self.ledger.apply_validators()
 
     async def commit(self, *, final: bool = False) -> int:
         """The trainer commits the next checkpoint; the relays have it."""
