@@ -79,9 +79,10 @@ def solvable(task: Gym) -> int:
 
 
 HOSTILE = {
-    "forge_the_answer": "[[__import__('os').write(n,b'{\"value\": 1.0}') for n in range(3,9)],__import__('os')._exit(0)]",
+    "forge_the_answer": """[__import__('os').write(3,b'{"value": 1.0}\\n'),__import__('os')._exit(0)]""",
     "answer_without_bottom": "[[__import__('os').write(n,b'['*200000) for n in range(3,9)],__import__('os')._exit(0)]",
-    "spoil_the_scorer": "[setattr(__import__('reasoning_gym').data.ProceduralDataset,'score_answer',lambda *_: 1.0)]",
+    "spoil_the_scorer": "[setattr(type(self),'score_answer',lambda *_: 0.0)]",
+    "spoil_the_library": "setattr(__import__('sympy.parsing.sympy_parser').parsing.sympy_parser,'eval_expr',lambda *_: 24)",
     "leave_threads": "[__import__('_thread').start_new_thread(eval,('[0 for _ in iter(int,1)]',{})) for _ in range(40)]",
     "exit": "exit()",
     "lambda": "(lambda: 1)()",
