@@ -7,8 +7,9 @@ import resource
 import sys
 from collections.abc import Sequence
 
-from roles.sandbox.landlock import restrict_to_reading
-from roles.sandbox.seccomp import forbid_new_privileges, restrict_calls
+from roles.sandbox.landlock import NEWEST, restrict_to_reading
+from roles.sandbox.seccomp import Starts, forbid_new_privileges, restrict_calls
+from roles.sandbox.threads import hand_over
 
 NOT_CONFINED = 125
 """Exit status when the kernel would not confine us: the program was not run."""
@@ -16,12 +17,13 @@ OPEN_FILES = 32
 
 
 def main() -> None:
-    """Arguments: the descriptor of the program, its limits, and the process that started us."""
-    descriptor, memory, cpu_seconds, parent = map(int, sys.argv[1:5])
+    """Arguments: the descriptors of the program and of the socket over which its threads are counted, its limits, and the
+    process that started us."""
+    descriptor, channel, memory, cpu_seconds, parent = map(int, sys.argv[1:6])
     with os.fdopen(descriptor, "rb") as source:
         program = source.read()
     try:
-        confine(parent=parent, memory=memory, cpu_seconds=cpu_seconds)
+        confine(parent=parent, memory=memory, cpu_seconds=cpu_seconds, counted_over=channel)
     except OSError as error:
         os.write(2, f"cannot be confined: {error}".encode())
         os._exit(NOT_CONFINED)
@@ -30,10 +32,18 @@ def main() -> None:
 
 
 def confine(
-    *, parent: int, memory: int, cpu_seconds: int = resource.RLIM_INFINITY, readable: Sequence[str] = ()
+    *,
+    parent: int,
+    memory: int,
+    cpu_seconds: int = resource.RLIM_INFINITY,
+    readable: Sequence[str] = (),
+    starts: Starts = Starts.NOTHING,
+    counted_over: int | None = None,
+    newest_landlock: int = NEWEST,
 ) -> None:
     """Give up, for good, all but computing, and reading the standard library and what is `readable` besides, and end with
-    the process `parent`. Raises OSError where the kernel does not take part, or the parent has ended already."""
+    the process `parent`. What may be started is what `starts` says, or threads that are counted over a socket. Raises
+    OSError where the kernel does not take part, or the parent has ended already."""
     for limit, value in (
         (resource.RLIMIT_AS, memory),
         (resource.RLIMIT_CPU, cpu_seconds),
@@ -45,8 +55,8 @@ def confine(
     forbid_new_privileges()
     if os.getppid() != parent:  # its death came before we asked to share it
         raise ProcessLookupError("the process that started this one has ended")
-    restrict_to_reading((*readable_paths(), *readable))
-    restrict_calls()
+    restrict_to_reading((*readable_paths(), *readable), newest=newest_landlock)
+    restrict_calls(starts if counted_over is None else hand_over(counted_over))
 
 
 def readable_paths() -> tuple[str, ...]:

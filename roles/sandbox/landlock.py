@@ -17,6 +17,7 @@ PATH_BENEATH = 1
 READ_FILE, READ_DIR = 1 << 2, 1 << 3
 FILE_RIGHTS = {1: 0x1FFF, 2: 0x3FFF, 3: 0x7FFF, 4: 0x7FFF, 5: 0xFFFF}
 """Every right on files that an ABI knows, by the first ABI that knows them."""
+NEWEST = max(*FILE_RIGHTS, 6)
 BIND_AND_CONNECT = 0b11  # TCP, from ABI 4
 ABSTRACT_SOCKETS_AND_SIGNALS = 0b11  # from ABI 6
 
@@ -26,12 +27,12 @@ def landlock_abi() -> int:
     return max(0, int(_libc().syscall(CREATE_RULESET, None, ctypes.c_size_t(0), VERSION_FLAG)))
 
 
-def restrict_to_reading(paths: Sequence[str]) -> None:
+def restrict_to_reading(paths: Sequence[str], *, newest: int = NEWEST) -> None:
     """Leave this process nothing but reading under `paths`; those that do not exist are passed over. It cannot be undone.
 
-    Needs `no_new_privs`. Raises OSError where the kernel refuses.
+    Needs `no_new_privs`. Asks for no more than the ABI `newest` has. Raises OSError where the kernel refuses.
     """
-    abi = landlock_abi()
+    abi = min(landlock_abi(), newest)
     if not abi:
         raise OSError("this kernel has no Landlock")
     ruleset = _check(_libc().syscall(CREATE_RULESET, *_ruleset(abi), 0))

@@ -1,7 +1,8 @@
 """Runs one untrusted Python program to its end, or to its limits, and tells what came out. Blocking: call it in a thread.
 
 Held by the kernel, not by Python: Landlock (no file but the standard library, read-only), seccomp (no socket, no process,
-no signal to others), resource limits, and a clock outside. Where the kernel cannot do both, nothing is run.
+no signal to others), resource limits, and a clock and a count of its threads outside. Where the kernel cannot do both,
+nothing is run.
 """
 
 from __future__ import annotations
@@ -10,16 +11,18 @@ import contextlib
 import os
 import selectors
 import signal
+import socket
 import subprocess
 import sys
 import time
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import IO
 
 from dht.errors import NodeError
+from roles.sandbox.threads import ThreadCount, take_over
 
 MAX_PROGRAM = 256 * 1024
 MAX_INPUT = 4 * 2**20
@@ -44,12 +47,14 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a program may use. Memory is address space, in bytes; output is standard output, in bytes."""
+    """What a program may use. Memory is address space, in bytes; output is standard output, in bytes; threads are those it
+    starts in all, of which a common idiom needs one: a larger stack."""
 
     cpu_seconds: int = 4
     wall_seconds: float = 10.0
     memory: int = 512 * 2**20
     output: int = 64 * 1024
+    threads: int = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +87,15 @@ def why_unavailable() -> str | None:
 
 
 TRIAL = """
-import socket, os
+import fcntl, os, socket
 def is_refused(act):
     try:
         act()
     except OSError:
         return True
     return False
-acts = (socket.socket, os.fork, lambda: open("/etc/passwd"), lambda: open("made", "w"), lambda: os.kill(1, 0))
+acts = (socket.socket, os.fork, lambda: open("/etc/passwd"), lambda: open("made", "w"), lambda: os.kill(1, 0),
+        lambda: fcntl.fcntl(0, fcntl.F_SETOWN, os.getpid()), lambda: fcntl.fcntl(0, fcntl.F_SETFL, os.O_ASYNC))
 print("held" if all(map(is_refused, acts)) else "loose")
 """
 
@@ -99,20 +105,22 @@ def _run(source: str, given: bytes, limits: Limits) -> Outcome:
     if len(program) > MAX_PROGRAM or len(given) > MAX_INPUT:
         raise ValueError(f"a program has at most {MAX_PROGRAM} bytes, and its input {MAX_INPUT}")
     inward, outward = os.pipe()
-    with contextlib.closing(os.fdopen(outward, "wb")) as sink:
+    inside, outside = socket.socketpair()
+    with outside, contextlib.closing(os.fdopen(outward, "wb")) as sink:
         try:
-            process = _start(inward, limits)
+            process = _start(inward, inside.fileno(), limits)
         finally:
             os.close(inward)
+            inside.close()
         with process:
             try:
-                return _Conversation(process, sink, program, given, limits).hold()
+                return _Conversation(process, sink, outside, program, given, limits).hold()
             finally:
                 process.kill()
 
 
-def _start(program: int, limits: Limits) -> subprocess.Popen[bytes]:
-    told = map(str, (program, limits.memory, limits.cpu_seconds, os.getpid()))
+def _start(program: int, channel: int, limits: Limits) -> subprocess.Popen[bytes]:
+    told = map(str, (program, channel, limits.memory, limits.cpu_seconds, os.getpid()))
     return subprocess.Popen(  # noqa: S603 - our own interpreter with our own arguments
         [sys.executable, "-s", "-S", "-P", "-B", "-c", START, *told, ROOT],
         stdin=subprocess.PIPE,
@@ -120,16 +128,22 @@ def _start(program: int, limits: Limits) -> subprocess.Popen[bytes]:
         stderr=subprocess.PIPE,
         env=ENVIRONMENT,
         cwd="/",
-        pass_fds=(program,),
+        pass_fds=(program, channel),
         start_new_session=True,
     )
 
 
 class _Conversation:
-    """Feeds a process and reads it, within time and size."""
+    """Feeds a process, reads it and counts its threads, within time and size."""
 
     def __init__(
-        self, process: subprocess.Popen[bytes], sink: IO[bytes], program: bytes, given: bytes, limits: Limits
+        self,
+        process: subprocess.Popen[bytes],
+        sink: IO[bytes],
+        channel: socket.socket,
+        program: bytes,
+        given: bytes,
+        limits: Limits,
     ) -> None:
         assert process.stdin is not None  # noqa: S101 - all three are pipes
         assert process.stdout is not None  # noqa: S101
@@ -137,22 +151,25 @@ class _Conversation:
         self._process, self._limits = process, limits
         self._waiting: dict[IO[bytes], memoryview] = {sink: memoryview(program), process.stdin: memoryview(given)}
         self._output, self._errors = bytearray(), bytearray()
+        self._closing = contextlib.ExitStack()
+        self._read_from = {process.stdout: self._output, process.stderr: self._errors}
         self._selector = selectors.DefaultSelector()
         for stream in self._waiting:
             os.set_blocking(stream.fileno(), False)
-            self._selector.register(stream, selectors.EVENT_WRITE)
-        self._selector.register(process.stdout, selectors.EVENT_READ, self._output)
-        self._selector.register(process.stderr, selectors.EVENT_READ, self._errors)
+            self._selector.register(stream, selectors.EVENT_WRITE, partial(self._feed, stream))
+        for stream in self._read_from:
+            self._selector.register(stream, selectors.EVENT_READ, partial(self._read, stream))
+        self._selector.register(channel, selectors.EVENT_READ, partial(self._count_threads, channel))
 
     def hold(self) -> Outcome:
         deadline = time.monotonic() + self._limits.wall_seconds
-        with self._selector:
-            while self._reads_left():
+        with self._selector, self._closing:
+            while self._read_from:
                 ready = self._selector.select(max(0.0, deadline - time.monotonic()))
-                if not ready:
+                if not ready or time.monotonic() > deadline:
                     return self._outcome(Ending.OUT_OF_TIME)
                 for key, _ in ready:
-                    self._serve(key)
+                    key.data()
                 if len(self._output) > self._limits.output:
                     return self._outcome(Ending.FLOODED)
         try:
@@ -161,20 +178,23 @@ class _Conversation:
             return self._outcome(Ending.OUT_OF_TIME)
         return self._outcome(_ending(status))
 
-    def _reads_left(self) -> bool:
-        return any(key.data is not None for key in self._selector.get_map().values())
-
-    def _serve(self, key: selectors.SelectorKey) -> None:
-        stream = key.fileobj
-        assert not isinstance(stream, int)  # noqa: S101 - we registered streams
-        if key.data is None:
-            self._feed(stream)  # type: ignore[arg-type]
-            return
+    def _read(self, stream: IO[bytes]) -> None:
         piece = os.read(stream.fileno(), 65536)
+        self._read_from[stream].extend(piece)
+        del self._errors[:-KEPT_ERRORS]
         if not piece:
             self._selector.unregister(stream)
-        key.data.extend(piece)
-        del self._errors[:-KEPT_ERRORS]
+            del self._read_from[stream]
+
+    def _count_threads(self, channel: socket.socket) -> None:
+        self._selector.unregister(channel)
+        listener = take_over(channel)
+        if listener is not None:
+            count = ThreadCount(listener, self._limits.threads)
+            close = self._closing.enter_context(contextlib.ExitStack())
+            close.callback(os.close, listener)
+            close.callback(self._selector.unregister, listener)
+            self._selector.register(listener, selectors.EVENT_READ, lambda: None if count.answer() else close.close())
 
     def _feed(self, stream: IO[bytes]) -> None:
         left = self._waiting[stream]

@@ -1,8 +1,8 @@
 """Seccomp: which system calls a process may still make. Runs in the process that is to be confined; stdlib only.
 
 A list of what an interpreter needs to compute, read and write what it has open; all else fails with EPERM, also what
-kernels add later. No sockets, no second process (threads may be started), no program, no signal to anybody else, no file
-opened for writing, no limit raised.
+kernels add later. No sockets, no second process, no program, no signal to anybody else (nor a file that sends one), no file
+opened for writing, no limit raised. What may be started depends on who asks: threads, processes, nothing.
 """
 
 from __future__ import annotations
@@ -12,13 +12,18 @@ import errno
 import os
 import platform
 import struct
+from enum import Enum, auto
 
 SET_NO_NEW_PRIVS, SET_SECCOMP, SET_DEATH_SIGNAL = 38, 22, 1
 FILTER_MODE = 2
+SET_MODE_FILTER, NEW_LISTENER = 1, 1 << 3
 LOAD, JUMP_EQUAL, JUMP_SET, RETURN = 0x20, 0x15, 0x45, 0x06
-ALLOW, KILL, ERROR = 0x7FFF0000, 0x80000000, 0x00050000
+ALLOW, KILL, ERROR, ASK = 0x7FFF0000, 0x80000000, 0x00050000, 0x7FC00000
 NUMBER_AT, ARCHITECTURE_AT, ARGUMENTS_AT = 0, 4, 16
 CLONE_THREAD = 0x00010000
+CLONE_NAMESPACES = 0x7E020000
+DUPLICATE, GET_FLAGS, SET_FLAGS, DUPLICATE_CLOSED = 0, (1, 2, 3), 4, 1030
+"""Of `fcntl`. Its others lock files, grow pipes, or name whom a file signals when it is ready, with what: SIGKILL too."""
 OPENS_FOR_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 X32_BIT = 0x40000000
 
@@ -55,7 +60,6 @@ CALLS: dict[str, tuple[int | None, int | None]] = {
     "getpid": (39, 172),
     "exit": (60, 93),
     "uname": (63, 160),
-    "fcntl": (72, 25),
     "getcwd": (79, 17),
     "readlink": (89, None),
     "gettimeofday": (96, 169),
@@ -93,7 +97,24 @@ CALLS: dict[str, tuple[int | None, int | None]] = {
     "faccessat2": (439, 439),
 }
 CLONE, CLONE3, OPENAT, PRLIMIT, TGKILL, IOCTL = (56, 220), (435, 435), (257, 56), (302, 261), (234, 131), (16, 29)
+FCNTL = (72, 25)
 """Calls that depend on their arguments, or fail with an errno of their own."""
+KEEPER_CALLS: dict[str, tuple[int | None, int | None]] = {
+    "setitimer": (38, 103),
+    "fork": (57, None),
+    "wait4": (61, 260),
+    "prctl": (157, 167),
+}
+"""What besides a process needs that starts others, one for each call, and confines them further."""
+SECCOMP = (317, 277)
+
+
+class Starts(Enum):
+    """What a confined process may start."""
+
+    NOTHING = auto()
+    THREADS = auto()
+    PROCESSES = auto()
 
 
 def forbid_new_privileges() -> None:
@@ -102,55 +123,96 @@ def forbid_new_privileges() -> None:
     _prctl(SET_DEATH_SIGNAL, 9)
 
 
-def restrict_calls() -> None:
+def restrict_calls(starts: Starts = Starts.NOTHING) -> None:
     """Install the filter on this process and its threads. It cannot be undone. Raises OSError where that fails."""
-    program = b"".join(struct.pack("=HBBI", *line) for line in build_filter(platform.machine(), os.getpid()))
-    buffer = ctypes.create_string_buffer(program)
-    header = struct.pack("@HP", len(program) // 8, ctypes.addressof(buffer))
-    _prctl(SET_SECCOMP, FILTER_MODE, ctypes.c_char_p(header))
+    _, header = _packed(build_filter(platform.machine(), os.getpid(), starts))
+    _prctl(SET_SECCOMP, FILTER_MODE, header)
 
 
-def build_filter(machine: str, pid: int) -> list[tuple[int, int, int, int]]:
+def listen_to_clones() -> int:
+    """From here on each start of a thread or process waits until whoever holds the descriptor that this gives has answered.
+    Raises OSError, also where somebody outside listens already: the kernel has room for one."""
+    audit, column = _architecture(platform.machine())
+    lines = [(LOAD, 0, 0, ARCHITECTURE_AT), (JUMP_EQUAL, 1, 0, audit), _return(KILL), (LOAD, 0, 0, NUMBER_AT)]
+    _, header = _packed([*lines, *_when(CLONE[column], [_return(ASK)]), _return(ALLOW)])
+    libc = ctypes.CDLL(None, use_errno=True)
+    listener = libc.syscall(SECCOMP[column], SET_MODE_FILTER, ctypes.c_ulong(NEW_LISTENER), header)
+    if listener < 0:
+        raise OSError(ctypes.get_errno(), "seccomp gave no listener")
+    return int(listener)
+
+
+def build_filter(machine: str, pid: int, starts: Starts = Starts.NOTHING) -> list[tuple[int, int, int, int]]:
     """The filter as BPF instructions (code, jump if true, jump if false, constant). Raises OSError for an unknown machine."""
-    if machine not in ARCHITECTURES:
-        raise OSError(f"no list of system calls for {machine}")
-    audit, column = ARCHITECTURES[machine]
+    audit, column = _architecture(machine)
     lines = [(LOAD, 0, 0, ARCHITECTURE_AT), (JUMP_EQUAL, 1, 0, audit), _return(KILL), (LOAD, 0, 0, NUMBER_AT)]
     if machine == "x86_64":
         lines += [(JUMP_SET, 0, 1, X32_BIT), _return(KILL)]
-    for numbers in CALLS.values():
+    allowed = CALLS | KEEPER_CALLS if starts is Starts.PROCESSES else CALLS
+    for numbers in allowed.values():
         number = numbers[column]
         if number is not None:
-            lines += [(JUMP_EQUAL, 0, 1, number), _return(ALLOW)]
-    lines += _only_if_set(CLONE[column], argument=0, bits=CLONE_THREAD)
+            lines += _when(number, [_return(ALLOW)])
+    if starts is Starts.THREADS:
+        lines += _only_if_set(CLONE[column], argument=0, bits=CLONE_THREAD)
+    if starts is Starts.PROCESSES:
+        lines += _unless_set(CLONE[column], argument=0, bits=CLONE_NAMESPACES, refusal=errno.EPERM)
     lines += _unless_set(OPENAT[column], argument=2, bits=OPENS_FOR_WRITING, refusal=errno.EACCES)
+    lines += _when(FCNTL[column], _harmless_file_control())
     lines += _only_if_zero(PRLIMIT[column], argument=2)
     lines += _only_if_equal(TGKILL[column], argument=0, value=pid)
-    lines += [(JUMP_EQUAL, 0, 1, IOCTL[column]), _return(ERROR | errno.ENOTTY)]  # nothing here is a terminal
-    lines += [(JUMP_EQUAL, 0, 1, CLONE3[column]), _return(ERROR | errno.ENOSYS)]  # the C library then tries clone
+    lines += _when(IOCTL[column], [_return(ERROR | errno.ENOTTY)])  # nothing here is a terminal
+    lines += _when(CLONE3[column], [_return(ERROR | errno.ENOSYS)])  # the C library then tries clone
     return [*lines, _return(ERROR | errno.EPERM)]
+
+
+def _architecture(machine: str) -> tuple[int, int]:
+    if machine not in ARCHITECTURES:
+        raise OSError(f"no list of system calls for {machine}")
+    return ARCHITECTURES[machine]
+
+
+def _packed(lines: list[tuple[int, int, int, int]]) -> tuple[ctypes.Array[ctypes.c_char], ctypes.c_char_p]:
+    """The instructions, to be kept alive, and the header that points to them."""
+    buffer = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *line) for line in lines))
+    return buffer, ctypes.c_char_p(struct.pack("@HP", len(lines), ctypes.addressof(buffer)))
+
+
+def _when(number: int, then: list[tuple[int, int, int, int]]) -> list[tuple[int, int, int, int]]:
+    """`then`, which ends in a return on every way, for the call of this number."""
+    return [(JUMP_EQUAL, 0, len(then), number), *then]
+
+
+def _harmless_file_control() -> list[tuple[int, int, int, int]]:
+    """Copying a descriptor and its flags; but never that a file signals somebody."""
+    lines = [_low(1)]
+    for command in (DUPLICATE, *GET_FLAGS, DUPLICATE_CLOSED):
+        lines += _when(command, [_return(ALLOW)])
+    refused = _return(ERROR | errno.EPERM)
+    lines += _when(SET_FLAGS, [_low(2), (JUMP_SET, 0, 1, os.O_ASYNC), refused, _return(ALLOW)])
+    return [*lines, refused]
 
 
 def _only_if_set(number: int, *, argument: int, bits: int) -> list[tuple[int, int, int, int]]:
     test = (JUMP_SET, 0, 1, bits)
-    return [(JUMP_EQUAL, 0, 4, number), _low(argument), test, _return(ALLOW), _return(ERROR | errno.EPERM)]
+    return _when(number, [_low(argument), test, _return(ALLOW), _return(ERROR | errno.EPERM)])
 
 
 def _unless_set(number: int, *, argument: int, bits: int, refusal: int) -> list[tuple[int, int, int, int]]:
     test = (JUMP_SET, 0, 1, bits)
-    return [(JUMP_EQUAL, 0, 4, number), _low(argument), test, _return(ERROR | refusal), _return(ALLOW)]
+    return _when(number, [_low(argument), test, _return(ERROR | refusal), _return(ALLOW)])
 
 
 def _only_if_equal(number: int, *, argument: int, value: int) -> list[tuple[int, int, int, int]]:
     test = (JUMP_EQUAL, 0, 1, value)
-    return [(JUMP_EQUAL, 0, 4, number), _low(argument), test, _return(ALLOW), _return(ERROR | errno.EPERM)]
+    return _when(number, [_low(argument), test, _return(ALLOW), _return(ERROR | errno.EPERM)])
 
 
 def _only_if_zero(number: int, *, argument: int) -> list[tuple[int, int, int, int]]:
     """Both halves of a pointer."""
     low, high = _low(argument), (LOAD, 0, 0, ARGUMENTS_AT + 8 * argument + 4)
     tests = [low, (JUMP_EQUAL, 0, 3, 0), high, (JUMP_EQUAL, 0, 1, 0)]
-    return [(JUMP_EQUAL, 0, 6, number), *tests, _return(ALLOW), _return(ERROR | errno.EPERM)]
+    return _when(number, [*tests, _return(ALLOW), _return(ERROR | errno.EPERM)])
 
 
 def _low(argument: int) -> tuple[int, int, int, int]:

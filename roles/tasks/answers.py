@@ -27,5 +27,5 @@ def ask_scorer(scorer: ConfinedFunction, *arguments: object) -> float:
         return min(1.0, max(0.0, float(scorer(*arguments))))
     except CallBroken as error:
         raise Undecided(str(error)) from error
-    except (CallFailed, TypeError, ValueError):
+    except (CallFailed, TypeError, ValueError, OverflowError):
         return 0.0

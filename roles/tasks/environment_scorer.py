@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import importlib
 import inspect
@@ -17,6 +18,8 @@ import verifiers
 import verifiers.v1 as vf
 from verifiers.v1.configs.agent import AgentConfig
 
+from roles.sandbox.expressions import only_expressions
+
 _LOOP = asyncio.SelectorEventLoop(
     selectors.SelectSelector()
 )  # of what a loop may wait with, the sandbox leaves `select`
@@ -28,15 +31,21 @@ class Unsupported(Exception):
 
 
 def act(what: str, taskset: str, config: str, size: int, *arguments: Any) -> Any:
-    """`source`: a digest of the module. `page`, start, stop: prompts. `score`, index, completion: the sum of the rewards."""
+    """`source`: a digest of the module. `warm`: what later calls find done. `page`, start, stop: prompts. `score`, index,
+    completion: the sum of the rewards."""
     if what == "source":
         return hash_source(taskset)
     tasks = open_tasks(taskset, config, size)
     if what == "page":
         start, stop = arguments
         return [prompt_of(task) for task in tasks[start:stop]]
+    if what == "warm":
+        with contextlib.suppress(Exception):  # an answer that says nothing, for what is loaded by the way
+            _LOOP.run_until_complete(judge(tasks[0], ""))
+        return None
     index, completion = arguments
-    return _LOOP.run_until_complete(judge(tasks[index], completion))
+    with only_expressions():
+        return _LOOP.run_until_complete(judge(tasks[index], completion))
 
 
 def hash_source(taskset: str) -> str:

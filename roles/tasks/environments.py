@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from roles.sandbox.function import CallBroken, CallFailed, ConfinedFunction
+from roles.sandbox.function import MAX_PAGE, CallBroken, CallFailed, ConfinedFunction
 from roles.tasks.answers import answer_part, ask_scorer
 from roles.tasks.problems import MAX_PROBLEMS, MAX_TEXT, Problem, ProblemList, digest_of, problem_at, texts_of
 from roles.tasks.task import TaskError
 
 NAME = "verifiers"
-SCORER_VERSION = "verifiers/1"
+SCORER_VERSION = "verifiers/2"
 PAGE = 256
 """Problems loaded in one call."""
 
@@ -48,7 +48,9 @@ def load_environment(parameters: Mapping[str, int | str], folder: Path | None) -
             f"task {NAME} needs the package verifiers: pip install 'intellect-node[environments]'"
         ) from error
     place = _place(parameters)
-    scorer = ConfinedFunction("roles.tasks.environment_scorer:act", seconds=30.0, memory=4 * 2**30)
+    scorer = ConfinedFunction(
+        "roles.tasks.environment_scorer:act", seconds=30.0, memory=4 * 2**30, warm=[("warm", *place)]
+    )
     try:
         source = str(scorer("source", *place, seconds=120.0))
         problems = _load(scorer, place)
@@ -76,7 +78,8 @@ def _place(parameters: Mapping[str, int | str]) -> tuple[str, str, int]:
 def _load(scorer: ConfinedFunction, place: tuple[str, str, int]) -> tuple[Problem, ...]:
     found: list[str] = []
     while len(found) < place[2]:
-        page = scorer("page", *place, len(found), min(len(found) + PAGE, place[2]), seconds=120.0)
+        stop = min(len(found) + PAGE, place[2])
+        page = scorer("page", *place, len(found), stop, seconds=120.0, most=MAX_PAGE)
         found += page
         if len(page) < PAGE:
             break

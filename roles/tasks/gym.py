@@ -1,4 +1,4 @@
-"""Any data set of reasoning-gym, by name, seed and configuration. Problems are generated, and judged, in a confined process."""
+"""Any data set of reasoning-gym, by name, seed and configuration. Problems are generated, and judged, in confined processes."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from roles.sandbox.function import CallBroken, CallFailed, ConfinedFunction
+from roles.sandbox.function import MAX_PAGE, CallBroken, CallFailed, ConfinedFunction
 from roles.tasks.answers import answer_part, ask_scorer
 from roles.tasks.problems import MAX_PROBLEMS, Problem, ProblemList, digest_of, problem_at, texts_of
 from roles.tasks.task import TaskError
 
 NAME = "reasoning-gym"
-SCORER_VERSION = "reasoning-gym/1"
+SCORER_VERSION = "reasoning-gym/2"
 MAX_AROUND = 4096
 PAGE = 256
 """Problems generated in one call."""
@@ -42,8 +42,8 @@ def load_gym(parameters: Mapping[str, int | str], folder: Path | None) -> Gym:
     """Build the task. Parameters: `dataset` (a name of reasoning-gym), `seed`, `size`, `config` (JSON of its settings),
     `prefix` and `suffix` (text before and after each question), `full_marks` (1: what is right in part gets nothing; many data
     sets give a text that only contains the answer something, and policies learn to say just that). Raises TaskError."""
-    scorer = ConfinedFunction("roles.tasks.gym_scorer:act", seconds=30.0, memory=4 * 2**30)
     place = _place(parameters)
+    scorer = ConfinedFunction("roles.tasks.gym_scorer:act", seconds=30.0, memory=4 * 2**30, warm=[("warm", *place)])
     around = str(parameters.get("prefix", "")), str(parameters.get("suffix", ""))
     if max(map(len, around)) > MAX_AROUND:
         raise TaskError(f"prefix and suffix may have {MAX_AROUND} characters each")
@@ -86,7 +86,8 @@ def _generate(
     pairs: list[tuple[str, str]] = []
     try:
         while len(pairs) < place[2]:
-            pairs += scorer("page", *place, len(pairs), min(len(pairs) + PAGE, place[2]), seconds=120.0)
+            stop = min(len(pairs) + PAGE, place[2])
+            pairs += scorer("page", *place, len(pairs), stop, seconds=120.0, most=MAX_PAGE)
     except (CallFailed, CallBroken) as error:
         raise TaskError(f"reasoning-gym cannot make {place[0]!r}: {error}") from error
     before, after = around

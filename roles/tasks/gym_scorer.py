@@ -1,25 +1,48 @@
-"""What generates and judges reasoning-gym problems inside the sandbox."""
+"""What generates and judges reasoning-gym problems inside the sandbox.
+
+Several of its data sets hand the answer to `eval` or to sympy, which does the same: what would become code there is wrong.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 from functools import lru_cache
 from typing import Any
 
 import reasoning_gym
 from reasoning_gym.utils import extract_answer
+from sympy.core.random import seed as seed_sympy
+
+from roles.sandbox.expressions import only_expressions
+
+SUMS = frozenset({"countdown", "puzzle24"})
+"""Data sets that ask for a sum of given numbers: names that stand for others are no part of an answer."""
+SUM = re.compile(r"[\d\s.+*/()-]*", re.ASCII)
 
 
 def act(what: str, name: str, seed: int, size: int, config: str, *arguments: Any) -> Any:
-    """`page`, start, stop: questions and answers. `score`, index, completion: from 0 to 1; what stands between answer tags
-    counts, else the whole text."""
+    """`warm`: what later calls find done. `page`, start, stop: questions and answers. `score`, index, completion: from 0 to
+    1; what stands between answer tags counts, else the whole text."""
     dataset = open_dataset(name, seed, size, config)
     if what == "page":
         start, stop = arguments
         return [[dataset[index]["question"], str(dataset[index]["answer"])] for index in range(start, stop)]
+    if what == "warm":
+        return score(dataset, 0, str(dataset[0]["answer"]))
     index, completion = arguments
     tagged = extract_answer(completion)
-    return dataset.score_answer(completion.strip() if tagged is None else tagged, dataset[index])
+    return score(dataset, index, completion.strip() if tagged is None else tagged)
+
+
+def score(dataset: Any, index: int, answer: str) -> Any:
+    """What the data set gives the answer."""
+    entry = dataset[index]
+    if entry["metadata"].get("source_dataset") in SUMS and not SUM.fullmatch(answer):
+        answer = ""
+    seed_sympy(0)  # it tries expressions at random places: the same on every machine
+    with only_expressions():
+        return dataset.score_answer(answer, entry)
 
 
 @lru_cache(maxsize=4)

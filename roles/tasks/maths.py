@@ -1,7 +1,7 @@
 """Mathematics: the final answer of a text against the right one, by math-verify (INTELLECT-2, section 3.1).
 
 The answer is the last `\\boxed{..}` of what follows `</think>`, or what math-verify takes for one. sympy can be made to
-compute for ever, so it runs in a confined process under a time limit.
+compute for ever, and remembers what it has computed, so each answer has a confined process and a time limit of its own.
 """
 
 from __future__ import annotations
@@ -21,6 +21,14 @@ SCORER_VERSION = "maths/1"
 LIBRARIES = ("math-verify", "latex2sympy2-extended", "sympy")
 """Their versions are part of the digest: others may judge an answer otherwise."""
 SECONDS = 10.0
+FORMS = r"""
+5 | -12 | 0.5 | 1/2 | \frac{1}{2} | \frac{a+b}{2} | 3\sqrt{2} | \sqrt{x} | x^2+1 | 2x(x-1) | 2^{10} | e^{i\pi} | \frac{\pi}{3}
+\sin(2x) | \log_2 8 | (1,2] | (-\infty,3) | \{1,2,3\} | x=3 | x>3 | 50\% | 10\text{ cm} | 1,234 | n! | \binom{5}{2} | |x|
+\begin{pmatrix}1&2\\3&4\end{pmatrix} | \text{(A)} | 3+4i | (1,2) | \infty | a \cup b
+"""
+_forms = [form.strip() for form in FORMS.replace("\n", " | ").split(" | ") if form]
+WARM = [(right, f"so it is \\boxed{{{said}}}.") for said in _forms for right in (said, _forms[0])]
+"""Answers as people write them, right and wrong: the libraries load what these need, and their parser learns the forms, once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,4 +52,4 @@ def load_maths(parameters: Mapping[str, int | str], folder: Path | None) -> Math
     except metadata.PackageNotFoundError as error:
         raise TaskError(f"task {NAME} needs the package {error.name}: pip install 'intellect-node[tasks]'") from error
     digest = digest_of(SCORER_VERSION, *versions, *texts_of(problems))
-    return Maths(problems, digest, ConfinedFunction("roles.tasks.maths_scorer:score", seconds=SECONDS))
+    return Maths(problems, digest, ConfinedFunction("roles.tasks.maths_scorer:score", seconds=SECONDS, warm=WARM))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,6 +33,10 @@ def test_call__gives_the_result(act: ConfinedFunction) -> None:
         ("exit", "SystemExit: 3"),
         ("read", "PermissionError"),
         ("nothing json", "TypeError"),
+        ("thread", "can't start new thread"),
+        ("fork", "PermissionError"),
+        ("answer in another's place", "no JSON"),
+        ("answer without bottom", "no JSON"),
     ],
 )
 def test_call__misbehaviour_costs_that_call_only(act: ConfinedFunction, what: str, reason: str) -> None:
@@ -42,13 +46,20 @@ def test_call__misbehaviour_costs_that_call_only(act: ConfinedFunction, what: st
 
 
 @pytest.mark.parametrize(
-    ("what", "reason"), [("die", "its process ended"), ("flood", "answer without end"), ("hang", "took too long")]
+    ("what", "reason"),
+    [
+        ("die", "its process ended"),
+        ("flood", "answer without end"),
+        ("hang", "took too long"),
+        ("hang, deaf to its time", "took too long"),
+        ("take all memory", "out of memory"),
+    ],
 )
 def test_call__breaking_off_is_told_apart_from_a_wrong_answer(act: ConfinedFunction, what: str, reason: str) -> None:
     """BOX-06: a time-out is no wrong answer."""
     act("echo")
     with pytest.raises(CallBroken, match=reason):
-        act(what, seconds=0.5 if what == "hang" else None)
+        act(what, seconds=0.5 if what.startswith("hang") else None)
     assert act("echo") == [1, "two", None]
 
 
@@ -70,14 +81,34 @@ def test_call__module_that_is_absent_is_named() -> None:
         ConfinedFunction("no_such_module:score")("x")
 
 
-def test_call__process_is_kept_between_calls(act: ConfinedFunction) -> None:
+def test_call__leaves_nothing_to_the_next(act: ConfinedFunction) -> None:
+    """What hostile text makes of its process is nobody else's: not the answer of the next call, not its speed."""
+    assert act("remember") == ["remember"]
+    assert act("remember") == ["remember"]
+
+
+@pytest.mark.parametrize("what", ["raise", "die", "hang", "flood", "answer in another's place"])
+def test_call__kept_process_outlives_it(act: ConfinedFunction, what: str) -> None:
     act("echo")
-    children = Path("/proc/self/task", str(_thread()), "children").read_text()
-    act("echo")
-    assert Path("/proc/self/task", str(_thread()), "children").read_text() == children
+    children = _children()
+    with pytest.raises((CallFailed, CallBroken)):
+        act(what, seconds=0.5)
+    assert act("echo") == [1, "two", None]
+    assert _children() == children
+    kept = children.split()
+    assert not Path(f"/proc/{kept[-1]}/task/{kept[-1]}/children").read_text()
 
 
-def _thread() -> int:
-    import threading
+def test_call__finds_what_was_warmed_up() -> None:
+    warmed = ConfinedFunction(PLACE, seconds=30.0, warm=[("remember",)])
+    assert [warmed("remember"), warmed("remember")] == [["remember", "remember"]] * 2
+    warmed.close()
 
-    return threading.get_native_id() if sys.platform == "linux" else 0
+
+def test_call__that_cannot_be_warmed_up_says_why() -> None:
+    with pytest.raises(CallFailed, match="ValueError: no"):
+        ConfinedFunction(PLACE, seconds=30.0, warm=[("raise",)])("echo")
+
+
+def _children() -> str:
+    return Path("/proc/self/task", str(threading.get_native_id()), "children").read_text()

@@ -12,7 +12,7 @@ import pytest
 
 from roles.sandbox.confined import NOT_CONFINED
 from roles.sandbox.program import ROOT, START, Ending, Limits, Outcome, run_program, why_unavailable
-from roles.sandbox.seccomp import JUMP_EQUAL, JUMP_SET, build_filter
+from roles.sandbox.seccomp import JUMP_EQUAL, JUMP_SET, Starts, build_filter
 
 pytestmark = pytest.mark.skipif(why_unavailable() is not None, reason=str(why_unavailable()))
 QUICK = Limits(cpu_seconds=1, wall_seconds=20.0)
@@ -77,6 +77,12 @@ REFUSED = {
     "lower_the_limits_of_its_parent": "import os, resource; resource.prlimit(os.getppid(), resource.RLIMIT_CPU, (1, 1))",
     "trace_its_parent": "import ctypes, os; libc = ctypes.CDLL(None, use_errno=True)\n"
     "assert libc.ptrace(16, os.getppid(), 0, 0) == 0, ctypes.get_errno()",
+    "have_a_file_signal_somebody": "import fcntl, os; fcntl.fcntl(0, fcntl.F_SETOWN, os.getppid())",
+    "choose_the_signal_of_a_file": "import fcntl; fcntl.fcntl(0, 10, 9)",
+    "ask_a_file_for_signals": "import fcntl, os; fcntl.fcntl(0, fcntl.F_SETFL, os.O_ASYNC)",
+    "ask_a_file_for_signals_by_ioctl": "import fcntl; fcntl.ioctl(0, 0x5452, b'\\1\\0\\0\\0')",
+    "lock_a_file": "import fcntl, os; fcntl.lockf(open(os.__file__), fcntl.LOCK_SH)",
+    "grow_a_pipe": "import fcntl, os; fcntl.fcntl(os.pipe()[0], 1031, 2**20)",
     "make_a_namespace": "import ctypes; assert ctypes.CDLL(None).unshare(0x10000000) == 0",
     "become_somebody_else": "import os; os.setuid(65534)",
     "change_the_root": "import os; os.chroot('/tmp')",
@@ -95,6 +101,38 @@ def test_run_program__refuses_to(source: str) -> None:
     assert outcome.ending is Ending.FAILED
     assert outcome.output == b""
     assert not any(Path(folder, "made-by-a-program").exists() for folder in ("/tmp", "/dev/shm"))  # noqa: S108
+
+
+COUNT_THREADS = """
+import _thread, os, time
+_thread.stack_size(32768)
+started = 0
+try:
+    while started < 3000:
+        _thread.start_new_thread(time.sleep, (9,))
+        started += 1
+except RuntimeError:
+    pass
+print(started, flush=True)
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("most", [0, 8, 256])
+def test_run_program__threads_are_counted(most: int) -> None:
+    """Small ones fit into the limit on memory by the thousand: what the kernel keeps of each is outside it."""
+    assert run(COUNT_THREADS, limits=Limits(cpu_seconds=10, threads=most)).output == f"{most}\n".encode()
+
+
+def test_run_program__a_thread_with_a_larger_stack_recurses_far() -> None:
+    source = """
+        import sys, threading
+        sys.setrecursionlimit(10**6), threading.stack_size(2**27)
+        def depth(n): return 0 if n == 0 else 1 + depth(n - 1)
+        thread = threading.Thread(target=lambda: print(depth(50_000)))
+        thread.start(), thread.join()
+    """
+    assert run("if 1:" + source, limits=PATIENT).output == b"50000\n"
 
 
 def test_run_program__loop_ends_at_its_cpu_time() -> None:
@@ -154,11 +192,39 @@ def test_main__whose_parent_has_ended_runs_nothing(tmp_path: Path) -> None:
     (tmp_path / "program").write_text("print('ran')")
     with (tmp_path / "program").open() as program:
         number = program.fileno()
-        told = map(str, (number, 2**29, 1, os.getppid()))  # of somebody else
+        told = map(str, (number, number, 2**29, 1, os.getppid()))  # of somebody else
         command = [sys.executable, "-s", "-S", "-P", "-B", "-c", START, *told, ROOT]
         done = subprocess.run(command, capture_output=True, pass_fds=(number,), check=False)
     assert (done.returncode, done.stdout) == (NOT_CONFINED, b"")
     assert b"has ended" in done.stderr
+
+
+SIGNAL_BY_A_FILE = """
+import fcntl, os, sys
+from roles.sandbox.confined import confine
+confine(parent=int(sys.argv[1]), memory=2**29, newest_landlock=5)
+inward, outward = os.pipe()
+def try_to(act, *arguments):
+    try:
+        act(*arguments)
+    except OSError:
+        print("refused")
+try_to(fcntl.fcntl, inward, fcntl.F_SETOWN, int(sys.argv[2]))
+try_to(fcntl.fcntl, inward, 10, 9)
+try_to(fcntl.fcntl, inward, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
+fcntl.fcntl(inward, fcntl.F_SETFL, os.O_NONBLOCK)
+os.write(outward, b"x")
+"""
+
+
+def test_confine__where_landlock_holds_no_signals_a_file_sends_none() -> None:
+    """Up to ABI 5 nothing but the list of system calls stands between a program and the other processes of its user."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as victim:
+        told = [sys.executable, "-c", SIGNAL_BY_A_FILE, str(os.getpid()), str(victim.pid)]
+        done = subprocess.run(told, capture_output=True, check=False, env={**os.environ, "PYTHONPATH": ROOT})
+        assert (done.stdout, done.stderr, victim.poll()) == (b"refused\n" * 3, b"", None)
+        victim.communicate(b"\n")
+    assert victim.returncode == 0
 
 
 def test_run_program__too_large_is_refused_before_it_runs() -> None:
@@ -180,9 +246,10 @@ def test_run_program__dies_with_its_parent() -> None:
         pass  # the test's own time limit is the bound
 
 
+@pytest.mark.parametrize("starts", Starts)
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
-def test_build_filter__jumps_stay_inside(machine: str) -> None:
-    lines = build_filter(machine, 4242)
+def test_build_filter__jumps_stay_inside(machine: str, starts: Starts) -> None:
+    lines = build_filter(machine, 4242, starts)
     jumps = [(at, max(line[1:3])) for at, line in enumerate(lines) if line[0] in (JUMP_EQUAL, JUMP_SET)]
     assert all(at + 1 + far < len(lines) for at, far in jumps)
 

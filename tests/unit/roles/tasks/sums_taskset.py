@@ -38,9 +38,15 @@ class FetchedTask(SumTask):
         return 1.0
 
 
+class EvaluatedTask(vf.Task[SumData]):
+    @vf.reward
+    async def is_right(self, task: SumData, trace: Any) -> float:
+        return float(eval(trace.last_reply) == int(task.answer))  # noqa: S307 - as rewards of others do
+
+
 class SumTaskset(vf.Taskset[SumTask, SumConfig]):
     def load(self) -> Iterable[SumTask]:
-        kinds = {"sum": SumTask, "contained": ContainedTask, "fetched": FetchedTask}
+        kinds = {"sum": SumTask, "contained": ContainedTask, "fetched": FetchedTask, "evaluated": EvaluatedTask}
         if self.config.kind == "online":
             import urllib.request
 

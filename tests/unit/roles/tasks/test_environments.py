@@ -32,6 +32,12 @@ def test_environment__asks_and_judges() -> None:
     assert not task.is_repeatable
 
 
+def test_environment__reward_that_evaluates_gives_code_nothing() -> None:
+    task = load(kind="evaluated")
+    said = ["3", "1 + 2", "task.answer", "type('', (), {'__eq__': lambda *_: True})()", "__import__('os')._exit(0)"]
+    assert [task.score(1, text) for text in said] == [1.0, 1.0, 0.0, 0.0, 0.0]
+
+
 def test_environment__other_settings_are_another_task() -> None:
     assert load(first=2).prompt(0) == "Add.\n\n2+1="
     assert load(first=2).digest != load().digest

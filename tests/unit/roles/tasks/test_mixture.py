@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from roles.sandbox.program import why_unavailable
 from roles.spec import TaskSpec
 from roles.tasks import TaskError, load_task, load_tasks
 from roles.tasks.mixture import Mixture
@@ -80,51 +79,3 @@ def install_plugin(folder: Path, monkeypatch: pytest.MonkeyPatch, *, body: str) 
     (info / "entry_points.txt").write_text(f"[intellect_node.tasks]\nsums-again = {name}:load\n")
     monkeypatch.syspath_prepend(folder)
     assert metadata.entry_points(group="intellect_node.tasks")
-
-
-@pytest.mark.skipif(why_unavailable() is not None, reason=str(why_unavailable()))
-def test_gym__generates_and_judges() -> None:
-    task = load_task(
-        "reasoning-gym",
-        {"dataset": "chain_sum", "seed": 3, "size": 5, "config": '{"max_terms": 3}', "prefix": "Q: ", "suffix": "!"},
-    )
-    again = load_task(
-        "reasoning-gym",
-        {"dataset": "chain_sum", "seed": 3, "size": 5, "config": '{"max_terms": 3}', "prefix": "Q: ", "suffix": "!"},
-    )
-    answer = task.problems[0].answer  # type: ignore[attr-defined]
-    assert task.digest == again.digest
-    assert task.prompt(0).startswith("Q: ")
-    assert task.prompt(0).endswith("!")
-    said = [answer, f"Well.<answer>{answer}</answer>", "<think>7</think>" + answer, "no", "\ud800", "<answer>" * 9000]
-    assert [task.score(0, text) for text in said] == [1.0, 1.0, 1.0, 0.0, 0.0, 0.0]
-
-
-@pytest.mark.skipif(why_unavailable() is not None, reason=str(why_unavailable()))
-def test_gym__part_of_the_marks_or_full_marks_only() -> None:
-    """Its scorer gives what merely contains the answer something: a policy learnt to say so."""
-    parameters: dict[str, int | str] = {"dataset": "chain_sum", "seed": 3, "size": 2}
-    task, strict = load_task("reasoning-gym", parameters), load_task("reasoning-gym", {**parameters, "full_marks": 1})
-    answer = task.problems[0].answer  # type: ignore[attr-defined]
-    assert 0.0 < task.score(0, answer + "4") < 1.0
-    assert [strict.score(0, text) for text in (answer, answer + "4")] == [1.0, 0.0]
-    assert task.digest != strict.digest
-
-
-@pytest.mark.skipif(why_unavailable() is not None, reason=str(why_unavailable()))
-@pytest.mark.parametrize(
-    ("parameters", "reason"),
-    [
-        ({}, "names a data set"),
-        ({"dataset": "no_such_set", "size": 1}, "cannot make 'no_such_set'"),
-        ({"dataset": "chain_sum", "config": "{"}, "config must be JSON"),
-        ({"dataset": "chain_sum", "config": '{"seed": 1}'}, "parameters of their own"),
-        ({"dataset": "chain_sum", "size": 1, "config": '{"no_such": 1}'}, "cannot make 'chain_sum'"),
-        ({"dataset": "chain_sum", "size": 0}, "size must be"),
-        ({"dataset": "chain_sum", "size": 1, "full_marks": 2}, "full_marks is 1 or 0"),
-        ({"dataset": "chain_sum", "data": "x"}, "unknown parameter 'data'"),
-    ],
-)
-def test_gym__refuse(parameters: dict[str, int | str], reason: str) -> None:
-    with pytest.raises(TaskError, match=reason):
-        load_task("reasoning-gym", parameters)
