@@ -64,8 +64,8 @@ GROUPS = {
 COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
 ROLES_BY_USE = ("worker", "validator", "trainer", "relay")
 EXIT_CODES = (
-    "exit codes: 0 done; 1 failed, with a sentence that says why; 2 wrong usage or setting; 3 this machine is less than the run asks "
-    "for; 130 interrupted"
+    "exit codes: 0 done; 1 failed, with a sentence that says why; 2 wrong usage or setting; 3 this machine is less than the "
+    "run asks for; 130 interrupted"
 )
 
 
