@@ -108,10 +108,9 @@ def _count(body: TallyBody, report: Report, *, unknown: Sequence[int]) -> None:
     report.held("submissions", len(body.items) + len(body.refusals))
     report.held("verdicts", sum(len(item.verdicts) for item in (*body.items, *body.refusals)))
     if unknown:
-        which = ", ".join(map(str, unknown))
         report.lack(
-            f"what relays earned in the tally of epoch {body.epoch}: no relay has the manifest of checkpoint {which}, "
-            "whose size bounds it"
+            f"what relays earned in the tally of epoch {body.epoch}: no relay has the manifests of its checkpoints, whose "
+            f"sizes bound it: {', '.join(map(str, unknown))}"
         )
         return
     report.held("tallies")
