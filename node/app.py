@@ -114,7 +114,6 @@ class Node:
         self.status.phase = "looking for the run"
         finder = RelayClient(key, run=join.run, trainers=(), relays=book, http=http)
         spec = await fetch_spec(config, run=join.run, book=book, client=finder)
-        check_place(config, spec, key.node)
         await find_data_sets(
             spec, home=config.home, beside=config.spec, get=lambda digest, most: finder.get(digest, limit=most)
         )
@@ -122,6 +121,7 @@ class Node:
         self.status.phase = "connecting to the ledger"
         ledger = await join_ledger(config, spec, join.rpc, operator)
         stack.push_async_callback(ledger.close)
+        await check_place(config, spec, key.node, ledger)
         trusted = TrustedState(spec, spec.run_id)
         book.is_member = trusted.is_member
         rows = UnionDirectory(

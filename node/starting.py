@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Protocol
+
 import structlog
 
 from dht.errors import IdentityError, Malformed
 from dht.identity import NodeKey
 from dht.peers import check_transport
+from ledger.changes import ValidatorsProposed
 from ledger.errors import WalletError
+from ledger.records import Operator, ValidatorSet
 from ledger.wallet import address_of
 from node.actors import check_relay
 from node.config import NodeConfig
@@ -15,9 +20,17 @@ from node.errors import ConfigError, UsageError
 from node.join import JoinString
 from node.registration import read_wallet
 from node.secrets import read_operator_key
-from roles.spec import RunSpec
+from roles.spec import OperatorSpec, RunSpec
 
 log = structlog.get_logger()
+
+
+class Appointing(Protocol):
+    """The part of a ledger that tells who may judge."""
+
+    async def validators_at(self, block: int | None = None) -> ValidatorSet: ...
+
+    async def waiting_validators(self) -> ValidatorsProposed | None: ...
 
 
 def check_settings(config: NodeConfig, join: JoinString) -> None:
@@ -46,11 +59,12 @@ def _check(config: NodeConfig, join: JoinString) -> None:
         )
 
 
-def check_place(config: NodeConfig, spec: RunSpec, node: str) -> None:
-    """A trainer or validator must stand in the run, with the operator key it has here. Raises UsageError."""
+async def check_place(config: NodeConfig, spec: RunSpec, node: str, ledger: Appointing) -> None:
+    """A trainer or validator must stand in the run, with the operator key it has here: in its spec, or, a validator, in a set
+    that its owner has announced since. Raises UsageError, LedgerError."""
     if config.role not in ("trainer", "validator"):
         return
-    named = spec.trainers if config.role == "trainer" else spec.validators
+    named = spec.trainers if config.role == "trainer" else await _validators(spec, ledger)
     expected = next((item.operator for item in named if item.node == node), None)
     if expected is None:
         raise UsageError(f"this node ({node}) is not a {config.role} of the run; its operator names those")
@@ -59,6 +73,11 @@ def check_place(config: NodeConfig, spec: RunSpec, node: str) -> None:
         raise UsageError(f"a {config.role} signs and pays on the ledger: name its operator key by --operator-key")
     if address_of(key).lower() != expected.lower():
         raise UsageError(f"the operator key is that of {address_of(key)}, the run expects {expected}")
+
+
+async def _validators(spec: RunSpec, ledger: Appointing) -> Sequence[Operator | OperatorSpec]:
+    held, waiting = await ledger.validators_at(), await ledger.waiting_validators()
+    return [*held.validators, *(waiting.validators if waiting else ()), *spec.validators]
 
 
 def load_or_make_key(config: NodeConfig) -> NodeKey:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dht.identity import NodeKey
+from ledger.changes import ValidatorsProposed
 from ledger.keystore import save_key
+from ledger.records import Operator, ValidatorSet
+from ledger.wallet import address_of
 from node.config import NodeConfig
 from node.errors import UsageError
 from node.join import JoinString
@@ -36,6 +40,21 @@ def test_check_settings__each_fault_is_wrong_usage(tmp_path: Path, settings: dic
         check_settings(config, JoinString("ab" * 32))
 
 
+class Appointed:
+    """A ledger whose validators are the spec's, or those that the owner has named since."""
+
+    def __init__(self, *, held: Sequence[Operator] = (), waiting: Sequence[Operator] = ()) -> None:
+        self._held, self._waiting = tuple(held), tuple(waiting)
+
+    async def validators_at(self, block: int | None = None) -> ValidatorSet:
+        return ValidatorSet(1, self._held, 1, 10)
+
+    async def waiting_validators(self) -> ValidatorsProposed | None:
+        if not self._waiting:
+            return None
+        return ValidatorsProposed(block=9, number=2, quorum=1, apply_at=10**9, validators=self._waiting)
+
+
 def place(tmp_path: Path, role: Any, operator: bytes | None) -> NodeConfig:
     """Settings of a trainer or validator with this operator key."""
     path = tmp_path / "operator.key"
@@ -53,11 +72,11 @@ def place(tmp_path: Path, role: Any, operator: bytes | None) -> NodeConfig:
         ("validator", VALIDATORS[0], TRAINER_OPERATOR, "the run expects"),
     ],
 )
-def test_check_place__whom_the_run_does_not_name(
+async def test_check_place__whom_the_run_does_not_name(
     tmp_path: Path, role: Any, key: NodeKey, operator: bytes | None, said: str
 ) -> None:
     with pytest.raises(UsageError, match=said):
-        check_place(place(tmp_path, role, operator), SPEC, key.node)
+        await check_place(place(tmp_path, role, operator), SPEC, key.node, Appointed())
 
 
 @pytest.mark.parametrize(
@@ -69,7 +88,17 @@ def test_check_place__whom_the_run_does_not_name(
         ("relay", STRANGER, None),
     ],
 )
-def test_check_place__whom_it_names_and_who_needs_no_name(
+async def test_check_place__whom_it_names_and_who_needs_no_name(
     tmp_path: Path, role: Any, key: NodeKey, operator: bytes | None
 ) -> None:
-    check_place(place(tmp_path, role, operator), SPEC, key.node)
+    await check_place(place(tmp_path, role, operator), SPEC, key.node, Appointed())
+
+
+@pytest.mark.parametrize("when", ["held", "waiting"])
+async def test_check_place__validator_that_the_owner_has_appointed_since(tmp_path: Path, when: str) -> None:
+    address = address_of(TRAINER_OPERATOR)
+    ledger = Appointed(**{when: [Operator(STRANGER.node, address, address)]})
+    config = place(tmp_path, "validator", TRAINER_OPERATOR)
+    await check_place(config, SPEC, STRANGER.node, ledger)
+    with pytest.raises(UsageError, match="is not a trainer of the run"):
+        await check_place(config.model_copy(update={"role": "trainer"}), SPEC, STRANGER.node, ledger)
