@@ -6,6 +6,7 @@ or the new one. Only safetensors and JSON are read or written: no pickle, which 
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from torch import Tensor
 
 STATE_FILE = "state.safetensors"
 STATE_FORMAT = "learner/1"
+_DISK_SAID = re.compile(r"os error (\d+)")
 _COPIED_SUFFIXES = {".json", ".txt", ".model", ".jinja"}  # configuration and tokenizer; never code
 
 
@@ -36,23 +38,23 @@ def save_checkpoint(target: Path, *, base: Path, weights: Mapping[str, Tensor]) 
     """Write a complete checkpoint folder laid out as `base`: same files, tensor names, shapes and dtypes.
 
     Equal weights give equal bytes. `weights` may be in another dtype (the learner's fp32) and is rounded to the base's.
-    An existing folder of that name is replaced. Raises CheckpointError when a tensor of the base is missing.
+    An existing folder of that name is replaced. Raises CheckpointError when a tensor of the base is missing, OSError.
     """
     with _replaced_folder(target) as folder:
         for file in sorted(base.iterdir()):
             if file.suffix in _COPIED_SUFFIXES and file.is_file():
                 shutil.copyfile(file, folder / file.name)
         for file in weight_files(base):
-            save_file(_like_base(file, weights), folder / file.name, metadata={"format": "pt"})
+            _write(folder / file.name, _like_base(file, weights), {"format": "pt"})
 
 
 def save_state(folder: Path, tensors: Mapping[str, Tensor], numbers: Mapping[str, int | str]) -> None:
-    """Write tensors and numbers as one file, replacing the last state in one rename."""
+    """Write tensors and numbers as one file, replacing the last state in one rename. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     temporary = folder / f".{STATE_FILE}.tmp"
     # one key: safetensors writes several in no fixed order
     header = {STATE_FORMAT: json.dumps(dict(numbers), sort_keys=True)}
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, temporary, metadata=header)
+    _write(temporary, {name: tensor.contiguous() for name, tensor in tensors.items()}, header)
     flush(temporary)
     temporary.replace(folder / STATE_FILE)
     flush(folder)
@@ -71,6 +73,17 @@ def load_state(folder: Path) -> tuple[dict[str, Tensor], dict[str, int | str]]:
     if not isinstance(numbers, dict):
         raise CheckpointError(f"{path} is not a learner's state of this version ({STATE_FORMAT})")
     return tensors, numbers
+
+
+def _write(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> None:
+    """Write a safetensors file. The disk's error is an OSError here too: the library tells it as one of its own."""
+    try:
+        save_file(dict(tensors), path, metadata=dict(header))
+    except SafetensorError as error:
+        if (said := _DISK_SAID.search(str(error))) is None:
+            raise
+        number = int(said[1])
+        raise OSError(number, os.strerror(number), str(path)) from error
 
 
 def _like_base(file: Path, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

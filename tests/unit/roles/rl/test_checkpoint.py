@@ -1,6 +1,10 @@
 """Weights and state on disk: exact, atomic, without pickle."""
 
+import errno
 import json
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,6 +23,17 @@ def make_base(folder: Path, *, dtype: torch.dtype = torch.bfloat16) -> dict[str,
     (folder / "config.json").write_text(json.dumps({"model_type": "qwen2"}))
     (folder / "modeling.py").write_text("print('never')")
     return weights
+
+
+@contextmanager
+def full_disk(room: int = 16) -> Iterator[None]:
+    """No file of this process can grow longer: what a quota does."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_save_checkpoint__laid_out_as_the_base(tmp_path: Path) -> None:
@@ -95,3 +110,19 @@ def test_load_state__refuse_another_version(tmp_path: Path) -> None:
     save_file({"x": torch.ones(1)}, tmp_path / STATE_FILE, metadata={"learner/0": "{}"})
     with pytest.raises(CheckpointError, match="not a learner's state of this version"):
         load_state(tmp_path)
+
+
+def test_save_state__a_full_disk_is_the_disk_s_error_and_the_last_state_stays(tmp_path: Path) -> None:
+    save_state(tmp_path, {"x": torch.ones(2)}, {"updates": 3})
+    with pytest.raises(OSError, match=STATE_FILE) as caught, full_disk():
+        save_state(tmp_path, {"x": torch.zeros(2)}, {"updates": 4})
+    assert caught.value.errno == errno.EFBIG
+    assert load_state(tmp_path)[1] == {"updates": 3}
+
+
+def test_save_checkpoint__a_full_disk_is_the_disk_s_error(tmp_path: Path) -> None:
+    weights = make_base(tmp_path / "base")
+    (tmp_path / "base" / "config.json").unlink()  # so that the weights are written first
+    with pytest.raises(OSError, match="safetensors") as caught, full_disk():
+        save_checkpoint(tmp_path / "new", base=tmp_path / "base", weights=weights)
+    assert caught.value.errno == errno.EFBIG
