@@ -4,9 +4,10 @@ Blocking by design; the trainer calls it from one worker thread. Under torchrun 
 same calls with the same groups, and FSDP2 splits the parameters and the rows.
 """
 
+import json
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -43,6 +44,8 @@ from roles.rl.settings import GrpoSettings
 from roles.rl.sharded import POINTER, fill_from_shards, save_shards, whole_state
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
+_MOVED = "moved"
+"""Entry of a state's numbers: updates of those parameters that had another number of them than the learner has made."""
 
 
 class TrainingDiverged(RuntimeError):
@@ -155,13 +158,16 @@ class Learner:
 
         No random state is kept: the shuffle follows from the seed and the step, and the model has no dropout.
         """
-        tensors = {}
+        tensors, moved = {}, {}
         for name, parameter in self._model.named_parameters():
             tensors[f"weight.{name}"] = parameter.detach()
-            for key in _MOMENTS:
-                if parameter in self._optimizer.state:
-                    tensors[f"{key}.{name}"] = self._optimizer.state[parameter][key]
-        numbers = {"updates": self.updates, "step": self.last_step}
+            known = self._optimizer.state.get(parameter)
+            tensors |= {f"{key}.{name}": known[key] for key in _MOMENTS} if known else {}
+            if (count := int(known["step"]) if known else 0) != self.updates:
+                moved[name] = count  # an expert that no token went to, a part that sees no text
+        numbers: dict[str, int | str] = {"updates": self.updates, "step": self.last_step}
+        if moved:
+            numbers[_MOVED] = json.dumps(moved, sort_keys=True)
         if self.ranks.world == 1:
             save_state(folder, {name: full_tensor(tensor) for name, tensor in tensors.items()}, numbers)
             return
@@ -178,19 +184,20 @@ class Learner:
         updates, step = numbers.get("updates"), numbers.get("step")
         if not isinstance(updates, int) or not isinstance(step, int):
             raise CheckpointError(f"the state in {folder} has no counters")
-        kinds = ("weight", *_MOMENTS) if updates else ("weight",)
         parameters = dict(self._model.named_parameters())
+        moved = dict.fromkeys(parameters, updates) | _moved_otherwise(numbers, folder)
+        kinds = {name: ("weight", *_MOMENTS) if moved[name] else ("weight",) for name in parameters}
         if POINTER in numbers:
-            tensors = {f"{kind}.{name}": torch.empty_like(p) for name, p in parameters.items() for kind in kinds}
+            tensors = {f"{kind}.{name}": torch.empty_like(p) for name, p in parameters.items() for kind in kinds[name]}
             fill_from_shards(folder, str(numbers[POINTER]), tensors)
         self._check_tensors(tensors, kinds=kinds)
         self._optimizer.state.clear()
         for name, parameter in parameters.items():
             with torch.no_grad():
                 parameter.copy_(placed_like(parameter, tensors[f"weight.{name}"]))
-            if updates:
+            if moved[name]:
                 moments = {key: placed_like(parameter, tensors[f"{key}.{name}"]) for key in _MOMENTS}
-                self._optimizer.state[parameter] = {"step": torch.tensor(float(updates)), **moments}
+                self._optimizer.state[parameter] = {"step": torch.tensor(float(moved[name])), **moments}
         self.updates, self.last_step = updates, step
 
     def load_weights(self, folder: Path, *, step: int, keep_moments: bool) -> None:
@@ -205,9 +212,9 @@ class Learner:
             self.updates = 0
         self.last_step = step
 
-    def _check_tensors(self, tensors: dict[str, Tensor], *, kinds: Sequence[str]) -> None:
-        """Raise CheckpointError unless there is exactly one tensor of each kind for each parameter, of its shape."""
-        expected = {f"{kind}.{name}": p.shape for name, p in self._model.named_parameters() for kind in kinds}
+    def _check_tensors(self, tensors: dict[str, Tensor], *, kinds: Mapping[str, Sequence[str]]) -> None:
+        """Raise CheckpointError unless there is exactly one tensor of each of its kinds for each parameter, of its shape."""
+        expected = {f"{kind}.{name}": p.shape for name, p in self._model.named_parameters() for kind in kinds[name]}
         if {name: tensor.shape for name, tensor in tensors.items()} != expected:
             raise CheckpointError(f"the saved state is not of the model in {self.base}")
 
@@ -318,3 +325,11 @@ class Learner:
     def _learning_rate(self) -> float:
         """Return the rate of the latest update: linear warm-up, then constant."""
         return self.settings.learning_rate * min(1.0, self.updates / max(1, self.settings.warmup_steps))
+
+
+def _moved_otherwise(numbers: Mapping[str, int | str], folder: Path) -> dict[str, int]:
+    """The state's `_MOVED`. Raises CheckpointError."""
+    try:
+        return {str(name): int(count) for name, count in json.loads(str(numbers.get(_MOVED, "{}"))).items()}
+    except (ValueError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"the state in {folder} does not tell how often each parameter was moved") from error

@@ -124,6 +124,29 @@ def test_load_state__the_next_step_is_bit_equal(tmp_path: Path) -> None:
     assert (tmp_path / "c" / "state.safetensors").read_bytes() == (tmp_path / "d" / "state.safetensors").read_bytes()
 
 
+@pytest.mark.parametrize("moved", [0, 1])
+def test_load_state__a_parameter_that_not_every_update_moved_goes_on_bit_equal(moved: int, tmp_path: Path) -> None:
+    """As an expert does that no token went to at first."""
+    first = make_learner(optimizer_steps=1)
+    *_, late = first._model.parameters()
+    for step in (1, 2):
+        late.requires_grad_(step > 2 - moved)
+        first.step(GROUPS, step)
+    first.save_state(tmp_path)
+    second = Learner(POLICY, first.settings, tmp_path)
+    late.requires_grad_()
+    for learner in (first, second):
+        learner.step(GROUPS, 3)
+    assert written(first, tmp_path / "a") == written(second, tmp_path / "b")
+
+
+@pytest.mark.parametrize("moved", ["[]", "{", '{"weight": "often"}'])
+def test_load_state__refuse_counts_that_are_none(moved: str, tmp_path: Path) -> None:
+    save_state(tmp_path, {}, {"updates": 1, "step": 1, "moved": moved})
+    with pytest.raises(CheckpointError, match="how often each parameter was moved"):
+        make_learner().load_state(tmp_path)
+
+
 def test_load_state__before_any_update(tmp_path: Path) -> None:
     make_learner().save_state(tmp_path)
     assert Learner(POLICY, GrpoSettings(), tmp_path).updates == 0
