@@ -26,6 +26,10 @@ class FrozenPolicy:
         self._scorer: Scorer | None = None
         self._held: Path | None = None
 
+    def forget(self) -> None:
+        """Read the next checkpoint anew, whatever its name: another may have taken its place on the disk."""
+        self._held = None
+
     def score(self, checkpoint: Path, batches: Sequence[MicroBatch], *, temperature: float) -> list[Tensor]:
         """Log-probabilities of each pass, on all ranks together. Raises PolicyError when the checkpoint cannot be read."""
         scorer = self.hold(checkpoint)

@@ -191,6 +191,7 @@ class Learner:
             tensors = {f"{kind}.{name}": torch.empty_like(p) for name, p in parameters.items() for kind in kinds[name]}
             fill_from_shards(folder, str(numbers[POINTER]), tensors)
         self._check_tensors(tensors, kinds=kinds)
+        self._frozen.forget()  # a term may begin here, and published checkpoints be another trainer's
         self._optimizer.state.clear()
         for name, parameter in parameters.items():
             with torch.no_grad():
@@ -207,6 +208,7 @@ class Learner:
             copy_weights(folder, self._model)
         except PolicyError as error:
             raise CheckpointError(str(error)) from error
+        self._frozen.forget()
         if not keep_moments:
             self._optimizer.state.clear()
             self.updates = 0

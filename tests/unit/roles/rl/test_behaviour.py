@@ -66,6 +66,19 @@ def test_behaviour__a_checkpoint_that_is_gone_is_stood_in_for_and_counted(tmp_pa
     assert metrics.ratio_max == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize("how", ["load_weights", "load_state"])
+def test_behaviour__after_a_take_over_the_checkpoint_of_that_name_is_another(how: str, tmp_path: Path) -> None:
+    learner = make_learner(tmp_path)
+    learner.step([make_group(policy_step=1)], 3)  # checkpoint 1 is held from here on
+    learner.save_weights(tmp_path / "1")  # as `Journal.adopt` does: another trainer's lies there now
+    if how == "load_weights":
+        learner.load_weights(tmp_path / "1", step=1, keep_moments=False)
+    else:
+        learner.save_state(tmp_path / "state")
+        learner.load_state(tmp_path / "state")
+    assert learner.step([make_group(policy_step=1)], 2).ratio_max == pytest.approx(1.0)
+
+
 def test_tis__corrects_the_current_policy_against_the_rollout_s(tmp_path: Path) -> None:
     metrics = make_learner(tmp_path, old_logprobs="current", loss="tis").step([OLD], 3)
     assert metrics.drift > 1e-3
