@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -145,6 +146,23 @@ def test_load_policy__a_tensor_that_is_missing_does_not_begin_at_random(tmp_path
     config = (base / "config.json").read_text()
     (base / "config.json").write_text(config.replace('"num_hidden_layers": 2', '"num_hidden_layers": 3'))
     with pytest.raises(PolicyError, match="it lacks"):
+        load_policy(base)
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "name"),
+    [
+        ("llama", {"num_hidden_layers": 1}, "1.input_layernorm"),
+        ("qwen3", {"model_type": "llama"}, "0.self_attn.k_norm"),
+    ],
+)
+def test_load_policy__a_tensor_too_many_is_of_another_model(
+    family: str, changes: dict[str, object], name: str, tmp_path: Path
+) -> None:
+    base = write_model(tmp_path / "base", family)
+    config = json.loads((base / "config.json").read_text())
+    (base / "config.json").write_text(json.dumps({**config, **changes}))
+    with pytest.raises(PolicyError, match=f"it holds .*{name}.* does not ask for"):
         load_policy(base)
 
 
