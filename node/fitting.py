@@ -6,12 +6,13 @@ Looked at before a run exists: afterwards honest workers would hand in what no v
 from __future__ import annotations
 
 import heapq
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from node.errors import ConfigError
+from roles.inference.errors import BadCheckpoint
+from roles.inference.model_sizes import Sizes, read_sizes
 
 if TYPE_CHECKING:
     from roles.spec import RunSpec
@@ -24,9 +25,9 @@ MOST_PROMPTS = 20_000
 def check_fit(spec: RunSpec, tasks: Sequence[Task], model: Path) -> None:
     """Raises ConfigError naming what does not fit."""
     tokenizer = _read_tokenizer(model)
-    config = _read_config(model)
-    _check_vocabulary(tokenizer, config, model)
-    _check_lengths(spec, config)
+    sizes = _read_sizes(model)
+    _check_vocabulary(tokenizer, sizes.vocabulary, model)
+    _check_lengths(spec, sizes.positions)
     count = _counter(tokenizer, model, chat=spec.model.chat)
     for task in tasks:
         _check_prompts(task, spec, count)
@@ -35,16 +36,11 @@ def check_fit(spec: RunSpec, tasks: Sequence[Task], model: Path) -> None:
 def room_after(prompts: Sequence[str], model: Path, *, chat: bool) -> int | None:
     """Tokens for which a model has positions after the longest of these prompts; None where it does not say how many it has.
     Raises ConfigError."""
-    if not (model / "config.json").is_file() or (positions := _positions(_read_config(model))) is None:
+    if not (model / "config.json").is_file() or (positions := _read_sizes(model).positions) is None:
         return None
     count = _counter(_read_tokenizer(model), model, chat=chat)
     longest = heapq.nlargest(MOST_PROMPTS, prompts, key=len)
     return positions - max(map(count, longest), default=0)
-
-
-def _positions(config: dict[str, Any]) -> int | None:
-    found = config.get("max_position_embeddings", config.get("n_positions"))  # the latter as GPT-2 has it
-    return found if isinstance(found, int) else None
 
 
 def _read_tokenizer(model: Path) -> Any:
@@ -61,27 +57,25 @@ def _read_tokenizer(model: Path) -> Any:
         raise ConfigError(f"{path} is not a tokenizer: {str(error)[:200]}") from error
 
 
-def _read_config(model: Path) -> dict[str, Any]:
+def _read_sizes(model: Path) -> Sizes:
     try:
-        return dict(json.loads((model / "config.json").read_text()))
-    except (OSError, ValueError, TypeError, RecursionError) as error:
-        raise ConfigError(f"cannot read {model / 'config.json'}: {error}") from error
+        return read_sizes(model)
+    except BadCheckpoint as error:
+        raise ConfigError(f"the model in {model} cannot be used: {error}") from error
 
 
-def _check_vocabulary(tokenizer: Any, config: dict[str, Any], model: Path) -> None:
-    size = config.get("vocab_size")
+def _check_vocabulary(tokenizer: Any, size: int, model: Path) -> None:
     largest = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
-    if isinstance(size, int) and largest >= size:
+    if largest >= size:
         raise ConfigError(
             f"tokenizer and model in {model} do not match: the tokenizer writes tokens up to {largest}, the model knows those "
             f"below {size}; take both from one model"
         )
 
 
-def _check_lengths(spec: RunSpec, config: dict[str, Any]) -> None:
+def _check_lengths(spec: RunSpec, positions: int | None) -> None:
     """Of rows that the run allows: the trainer could not learn from a longer one, however it was accepted."""
     most = spec.sampling.max_prompt_tokens + spec.max_output_tokens
-    positions = _positions(config)
     if positions is not None and most > positions:
         raise ConfigError(
             f"the run allows {spec.sampling.max_prompt_tokens} tokens of prompt and {spec.max_output_tokens} of completion, and "

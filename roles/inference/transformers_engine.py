@@ -24,6 +24,7 @@ from roles.inference.checkpoint_loading import (
 )
 from roles.inference.engine import Completion, Finish, Prefill, Request
 from roles.inference.errors import BadCheckpoint, OutOfMemory
+from roles.inference.model_sizes import sizes_of, text_config
 from roles.inference.packing import check_sequences, shared_batches, similar_batches
 from roles.inference.sampling import SamplingSettings, draw
 from roles.inference.text import decode_tokens, encode_text
@@ -73,7 +74,7 @@ class TransformersEngine:
 
     @property
     def vocabulary(self) -> int:
-        return int(self._loaded_model().config.vocab_size)
+        return sizes_of(self._loaded_model().config).vocabulary
 
     def load(self, checkpoint: Path) -> None:
         architecture = read_architecture(checkpoint)
@@ -85,7 +86,7 @@ class TransformersEngine:
         model = load_model(checkpoint, device=self._device, dtype=self._dtype, attention=self._attention)
         folder = self._tokenizer_folder or checkpoint
         tokenizer = load_tokenizer(folder)
-        check_tokenizer(tokenizer, folder, vocabulary=model.config.vocab_size, chat=self._chat)
+        check_tokenizer(tokenizer, folder, vocabulary=sizes_of(model.config).vocabulary, chat=self._chat)
         self._model, self._tokenizer, self._architecture = model, tokenizer, architecture
         self._tokenizer_digest = tokenizer_digest(checkpoint)
 
@@ -194,7 +195,7 @@ class TransformersEngine:
     ) -> torch.Tensor:
         """Last hidden states after the final norm, `[rows, tokens, hidden]`."""
         # By position: the cache's parameter has had two names.
-        output = self._loaded_model().base_model(ids, mask, positions, cache, use_cache=cache is not None)
+        output = self._loaded_model().get_decoder()(ids, mask, positions, cache, use_cache=cache is not None)
         states: torch.Tensor = output.last_hidden_state
         return states
 
@@ -204,7 +205,7 @@ class TransformersEngine:
 
     def _logits(self, states: torch.Tensor) -> torch.Tensor:
         logits: torch.Tensor = self._loaded_model().get_output_embeddings()(states)
-        cap = getattr(self._loaded_model().config, "final_logit_softcapping", None)  # Gemma 2
+        cap = getattr(text_config(self._loaded_model().config), "final_logit_softcapping", None)  # Gemma 2
         return logits.float() if cap is None else torch.tanh(logits / cap).float() * cap
 
     def _right_padded(self, sequences: Sequence[tuple[int, ...]]) -> torch.Tensor:
@@ -245,7 +246,7 @@ class TransformersEngine:
 
     @property
     def _positions(self) -> int:
-        return int(getattr(self._loaded_model().config, "max_position_embeddings", None) or 1 << 31)
+        return sizes_of(self._loaded_model().config).positions or 1 << 31
 
     def _loaded_model(self) -> Any:
         if self._model is None:

@@ -25,6 +25,7 @@ from roles.inference.checkpoint_loading import (
 )
 from roles.inference.engine import Completion, Finish, Prefill, Request
 from roles.inference.errors import BadCheckpoint, InferenceError, OutOfMemory
+from roles.inference.model_sizes import read_sizes
 from roles.inference.packing import Pair, check_sequences
 from roles.inference.sampling import SamplingSettings
 from roles.inference.text import decode_tokens, encode_text
@@ -79,7 +80,7 @@ class VllmEngine:
             return
         folder = self._tokenizer_folder or checkpoint
         tokenizer = load_tokenizer(folder)
-        check_tokenizer(tokenizer, folder, vocabulary=_vocabulary(architecture), chat=self._chat)
+        check_tokenizer(tokenizer, folder, vocabulary=read_sizes(checkpoint).vocabulary, chat=self._chat)
         self._start(checkpoint)
         self._tokenizer, self._architecture, self._shapes = tokenizer, architecture, shapes
         self._tokenizer_digest = tokenizer_digest(checkpoint)
@@ -220,11 +221,6 @@ class VllmEngine:
         if self._tokenizer is None:
             raise ValueError("load a checkpoint first")
         return self._tokenizer
-
-
-def _vocabulary(architecture: dict[str, object]) -> int:
-    size = architecture.get("vocab_size")
-    return size if isinstance(size, int) else 1 << 31
 
 
 def _completions(outputs: Sequence[Any], draws: Any, *, eos: int) -> list[Completion]:

@@ -18,6 +18,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
+from roles.inference.model_sizes import sizes_of
 from roles.rl import attention
 from roles.rl.scoring import Scorer
 
@@ -103,5 +104,4 @@ def decoder_layers(model: nn.Module) -> list[nn.Module]:
 
 def longest_sequence(model: Any) -> int | None:
     """Positions that the model was made for; None where its configuration does not say."""
-    found = getattr(model.config, "max_position_embeddings", None)
-    return int(found) if found else None
+    return sizes_of(model.config).positions

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from roles.inference.model_sizes import text_config
 from roles.rl.attention import packing_of
 from roles.rl.batch import MicroBatch, Row, build_batch
 from roles.rl.head import score_hidden, score_logits
@@ -57,7 +58,7 @@ class Scorer(nn.Module):
             head.weight,
             batch.targets,
             temperature=temperature,
-            softcap=getattr(self.model.config, "final_logit_softcapping", None),
+            softcap=getattr(text_config(self.model.config), "final_logit_softcapping", None),
             entropy_gradient=entropy_gradient,
         )
         return TokenScores(*scores)

@@ -8,7 +8,6 @@ broadcast and committed while the next batch is collected, and only `async_level
 from __future__ import annotations
 
 import asyncio
-import json
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,6 +20,8 @@ from ledger.errors import LedgerError
 from ledger.records import FIRST_TERM
 from roles.announce import Voice
 from roles.compute import ComputeThread
+from roles.inference.errors import BadCheckpoint
+from roles.inference.model_sizes import read_sizes
 from roles.lifecycle import DiskFailed, Lifecycle, fault_of
 from roles.messages import SHARE_ALL, OpenStep
 from roles.observer import Observer
@@ -305,6 +306,6 @@ class Leading:
 def _vocabulary_of(base: Path) -> int:
     """Number of token ids of the base model. Raises StateMissing."""
     try:
-        return int(json.loads((base / "config.json").read_bytes())["vocab_size"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return read_sizes(base).vocabulary
+    except BadCheckpoint as error:
         raise StateMissing(f"{base / 'config.json'} does not tell the model's vocabulary") from error

@@ -81,6 +81,16 @@ def test_build_spec__positions_as_gpt_2_names_them(model: Path) -> None:
         build(model, sampling={"max_prompt_tokens": 65, "max_tokens": 64})
 
 
+def test_build_spec__sizes_of_a_model_that_takes_more_than_text(model: Path) -> None:
+    """Its config.json has them in a part of its own."""
+    config = json.loads((model / "config.json").read_text())
+    text = {**config, "model_type": "gemma3_text"}
+    said = {"model_type": "gemma3", "architectures": config["architectures"], "text_config": text}
+    (model / "config.json").write_text(json.dumps(said))
+    with pytest.raises(ConfigError, match="the model has 128 positions"):
+        build(model, sampling={"max_prompt_tokens": 65, "max_tokens": 64})
+
+
 def test_build_spec__data_set_with_one_long_prompt(model: Path, tmp_path: Path) -> None:
     rows = [{"prompt": "1+1>", "answer": "2"}, {"prompt": "1+" * 30_000 + "1>", "answer": "30001"}]
     (tmp_path / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

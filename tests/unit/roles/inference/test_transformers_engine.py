@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 
 from roles.inference.checkpoint_loading import is_out_of_memory
 from roles.inference.engine import Request, SamplingSettings
-from roles.inference.errors import OutOfMemory
+from roles.inference.errors import OutOfMemory, SequenceTooLong
 from roles.inference.transformers_engine import TransformersEngine
 from tests.unit.roles.inference.test_alignment import write_tokenizer
 from tests.unit.roles.inference.tiny_policy import write_tiny_policy
@@ -54,6 +54,18 @@ def test_generate__small_batches_change_nothing(tmp_path: Path) -> None:
         engine.load(folder)
         said.append([c.tokens for c in engine.generate(REQUESTS, SETTINGS)])
     assert said[0] == said[1] == said[2]
+
+
+def test_generate__a_model_that_sees_pictures_too(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "a", "gemma3")
+    write_tokenizer(folder)
+    engine = TransformersEngine()
+    engine.load(folder)
+    (said,) = engine.generate(REQUESTS[:1], SETTINGS)
+    (read,) = engine.prefill([(REQUESTS[0].prompt, said.tokens)])
+    torch.testing.assert_close(read.states, said.states, rtol=1e-4, atol=1e-4)
+    with pytest.raises(SequenceTooLong):
+        engine.generate([Request((1,) * 60, 1)], SETTINGS)
 
 
 def test_prefill__small_batches_change_nothing(tmp_path: Path) -> None:

@@ -34,12 +34,29 @@ FAMILIES: Mapping[str, dict[str, Any]] = {
     "qwen3_moe": EXPERTS,
     "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},
 }
+SEES: dict[str, Any] = {  # what a model that takes pictures too has beside its text
+    "vision_config": {
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "image_size": 28,
+        "patch_size": 14,
+    },
+    "mm_tokens_per_image": 4,
+    "boi_token_index": 60,
+    "eoi_token_index": 61,
+    "image_token_index": 62,
+}
 
 
 def write_model(folder: Path, family: str, **changes: Any) -> Path:
     """A checkpoint of that family."""
     torch.manual_seed(7)
-    config = AutoConfig.for_model(family, **{**COMMON, **FAMILIES.get(family, {}), **changes})
+    given = {**COMMON, **FAMILIES.get(family, {}), **changes}
+    if family == "gemma3":
+        given = {"text_config": {**COMMON, **FAMILIES["gemma3_text"], **changes}, **SEES}
+    config = AutoConfig.for_model(family, **given)
     model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     model.save_pretrained(folder)
     return folder

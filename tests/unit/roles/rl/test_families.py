@@ -119,6 +119,20 @@ def test_learner__trains_and_publishes_every_family(family: str, tmp_path: Path)
         assert torch.equal(tensor, trained[name]), name
 
 
+def test_learner__a_model_that_sees_pictures_too_is_trained_on_text_and_resumed(tmp_path: Path) -> None:
+    """The parts for pictures get no gradient."""
+    base = write_model(tmp_path / "base", "gemma3")
+    first = Learner(base, SETTINGS)
+    assert first.step([make_group()], 1).grad_norm > 0
+    first.save_state(tmp_path / "state")
+    second = Learner(base, SETTINGS, tmp_path / "state")
+    for learner, name in ((first, "a"), (second, "b")):
+        learner.step([make_group()], 2)
+        learner.save_weights(tmp_path / name)
+    assert load_file(tmp_path / "a" / "model.safetensors").keys() == load_file(base / "model.safetensors").keys()
+    assert (tmp_path / "a" / "model.safetensors").read_bytes() == (tmp_path / "b" / "model.safetensors").read_bytes()
+
+
 def test_checkpoint_activations__same_gradients(tmp_path: Path) -> None:
     base = write_model(tmp_path / "base", "llama")
     plain, saving = Learner(base, SETTINGS), Learner(base, replace(SETTINGS, checkpoint_activations=True))
@@ -186,8 +200,11 @@ def test_load_weights__another_architecture_is_refused_and_nothing_changes(tmp_p
         (make_group(prompt=(5, VOCABULARY)), "another tokenizer"),
     ],
 )
-def test_step__groups_that_the_model_cannot_have_made(group: TrainingGroup, why: str, tmp_path: Path) -> None:
-    learner = Learner(write_model(tmp_path / "base", "llama"), SETTINGS)
+@pytest.mark.parametrize("family", ["llama", "gemma3"])
+def test_step__groups_that_the_model_cannot_have_made(
+    family: str, group: TrainingGroup, why: str, tmp_path: Path
+) -> None:
+    learner = Learner(write_model(tmp_path / "base", family), SETTINGS)
     with pytest.raises(UnfitGroups, match=why):
         learner.step([group], 1)
     assert learner.updates == 0
