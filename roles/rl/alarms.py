@@ -70,8 +70,9 @@ class Alarms:
         return Alarm("clipping.grown", now, self._usual) if grown else None
 
     def _disagreement(self, metrics: StepMetrics) -> Alarm | None:
-        """TRN-10"""
-        return Alarm("logprobs.mismatched", metrics.mismatch, MISMATCH) if metrics.mismatch > MISMATCH else None
+        """TRN-10: here twice, or at the workers' and here."""
+        worst = max(metrics.mismatch, metrics.reported_mismatch)
+        return Alarm("logprobs.mismatched", worst, MISMATCH) if worst > MISMATCH else None
 
     def _is_due(self, alarm: Alarm, step: int) -> bool:
         if step - self._raised.get(alarm.event, step - AGAIN) < AGAIN:

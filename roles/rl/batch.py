@@ -22,7 +22,8 @@ class TrainingGroup:
     """All completions of one prompt by one worker. Raises ValueError when the parts do not fit together.
 
     A completion holds every generated token, the end-of-sequence token included where it was sampled. `turns` says of each
-    completion which of its tokens a tool put there (`roles.turns.spans`), and is empty in a run without one.
+    completion which of its tokens a tool put there (`roles.turns.spans`), and is empty in a run without one. `reported` are the
+    worker's own log-probabilities of each, empty where it gave none: looked at by an alarm, never learned from.
     """
 
     prompt: tuple[int, ...]
@@ -31,6 +32,7 @@ class TrainingGroup:
     policy_step: int  # the checkpoint that generated it
     submission: str  # digest of the submission it came in
     turns: tuple[Turns, ...] = ()
+    reported: tuple[tuple[float, ...], ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse a group that could not have been generated."""
@@ -40,6 +42,8 @@ class TrainingGroup:
             raise ValueError(f"{len(self.completions)} completions but {len(self.rewards)} rewards")
         if self.turns and list(map(sum, self.turns)) != list(map(len, self.completions)):
             raise ValueError("turns that do not add up to their completions")
+        if self.reported and list(map(len, self.reported)) != list(map(len, self.completions)):
+            raise ValueError("log-probabilities of other completions")
 
     @property
     def learned(self) -> int:
@@ -58,6 +62,7 @@ class Row(NamedTuple):
     advantage: float
     turns: Turns = ()
     policy_step: int = 0  # the checkpoint that generated it
+    reported: tuple[float, ...] = ()  # the worker's own log-probabilities, for an alarm alone
 
     @property
     def length(self) -> int:
@@ -99,13 +104,14 @@ def is_usable(group: TrainingGroup) -> bool:
 def select_rows(groups: Sequence[TrainingGroup]) -> list[Row]:
     """Return the completions that teach something: groups whose rewards all agree are dropped (online filter)."""
     return [
-        Row(group.prompt, completion, advantage, turns, group.policy_step)
+        Row(group.prompt, completion, advantage, turns, group.policy_step, reported)
         for group in groups
         if is_usable(group)
-        for completion, advantage, turns in zip(
+        for completion, advantage, turns, reported in zip(
             group.completions,
             compute_advantages(group.rewards),
             group.turns or ((),) * len(group.completions),
+            group.reported or ((),) * len(group.completions),
             strict=True,
         )
     ]

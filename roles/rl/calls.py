@@ -24,7 +24,10 @@ REFUSALS: Mapping[str, type[Exception]] = {
 
 def step_call(groups: Sequence[TrainingGroup], step: int) -> dict[str, Any]:
     """A rollout step."""
-    return {"call": "step", "groups": [asdict(group) for group in groups], "step": step}
+    plain = [asdict(group) for group in groups]
+    for group in plain:
+        group["reported"] = [[round(value, 4) for value in row] for row in group["reported"]]  # half the message else
+    return {"call": "step", "groups": plain, "step": step}
 
 
 def perform(learner: Learner, message: Mapping[str, Any]) -> StepMetrics | None:
@@ -60,4 +63,5 @@ def _read_group(fields: Mapping[str, Any]) -> TrainingGroup:
         policy_step=fields["policy_step"],
         submission=fields["submission"],
         turns=tuple(tuple(turns) for turns in fields["turns"]),
+        reported=tuple(tuple(row) for row in fields["reported"]),
     )

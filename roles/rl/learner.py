@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -39,6 +40,7 @@ from roles.rl.policy import (
     shard_policy,
 )
 from roles.rl.ranks import full_tensor, join_ranks, placed_like
+from roles.rl.reported import compare_reported
 from roles.rl.scoring import Scorer
 from roles.rl.settings import GrpoSettings
 from roles.rl.sharded import POINTER, fill_from_shards, save_shards, whole_state
@@ -125,6 +127,8 @@ class Learner:
         minibatches = split_minibatches(rows, parts=self.settings.optimizer_steps, seed=self.settings.seed + step)
         plans = self._score_plans([self._plan(minibatch) for minibatch in minibatches], rows)
         totals = Totals(equal_weights=self.settings.old_logprobs == "current")
+        for one in chain.from_iterable(plans):
+            self._compare_reported(one, totals)
         # tokens of groups that agree count too: their gradient is zero, not absent, so that a step in which few groups
         # still teach something moves the weights less instead of following those few at full strength
         share = count_all_tokens(groups) / max(1, count_tokens(rows))
@@ -285,6 +289,17 @@ class Learner:
         if not self.settings.needs_behaviour:
             return 0
         return sum(self._checkpoint_of(row.policy_step) is None for row in rows)
+
+    def _compare_reported(self, one: Pass, totals: Totals) -> None:
+        """Of rows whose own policy was scored: by its checkpoint, or because it is the weights before this step."""
+        scores = one.old if one.behaviour is None else one.behaviour
+        steps = {row.policy_step for row in one.rows}
+        if self.settings.needs_behaviour:
+            steps = {step for step in steps if self._checkpoint_of(step) is not None}
+        else:
+            steps &= {self.last_step}
+        if scores is not None and steps:
+            totals.compare(compare_reported(one, scores, steps=steps))
 
     def _checkpoint_of(self, step: int) -> Path | None:
         if self.checkpoints is not None and (self.checkpoints / str(step) / "config.json").is_file():

@@ -49,6 +49,7 @@ class StepMetrics:
     mismatch: (
         float  # mean |log pi - log pi_old| before the first update, of equal weights: what the arithmetic alone gives
     )
+    reported_mismatch: float  # mean |log pi as the worker reports it - as computed here|, where its policy was scored
     drift: float  # mean (log pi_before - log pi_behaviour)**2; 0 where the loss does not need it
     unscored: int  # completions whose own policy is not here any more: they are compared with the current one
     grad_norm: float  # largest of the step's updates, before clipping
@@ -65,6 +66,7 @@ class Totals:
         self._equal_weights = equal_weights
         self._sums = torch.zeros(len(_SUMMED), dtype=torch.float64)
         self._spread = torch.zeros(7, dtype=torch.float64)  # n, r, r^2; first n, |difference|; scored n, (log rho)^2
+        self._reported = torch.zeros(2, dtype=torch.float64)  # n, |difference|
         self._bins = torch.zeros(_BINS, dtype=torch.float64)
         self._ratio_max = torch.zeros((), dtype=torch.float64)
         self._updates = 0
@@ -88,6 +90,10 @@ class Totals:
             drift = (given.old - given.behaviour)[counts].double().cpu().square().sum()
             self._spread[5:7] += torch.stack([torch.tensor(float(len(logs))), drift])
 
+    def compare(self, apart: Tensor) -> None:
+        """Count how far what workers report is from what was computed, token by token (`roles.rl.reported`)."""
+        self._reported += torch.stack([torch.tensor(float(len(apart))), apart.double().sum().cpu()])
+
     def close_update(self, grad_norm: float) -> None:
         """Count one optimizer step."""
         self._updates += 1
@@ -107,6 +113,7 @@ class Totals:
         """Join the ranks' sums with what the groups say of themselves."""
         means = ranks.add(self._sums.to(ranks.device)) / max(1, self._updates)
         count, ratios, squares, first, apart, scored, drift = ranks.add(self._spread.to(ranks.device)).tolist()
+        told, off = ranks.add(self._reported.to(ranks.device)).tolist()
         used = [group for group in groups if is_usable(group)]
         tokens = count_tokens(rows)
         # the loss is a mean over the tokens of all groups; the others are said of those that were trained on
@@ -128,6 +135,7 @@ class Totals:
             effective_sample=ratios**2 / (count * squares) if squares else 1.0,
             staleness=math.fsum(step - 1 - group.policy_step for group in used) / max(1, len(used)),
             mismatch=apart / max(1.0, first),
+            reported_mismatch=off / max(1.0, told),
             drift=drift / max(1.0, scored),
             unscored=unscored,
             grad_norm=self._grad_norm,

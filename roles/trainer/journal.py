@@ -61,7 +61,7 @@ class Journal:
         return _read(path, lambda data: _batch_from_plain(json.loads(data)))
 
     def save_batch(self, batch: ClosedBatch) -> None:
-        """Before the head moves past its step."""
+        """Before the head moves past its step. Without what workers report of their log-probabilities: only an alarm looks."""
         plain = json.dumps(_batch_to_plain(batch), separators=(",", ":"))
         write_durably(self._root / "batches" / f"{batch.step}.json", plain.encode())
 

@@ -59,6 +59,7 @@ def split_groups(file: RolloutFile, item: AdmittedSubmission, spec: RunSpec) -> 
 def _pooled(number: int, rows: tuple[RolloutRow, ...], item: AdmittedSubmission) -> PooledGroup:
     if {row.group for row in rows} != {number} or len({(row.problem_id, row.prompt) for row in rows}) != 1:
         raise Malformed("the rows of a group do not stand together")
+    told = tuple(row.output_logprobs for row in rows if row.output_logprobs)
     training = TrainingGroup(
         prompt=rows[0].prompt,
         completions=tuple(row.output for row in rows),
@@ -66,6 +67,7 @@ def _pooled(number: int, rows: tuple[RolloutRow, ...], item: AdmittedSubmission)
         policy_step=item.submission.policy_step,
         submission=item.digest,
         turns=tuple(row.turns for row in rows) if rows[0].turns else (),
+        reported=told if len(told) == len(rows) else (),
     )
     return PooledGroup(item.digest, number, training)
 

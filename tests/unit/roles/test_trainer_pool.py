@@ -50,6 +50,16 @@ def test_split_groups__one_a_prompt_in_order(world: World, honest: tuple[Rollout
     assert groups[0].training.submission == item.digest
 
 
+def test_split_groups__what_the_worker_reports_of_all_its_rows(
+    world: World, honest: tuple[RolloutFile, AdmittedSubmission]
+) -> None:
+    file, item = honest
+    rows = (*file.rows[:-1], replace(file.rows[-1], output_logprobs=None))
+    first, second = (group.training for group in split_groups(replace(file, rows=rows), item, world.spec))
+    assert first.reported == tuple(row.output_logprobs for row in file.rows[:4])
+    assert second.reported == ()
+
+
 @pytest.mark.parametrize("change", [{"step": 2}, {"index": 5}, {"node": "12D3KooWother"}, {"policy": "00" * 32}])
 def test_split_groups__blob_of_another_submission(
     world: World, honest: tuple[RolloutFile, AdmittedSubmission], change: dict[str, object]

@@ -56,6 +56,10 @@ def test_alarms__trn_10_equal_weights_that_disagree_are_said_again_after_a_while
     ]
 
 
+def test_alarms__trn_10_workers_that_report_other_log_probabilities() -> None:
+    assert raised({"reported_mismatch": 0.01}, {"reported_mismatch": 0.03}) == [(2, "logprobs.mismatched")]
+
+
 def test_alarms__a_step_without_tokens_tells_nothing() -> None:
     assert raised(*[{"mismatch": 0.1, "tokens": 0}] * 3) == []
 
