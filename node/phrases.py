@@ -62,7 +62,7 @@ PHRASES: Mapping[str, str] = {
     "line.unmeasured": "the line to the relays cannot be measured: {why}",
     "logs.given_up": "old logs removed, since {used} bytes were in use and max_disk is {budget}",
     "machine.measured": "this machine: {hardware}",
-    "logprobs.mismatched": "step {step}: equal weights give log-probabilities {value} nats apart, here or at workers; {usual} is much",
+    "logprobs.mismatched": "step {step}: equal weights give log-probabilities {value} nats apart; {usual} is much already",
     "manifest.accepted": "checkpoint {step} announced",
     "limit.raised": "step {step}: more is needed, {limit} submissions from each worker now",
     "manifest.damaged": "a checkpoint kept in this folder is of no use and set aside: {reason}",

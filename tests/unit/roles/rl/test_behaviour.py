@@ -66,6 +66,12 @@ def test_behaviour__a_checkpoint_that_is_gone_is_stood_in_for_and_counted(tmp_pa
     assert metrics.ratio_max == pytest.approx(1.0)
 
 
+def test_behaviour__a_checkpoint_that_is_damaged_is_stood_in_for(tmp_path: Path) -> None:
+    learner = make_learner(tmp_path)
+    (tmp_path / "1" / "model.safetensors").write_bytes(b"half")
+    assert learner.step([make_group(policy_step=1)], 3).ratio_max == pytest.approx(1.0)
+
+
 @pytest.mark.parametrize("how", ["load_weights", "load_state"])
 def test_behaviour__after_a_take_over_the_checkpoint_of_that_name_is_another(how: str, tmp_path: Path) -> None:
     learner = make_learner(tmp_path)

@@ -126,3 +126,11 @@ def test_save_checkpoint__a_full_disk_is_the_disk_s_error(tmp_path: Path) -> Non
     with pytest.raises(OSError, match="safetensors") as caught, full_disk():
         save_checkpoint(tmp_path / "new", base=tmp_path / "base", weights=weights)
     assert caught.value.errno == errno.EFBIG
+
+
+def test_save_state__is_written_beside_the_last_and_put_in_its_place_when_it_is_whole(tmp_path: Path) -> None:
+    save_state(tmp_path, {"x": torch.ones(2)}, {"updates": 3})
+    (tmp_path / f".{STATE_FILE}.tmp").mkdir()  # so that it cannot be written there
+    with pytest.raises(IsADirectoryError):
+        save_state(tmp_path, {"x": torch.zeros(2)}, {"updates": 4})
+    assert load_state(tmp_path)[1] == {"updates": 3}

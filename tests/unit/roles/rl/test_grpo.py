@@ -108,6 +108,11 @@ def test_compute_loss__padding_gives_no_gradient_whatever_it_holds() -> None:
     assert gradient(terms.loss, new) == pytest.approx([0.0, -1.0])
 
 
+def test_compute_loss__a_token_that_does_not_count_may_hold_anything() -> None:
+    terms, _ = make_loss([[1.0, 1.0]], [1.0], mask=[[0, 1]], entropy=torch.tensor([[math.inf, 0.5]]))
+    assert terms.entropy.item() == pytest.approx(0.5)
+
+
 def test_compute_loss__trn_02_a_wild_token_is_bounded_by_delta() -> None:
     two_sided, new = make_loss([[100.0, 1.0]], [-1.0])
     assert gradient(two_sided.loss, new) == pytest.approx([0.0, 0.5])

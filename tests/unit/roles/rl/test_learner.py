@@ -2,13 +2,14 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from roles.inference.checkpoint_loading import is_out_of_memory
-from roles.rl.batch import Row, TrainingGroup, build_batch
+from roles.rl.batch import Row, TrainingGroup, build_batch, select_rows
 from roles.rl.checkpoint import CheckpointError, save_state
 from roles.rl.frozen import score_still
 from roles.rl.learner import Learner, TrainingDiverged
@@ -29,8 +30,8 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def make_learner(**settings: float | None) -> Learner:
-    return Learner(POLICY, replace(GrpoSettings(micro_batch=4), **settings))  # type: ignore[arg-type]
+def make_learner(**settings: Any) -> Learner:
+    return Learner(POLICY, replace(GrpoSettings(micro_batch=4), **settings))
 
 
 def written(learner: Learner, folder: Path) -> bytes:
@@ -107,6 +108,52 @@ def test_step__kl_is_zero_at_the_base_and_positive_after() -> None:
     learner = make_learner(optimizer_steps=1)
     assert learner.step(GROUPS, 1).kl == pytest.approx(0.0, abs=1e-9)
     assert learner.step(GROUPS, 2).kl > 0
+
+
+@pytest.mark.parametrize("old_logprobs", ["current", "behaviour"])
+def test_step__every_policy_is_scored_at_the_sampling_temperature(old_logprobs: Any) -> None:
+    metrics = make_learner(temperature=0.5, optimizer_steps=1, old_logprobs=old_logprobs).step(GROUPS, 1)
+    assert metrics.kl == pytest.approx(0.0, abs=1e-9)
+    assert (metrics.ratio_max, metrics.ratio_median) == pytest.approx((1.0, 1.0), abs=1e-4)
+
+
+def test_step__entropy_is_that_at_the_sampling_temperature_of_what_is_trained_on() -> None:
+    learner = make_learner(temperature=0.5, optimizer_steps=1)
+    batch = build_batch(select_rows(GROUPS))
+    entropy = learner._scorer(batch, temperature=0.5, entropy_gradient=False).entropy.mean().item()
+    assert learner.step(GROUPS, 1).entropy == pytest.approx(entropy, abs=1e-4)
+
+
+def test_step__the_gradient_is_clipped() -> None:
+    learner = make_learner(max_grad_norm=1e-3, optimizer_steps=1)
+    assert learner.step(GROUPS, 1).grad_norm > 1e-3
+    used = torch.stack(
+        [parameter.grad.norm() for parameter in learner._model.parameters() if parameter.grad is not None]
+    )
+    assert used.norm().item() == pytest.approx(1e-3, rel=1e-2)
+
+
+def test_step__trn_04_the_entropy_term_moves_the_policy() -> None:
+    spread = []
+    for coefficient in (0.0, 1.0):
+        learner = make_learner(optimizer_steps=1, learning_rate=1e-5, entropy_coef=coefficient)
+        learner.step(GROUPS, 1)
+        spread.append(learner.step(GROUPS, 2).entropy)
+    assert spread[1] > spread[0] + 0.005
+
+
+def test_step__groups_that_agree_weaken_the_update() -> None:
+    """Their tokens count in the mean: 17 of 34 teach something, and the gradient is half of what these alone give."""
+    alone, diluted = (make_learner(optimizer_steps=1, kl_coef=0.0) for _ in range(2))
+    whole = alone.step([make_group()], 1).grad_norm
+    assert diluted.step([make_group(), make_group(rewards=(1.0,) * 4)], 1).grad_norm == pytest.approx(
+        whole / 2, rel=1e-3
+    )
+
+
+def test_step__each_step_has_a_shuffle_of_its_own() -> None:
+    norms = [make_learner().step(GROUPS, step).grad_norm for step in (1, 2)]
+    assert norms[0] != norms[1]
 
 
 def test_load_state__the_next_step_is_bit_equal(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -60,6 +61,11 @@ def test_tis__the_correction_is_truncated_at_two() -> None:
     assert listed(judged.loss) == pytest.approx([-2.0, -0.5, -2.4])
     assert slope == pytest.approx([-2.0, -0.5, 0.0])
     assert listed(judged.high) == [False, False, True]
+
+
+def test_tis__the_correction_has_a_lower_bound_where_the_run_names_one() -> None:
+    tokens = make_tokens([0.2, 0.2], old=[0.2, 0.2], advantages=[1.0, 1.0], rho=[0.1, 0.7])
+    assert listed(OBJECTIVES["tis"](tokens, Clips(low=0.5, high=2.0)).loss) == pytest.approx([-0.5, -0.7])
 
 
 def test_icepop__tokens_outside_the_band_teach_nothing() -> None:
@@ -125,8 +131,9 @@ def test_objectives__a_correction_needs_the_rollouts_own_policy(name: str) -> No
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_objectives__a_token_that_became_impossible_gives_a_finite_loss(name: str) -> None:
-    rho = [1.0] if name in CORRECTED else None
-    tokens = make_tokens([0.9], old=[1e-300], advantages=[-1.0], rho=rho)
-    judged, slope = judge(name, tokens)
+    """In fp32, as weights are trained: e^500 is infinite there."""
+    known = make_tokens([0.9], old=[0.9], advantages=[-1.0], rho=[1.0])
+    new, old = (torch.tensor([value], requires_grad=True) for value in (-0.1, -500.0))
+    judged, slope = judge(name, replace(known, new=new, old=old, behaviour=torch.tensor([0.0])))
     assert math.isfinite(listed(judged.loss)[0])
     assert math.isfinite(slope[0])

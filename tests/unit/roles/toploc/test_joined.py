@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -104,6 +105,14 @@ def test_fit__most_submissions_above_the_mean_do_not_widen_it_without_end() -> N
     assert all(score(each, found.calibration).p < 0.001 for each in make_many(3, 20, times=2.5))
 
 
+def test_fit__tails_heavier_than_the_spreads_give_widen_it() -> None:
+    """One in 20 of honest submissions deviates half as much again."""
+    honest = make_many(1, 95) + make_many(2, 5, times=1.5)
+    found = fit({"one": honest})
+    assert max(found.inflation) > 1.0
+    assert np.mean([score(each, found.calibration).p < 0.01 for each in honest]) <= 0.03
+
+
 def test_fit__one_submission_is_not_enough() -> None:
     with pytest.raises(ValueError, match="at least two"):
         fit({"one": make_many(1, 1)})
@@ -119,6 +128,12 @@ def test_history__honest_nodes_hardly_ever_reach_the_limit() -> None:
             history = history.after(score(each, fitted().calibration).evidence, limit=limit)
             alarms += history.total >= limit
     assert alarms == 0
+
+
+def test_history__several_sums_are_held_to_more_than_one_is() -> None:
+    """Nine chances of a false alarm instead of one: each must be nine times as rare."""
+    assert History((10.0, *[0.0] * 8)).total == pytest.approx(10.0 - math.log(9))
+    assert History((10.0,)).total == 10.0
 
 
 def test_history__what_no_submission_shows_adds_up() -> None:

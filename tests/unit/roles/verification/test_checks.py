@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import count
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ from roles.rules import Reason, Reject, SoftReject
 from roles.toploc.readings import Readings
 from roles.verification import Case, DuplicateIndex
 from roles.verification.case import Means
-from roles.verification.checks import _count_copied, check_proofs, check_rewards
+from roles.verification.checks import _count_copied, check_bounds, check_endings, check_proofs, check_rewards
 from roles.verification.duplicates import sketch_of
 from tests.builders import WORKERS, World, make_rollouts, make_world
 
@@ -53,6 +54,25 @@ def test_check_rewards__nothing_claimed_may_be_a_scorer_that_ran_out_of_time(
     with pytest.raises(refusal) as caught:
         check_rewards(case)
     assert caught.value.reason is Reason.WRONG_REWARD  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("logprob", "is_refused"), [(0.0005, False), (0.01, True)])
+def test_check_bounds__a_log_probability_above_0_by_more_than_rounding(logprob: float, is_refused: bool) -> None:
+    case = make_case(make_world())
+    first, *rest = case.file.rows
+    spoiled = replace(first, output_logprobs=(logprob,) * len(first.output))
+    case.__dict__["file"] = replace(case.file, rows=(spoiled, *rest))
+    with pytest.raises(Reject, match="log-probability of row 0") if is_refused else nullcontext():
+        check_bounds(case)
+
+
+@pytest.mark.parametrize(("margin", "is_refused"), [(0.9, False), (1.1, True)])
+def test_check_endings__an_end_token_that_noise_does_not_explain(margin: float, is_refused: bool) -> None:
+    case = make_case(make_world())
+    case.__dict__["file"] = replace(case.file, rows=tuple(replace(row, finish="eos") for row in case.file.rows))
+    case.__dict__["readings"] = [Readings(part := np.array([9.0, margin]), -part, part) for _ in case.file.rows]
+    with pytest.raises(SoftReject, match="seeded sampling does not give") if is_refused else nullcontext():
+        check_endings(case)
 
 
 @pytest.mark.parametrize(("length", "copied"), [(400, 400), (200, 0)])
