@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 from transformers.utils import logging as transformers_logging
@@ -23,7 +24,16 @@ transformers_logging.disable_progress_bar()
 
 DATED = "its chat template writes today's date, on which nodes do not agree; put a fixed date into it"
 _CONFIG_BYTES = 1 << 20
-_LIBRARY_ERRORS = (OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError, SafetensorError)
+_LIBRARY_ERRORS = (
+    OSError,
+    ValueError,
+    TypeError,
+    KeyError,
+    AttributeError,
+    RuntimeError,
+    SafetensorError,
+    StrictDataclassError,
+)
 _NO_MEMORY = ("can't allocate memory", "CUDA error: out of memory", "_STATUS_ALLOC_FAILED")
 """PyTorch on a CPU; CUDA itself; its libraries, which want room of their own."""
 _NOT_ARCHITECTURE = frozenset({"_name_or_path", "transformers_version"})

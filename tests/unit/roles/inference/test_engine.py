@@ -242,6 +242,11 @@ def _spoil_config(folder: Path) -> None:
     (folder / "config.json").write_text("[]")
 
 
+def _contradict_the_config(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": "three"}))
+
+
 def _spoil_a_number(folder: Path) -> None:
     weights = load_file(folder / "model.safetensors")
     weights["model.norm.weight"][3] = torch.nan
@@ -263,6 +268,7 @@ SPOILERS: dict[Spoil, str] = {
     _remove_weights: "no safetensors",
     _remove_config: "not a checkpoint",
     _spoil_config: "not an object",
+    _contradict_the_config: "not a checkpoint",
 }
 
 
