@@ -87,7 +87,6 @@ def _counter(tokenizer: Any, model: Path, *, chat: bool) -> Callable[[str], int]
     if not chat:
         return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
     from roles.inference.checkpoint_loading import DATED, load_tokenizer, writes_date
-    from roles.inference.errors import BadCheckpoint
 
     try:
         talking = load_tokenizer(model)
