@@ -221,7 +221,8 @@ def test_confine__where_landlock_holds_no_signals_a_file_sends_none() -> None:
     """Up to ABI 5 nothing but the list of system calls stands between a program and the other processes of its user."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as victim:
         told = [sys.executable, "-c", SIGNAL_BY_A_FILE, str(os.getpid()), str(victim.pid)]
-        bare = {name: value for name, value in os.environ.items() if not name.startswith("COV")}  # it would write at its end
+        # coverage would write at the process's end
+        bare = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
         done = subprocess.run(told, capture_output=True, check=False, env={**bare, "PYTHONPATH": ROOT})
         assert (done.stdout, done.stderr, victim.poll()) == (b"refused\n" * 3, b"", None)
         victim.communicate(b"\n")
