@@ -17,7 +17,7 @@ from nacl.exceptions import BadSignatureError, CryptoError
 from nacl.public import SealedBox
 from nacl.signing import SigningKey, VerifyKey
 
-from dht.disk import sync_directory
+from dht.disk import sync
 from dht.errors import IdentityError, Malformed
 
 NodeId = str
@@ -101,7 +101,7 @@ class NodeKey:
                 os.link(temporary, path)  # fails where a rename would replace the key that is there
             finally:
                 temporary.unlink(missing_ok=True)
-            sync_directory(path.parent)
+            sync(path.parent)
         except OSError as error:
             if os.path.lexists(path):
                 text = f"{path} exists already; remove it first if you really mean to lose that key"

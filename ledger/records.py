@@ -6,6 +6,7 @@ signatures are lower-case hex without `0x`; a node is its libp2p peer id (`12D3K
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypedDict
 
@@ -149,6 +150,11 @@ class Registration:
         before = [wallet for since, wallet in links if since < block][-1:]
         after = [wallet for since, wallet in links if since >= block]
         return tuple(dict.fromkeys(wallet for wallet in (*before, *after) if wallet is not None))
+
+
+def by_any_key(registrations: Mapping[str, Registration]) -> dict[str, Registration]:
+    """Registrations in force, by each key that their nodes have or had."""
+    return {key: held for node, held in registrations.items() for key in (*held.previous, node)}
 
 
 @dataclass(frozen=True, slots=True)

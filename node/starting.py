@@ -13,7 +13,6 @@ from dht.peers import check_transport
 from ledger.changes import ValidatorsProposed
 from ledger.errors import WalletError
 from ledger.records import Operator, ValidatorSet
-from ledger.wallet import address_of
 from node.actors import check_relay
 from node.config import NodeConfig
 from node.errors import ConfigError, UsageError
@@ -26,7 +25,10 @@ log = structlog.get_logger()
 
 
 class Appointing(Protocol):
-    """The part of a ledger that tells who may judge."""
+    """The part of a ledger that tells who may judge, and whose key it sends with."""
+
+    @property
+    def operator(self) -> str | None: ...
 
     async def validators_at(self, block: int | None = None) -> ValidatorSet: ...
 
@@ -68,11 +70,10 @@ async def check_place(config: NodeConfig, spec: RunSpec, node: str, ledger: Appo
     expected = next((item.operator for item in named if item.node == node), None)
     if expected is None:
         raise UsageError(f"this node ({node}) is not a {config.role} of the run; its operator names those")
-    key = read_operator_key(config)
-    if key is None:
+    if ledger.operator is None:
         raise UsageError(f"a {config.role} signs and pays on the ledger: name its operator key by --operator-key")
-    if address_of(key).lower() != expected.lower():
-        raise UsageError(f"the operator key is that of {address_of(key)}, the run expects {expected}")
+    if ledger.operator.lower() != expected.lower():
+        raise UsageError(f"the operator key is that of {ledger.operator}, the run expects {expected}")
 
 
 async def _validators(spec: RunSpec, ledger: Appointing) -> Sequence[Operator | OperatorSpec]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ledger.base import BaseLedger
+from ledger.records import by_any_key
 from node.audit.records import Records
 from node.audit.report import AuditFailed, Report
 from roles.evidence import MAX_EVIDENCE, EvidenceRefused, check_evidence, steps_dealt_with
@@ -14,7 +15,7 @@ from roles.tally.context import Bench
 async def audit_strikes(spec: RunSpec, ledger: BaseLedger, records: Records, report: Report) -> None:
     """Check every strike. Raises AuditFailed."""
     strikes, commits = await ledger.strikes(), await ledger.commits()
-    keys = {key: node.keys for node in (await ledger.registrations()).values() for key in node.keys}
+    nodes = by_any_key(await ledger.registrations())
     for held in strikes:
         strike = held.strike
         where = f"strike {strike.number} of {strike.node}"
@@ -25,7 +26,7 @@ async def audit_strikes(spec: RunSpec, ledger: BaseLedger, records: Records, rep
         if blob is None:
             report.lack(f"{where}: no relay has its evidence {strike.evidence[:12]}")
             continue
-        theirs = keys.get(strike.node, (strike.node,))
+        theirs = nodes[strike.node].keys if strike.node in nodes else (strike.node,)
         before = strikes_before(await ledger.strikes(held.block - 1), strike.node, theirs)
         try:
             check_evidence(

@@ -16,6 +16,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from dht.disk import sync
+
 STATE_FILE = "state.safetensors"
 STATE_FORMAT = "learner/1"
 _DISK_SAID = re.compile(r"os error (\d+)")
@@ -55,9 +57,9 @@ def save_state(folder: Path, tensors: Mapping[str, Tensor], numbers: Mapping[str
     # one key: safetensors writes several in no fixed order
     header = {STATE_FORMAT: json.dumps(dict(numbers), sort_keys=True)}
     _write(temporary, {name: tensor.contiguous() for name, tensor in tensors.items()}, header)
-    flush(temporary)
+    sync(temporary)
     temporary.replace(folder / STATE_FILE)
-    flush(folder)
+    sync(folder)
 
 
 def load_state(folder: Path) -> tuple[dict[str, Tensor], dict[str, int | str]]:
@@ -107,20 +109,11 @@ def _replaced_folder(target: Path) -> Iterator[Path]:
     temporary.mkdir()
     yield temporary
     for file in temporary.iterdir():
-        flush(file)
-    flush(temporary)
+        sync(file)
+    sync(temporary)
     if target.exists():
         shutil.rmtree(old, ignore_errors=True)
         target.rename(old)
     temporary.rename(target)
-    flush(target.parent)
+    sync(target.parent)
     shutil.rmtree(old, ignore_errors=True)
-
-
-def flush(path: Path) -> None:
-    """Put a file or folder onto the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -19,7 +19,8 @@ from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, Hu
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from roles.rl.checkpoint import STATE_FILE, CheckpointError, flush, load_state, save_state
+from dht.disk import sync
+from roles.rl.checkpoint import STATE_FILE, CheckpointError, load_state, save_state
 from roles.rl.ranks import Ranks
 
 POINTER = "sharded"
@@ -69,8 +70,8 @@ def _begin(temporary: Path) -> None:
 
 def _finish(folder: Path, temporary: Path, name: str, numbers: Mapping[str, int | str]) -> None:
     for file in temporary.iterdir():
-        flush(file)
-    flush(temporary)
+        sync(file)
+    sync(temporary)
     shutil.rmtree(folder / name, ignore_errors=True)
     temporary.rename(folder / name)
     save_state(folder, {}, {**numbers, POINTER: name})

@@ -20,7 +20,7 @@ from threading import Lock
 from types import TracebackType
 from typing import Self
 
-from dht.disk import sync_directory, write_durably
+from dht.disk import sync, write_durably
 from dht.encoding import ZERO_DIGEST
 from dht.envelope import Envelope, from_bytes, to_bytes
 from dht.errors import PeerError
@@ -111,7 +111,7 @@ class Assembly:
                 (self.files / MANIFEST_FILE).write_bytes(to_bytes(self._envelope))
             os.rename(self.files, self.final)  # CKPT-10
             if self._is_durable:
-                sync_directory(self.final.parent)
+                sync(self.final.parent)
         except OSError as error:
             raise StoreFull(f"cannot move a checkpoint into {self.final}: {error.strerror}") from error
         self.discard()

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
-from dht.disk import sync_directory
+from dht.disk import sync
 from roles.shardcast.disk import reserve_room
 from roles.shardcast.errors import StoreFull, WrongBytes
 
@@ -93,10 +93,10 @@ class BlobWriter:
         folder = self._final.parent
         if not folder.exists():
             folder.mkdir(exist_ok=True)
-            sync_directory(folder.parent)
+            sync(folder.parent)
         os.replace(self._path, self._final)
         if self._is_durable:
-            sync_directory(folder)
+            sync(folder)
 
 
 def write_all(file: FileIO, block: bytes | bytearray | memoryview) -> None:

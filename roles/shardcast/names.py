@@ -10,6 +10,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from roles.shardcast.replies import host_address
+
 THREADS = 64
 """More than the names that free relay records can bring while one look-up hangs: eight, anew every three seconds."""
 GOOD_SECONDS, BAD_SECONDS = 60.0, 10.0
@@ -39,7 +41,7 @@ class Names:
     async def find(self, host: str, *, within: float | None) -> Sequence[str]:
         """Addresses, the system's first choice first; what is an address already is given back. Raises OSError, TimeoutError
         after `within` seconds."""
-        if _is_address(host):
+        if host_address(host) is not None:
             return [host]
         async with asyncio.timeout(within):
             return await asyncio.shield(self._answer(host))
@@ -67,13 +69,3 @@ def _is_stale(answer: asyncio.Future[Sequence[str]], age: float) -> bool:
         return False
     is_bad = answer.cancelled() or answer.exception() is not None
     return answer.cancelled() or age > (BAD_SECONDS if is_bad else GOOD_SECONDS)
-
-
-def _is_address(host: str) -> bool:
-    for family in (socket.AF_INET, socket.AF_INET6):
-        try:
-            socket.inet_pton(family, host.partition("%")[0])
-        except OSError:
-            continue
-        return True
-    return False

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dht.encoding import ZERO_DIGEST
-from ledger.records import Commit, FinalRoot, Registration
+from ledger.records import Commit, FinalRoot, Registration, by_any_key
 from roles.messages import Role
 from roles.spec import RunSpec
 from roles.tally.body import TallyBody
@@ -55,12 +55,11 @@ class TallyContext:
     funds: int = 0
     in_force: Sequence[str] = ()
     limits: TallyLimits = LIMITS
-    _heirs: dict[str, str] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _by_key: dict[str, Registration] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Remember which node came after each that was rotated away."""
-        for node, held in self.registrations.items():
-            self._heirs.update(dict.fromkeys(held.previous, node))
+        """Remember whose each key is, those rotated away among them."""
+        self._by_key.update(by_any_key(self.registrations))
 
     @property
     def bench(self) -> Bench:
@@ -115,7 +114,7 @@ class TallyContext:
 
     def registration_of(self, node: str) -> Registration | None:
         """The registration in force of the node, or of the one that took its place."""
-        return self.registrations.get(self._heirs.get(node, node))
+        return self._by_key.get(node)
 
     def new_steps(self) -> dict[int, str]:
         """Steps committed in this epoch, and the trainer of each. Checkpoint 0 is the base model: nobody's work."""

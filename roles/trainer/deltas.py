@@ -8,7 +8,7 @@ from pathlib import Path
 
 import structlog
 
-from dht.disk import sync_directory, write_durably
+from dht.disk import sync, write_durably
 from dht.envelope import Envelope, from_bytes, to_bytes
 from dht.errors import PeerError
 from dht.identity import NodeKey
@@ -94,7 +94,7 @@ class Deltas:
         write_durably(temporary / ROW, to_bytes(row))
         shutil.rmtree(folder, ignore_errors=True)
         temporary.rename(folder)
-        sync_directory(self._folder)
+        sync(self._folder)
         log.info(
             "delta.made",
             step=step,

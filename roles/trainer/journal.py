@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from dht.disk import sync_directory, write_durably
+from dht.disk import sync, write_durably
 from dht.encoding import decode, encode
 from dht.envelope import Envelope, from_bytes, to_bytes
 from dht.errors import Malformed
@@ -95,7 +95,7 @@ class Journal:
             _copy_checked(base / pinned.name, temporary / pinned.name, size=pinned.size, sha256=pinned.sha256)
         shutil.rmtree(target, ignore_errors=True)
         temporary.rename(target)
-        sync_directory(target.parent)
+        sync(target.parent)
 
     def adopt(self, step: int, folder: Path) -> None:
         """Take over a checkpoint that lies elsewhere on this disk, by links: a checkpoint's files never change."""
@@ -105,7 +105,7 @@ class Journal:
         shutil.copytree(folder, temporary, copy_function=_link, ignore=shutil.ignore_patterns(".*"))
         shutil.rmtree(target, ignore_errors=True)
         temporary.rename(target)
-        sync_directory(target.parent)
+        sync(target.parent)
 
     def forget_after(self, step: int) -> None:
         """Drop the learner's state, what was made beyond a step, and its batch: another trainer made that, of groups not

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from dht.encoding import Message
 from dht.envelope import Envelope
-from ledger.records import FIRST_TERM, Block, Commit, Lease, Operator, Registration, RunTerms, ValidatorSet
+from ledger.records import FIRST_TERM, Block, Commit, Lease, Operator, Registration, RunTerms, ValidatorSet, by_any_key
 from roles import terms
 from roles.assignment import beacon_step, compute_beacon, compute_seed
 from roles.messages import open_row
@@ -30,16 +30,15 @@ class LedgerView:
     stakes: Mapping[str, int] = field(default_factory=dict)
     lease: Lease | None = None  # none: nobody asked the ledger, the first trainer leads the first term
     judges: ValidatorSet | None = None
-    _heirs: dict[str, str] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _by_key: dict[str, Registration] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Remember which key came after each that was replaced."""
-        for node, held in self.registrations.items():
-            self._heirs.update(dict.fromkeys(held.previous, node))
+        """Remember whose each key is, those that were replaced among them."""
+        self._by_key.update(by_any_key(self.registrations))
 
     def registration_of(self, key: str) -> Registration | None:
         """The registration of the node that has this key, or had it."""
-        return self.registrations.get(self._heirs.get(key, key))
+        return self._by_key.get(key)
 
     def root_of(self, key: str) -> str:
         """The first key of the node that has this key, or had it; a stranger's is its own."""

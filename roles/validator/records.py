@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import structlog
 
-from dht.disk import sync_directory
+from dht.disk import sync
 from dht.encoding import decode, encode, pack, unpack
 from dht.envelope import Envelope, from_bytes, to_bytes
 from dht.errors import DiskFull, Malformed, NodeError
@@ -258,7 +258,7 @@ def _create(path: Path) -> None:
     with closing(sqlite3.connect(temporary)) as db:
         db.executescript(_TABLES)
     os.replace(temporary, path)
-    sync_directory(path.parent)
+    sync(path.parent)
 
 
 def _check(db: sqlite3.Connection) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from dht.disk import sync_directory
+from dht.disk import sync
 from dht.encoding import decode
 from dht.errors import Malformed
 from roles.messages import FileEntry
@@ -79,11 +79,11 @@ def apply_delta(base: Path, delta: Path, into: Path, *, max_bytes: int = MAX_CHE
             for entry in plan.files:
                 _rebuild_file(source, held, partial / entry.file.name, entry, pool)
             _check_end(source)
-        sync_directory(partial)
+        sync(partial)
         os.rename(partial, into)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    sync_directory(into.parent)
+    sync(into.parent)
 
 
 def decode_files(source: Source, base: BaseFiles, *, files: Sequence[FileEntry]) -> Generator[Data]:

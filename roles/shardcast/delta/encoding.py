@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
-from dht.disk import sync_directory
+from dht.disk import sync
 from dht.encoding import encode
 from roles.shardcast.delta.block import encode_block
 from roles.shardcast.delta.plan import FORMATS, MAX_FILES, MAX_HEADER, MAX_SPANS, Block, Plan, plan_blocks, plan_file
@@ -125,7 +125,7 @@ def _write(base: Path, paths: list[Path], plan: Plan, out: Path, *, most: int | 
         os.replace(temporary, out)
     finally:
         temporary.unlink(missing_ok=True)
-    sync_directory(out.parent)
+    sync(out.parent)
     return DeltaReport(sum(entry.file.size for entry in plan.files), delta_bytes, changed, elements)
 
 

@@ -10,7 +10,6 @@ import pytest
 
 from dht.identity import NodeKey
 from ledger.changes import ValidatorsProposed
-from ledger.keystore import save_key
 from ledger.records import Operator, ValidatorSet
 from ledger.wallet import address_of
 from node.config import NodeConfig
@@ -41,9 +40,10 @@ def test_check_settings__each_fault_is_wrong_usage(tmp_path: Path, settings: dic
 
 
 class Appointed:
-    """A ledger whose validators are the spec's, or those that the owner has named since."""
+    """A ledger, with an operator key or none, whose validators are the spec's, or those that the owner has named since."""
 
-    def __init__(self, *, held: Sequence[Operator] = (), waiting: Sequence[Operator] = ()) -> None:
+    def __init__(self, key: bytes | None, *, held: Sequence[Operator] = (), waiting: Sequence[Operator] = ()) -> None:
+        self.operator = address_of(key) if key else None
         self._held, self._waiting = tuple(held), tuple(waiting)
 
     async def validators_at(self, block: int | None = None) -> ValidatorSet:
@@ -53,14 +53,6 @@ class Appointed:
         if not self._waiting:
             return None
         return ValidatorsProposed(block=9, number=2, quorum=1, apply_at=10**9, validators=self._waiting)
-
-
-def place(tmp_path: Path, role: Any, operator: bytes | None) -> NodeConfig:
-    """Settings of a trainer or validator with this operator key."""
-    path = tmp_path / "operator.key"
-    if operator is not None:
-        save_key(path, operator)
-    return NodeConfig(role=role, data=tmp_path, operator_key=path if operator else None)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +68,7 @@ async def test_check_place__whom_the_run_does_not_name(
     tmp_path: Path, role: Any, key: NodeKey, operator: bytes | None, said: str
 ) -> None:
     with pytest.raises(UsageError, match=said):
-        await check_place(place(tmp_path, role, operator), SPEC, key.node, Appointed())
+        await check_place(NodeConfig(role=role, data=tmp_path), SPEC, key.node, Appointed(operator))
 
 
 @pytest.mark.parametrize(
@@ -91,14 +83,14 @@ async def test_check_place__whom_the_run_does_not_name(
 async def test_check_place__whom_it_names_and_who_needs_no_name(
     tmp_path: Path, role: Any, key: NodeKey, operator: bytes | None
 ) -> None:
-    await check_place(place(tmp_path, role, operator), SPEC, key.node, Appointed())
+    await check_place(NodeConfig(role=role, data=tmp_path), SPEC, key.node, Appointed(operator))
 
 
 @pytest.mark.parametrize("when", ["held", "waiting"])
 async def test_check_place__validator_that_the_owner_has_appointed_since(tmp_path: Path, when: str) -> None:
     address = address_of(TRAINER_OPERATOR)
-    ledger = Appointed(**{when: [Operator(STRANGER.node, address, address)]})
-    config = place(tmp_path, "validator", TRAINER_OPERATOR)
+    ledger = Appointed(TRAINER_OPERATOR, **{when: [Operator(STRANGER.node, address, address)]})
+    config = NodeConfig(role="validator", data=tmp_path)
     await check_place(config, SPEC, STRANGER.node, ledger)
     with pytest.raises(UsageError, match="is not a trainer of the run"):
         await check_place(config.model_copy(update={"role": "trainer"}), SPEC, STRANGER.node, ledger)
