@@ -45,7 +45,7 @@ from node.log import EventStream, quiet_libraries
 from node.meeting import Meeting
 from node.presence import Presence
 from node.registration import Registrar, read_wallet
-from node.relay_book import RelayBook
+from node.relay_book import open_relays
 from node.secrets import read_operator_key
 from node.starting import check_place, check_settings, load_or_make_key
 from node.status.client import write_status_file
@@ -60,7 +60,6 @@ from roles.observer import Observer
 from roles.requirements import describe_hardware
 from roles.shardcast.client import RelayClient
 from roles.shardcast.pace import line_of
-from roles.shardcast.relay_http import make_http
 from roles.trusted import TrustedState
 
 log = structlog.get_logger()
@@ -109,8 +108,7 @@ class Node:
         self.status.phase = "connecting"
         directory = await stack.enter_async_context(self._open_directory(join))
         self.status.directory = directory
-        http = await stack.enter_async_context(make_http(ca=config.relay_ca, line=self._line))
-        book = RelayBook(run=join.run, directory=directory, http=http, hints=join.relays)
+        http, book = await stack.enter_async_context(open_relays(directory, join, ca=config.relay_ca, line=self._line))
         self.status.phase = "looking for the run"
         finder = RelayClient(key, run=join.run, trainers=(), relays=book, http=http)
         spec = await fetch_spec(config, run=join.run, book=book, client=finder)

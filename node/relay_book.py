@@ -7,9 +7,10 @@ the others so many are known at most, whoever was there first.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
 
 import httpx
 import structlog
@@ -17,9 +18,12 @@ import structlog
 from dht.envelope import Envelope
 from dht.errors import PeerError, TransportError
 from node.defaults import RELAY_REFRESH_SECONDS
+from node.join import JoinString
 from roles.messages import NodeRecord, nodes_key, open_row
 from roles.ports import Directory
+from roles.shardcast.pace import Line
 from roles.shardcast.reading import read_status
+from roles.shardcast.relay_http import RelayHttp, make_http
 from roles.shardcast.replies import RelayInfo, is_inside, is_usable
 
 log = structlog.get_logger()
@@ -35,6 +39,17 @@ MAX_FREE = 8
 def nobody(node: str) -> bool:
     """The ledger is not known yet."""
     return False
+
+
+@asynccontextmanager
+async def open_relays(
+    directory: Directory, join: JoinString, *, ca: Path | None, line: Line | None = None
+) -> AsyncIterator[tuple[RelayHttp, RelayBook]]:
+    """A run's relays, and the client that asks them and is sent nowhere else. Raises BadCertificate (`make_http`)."""
+    async with make_http(ca=ca, line=line) as http:
+        book = RelayBook(run=join.run, directory=directory, http=http, hints=join.relays)
+        http.names.may_lead_inside = book.may_lead_inside
+        yield http, book
 
 
 class RelayBook:
@@ -65,6 +80,12 @@ class RelayBook:
         """Whether what anybody may have written is asked: this machine and its own network are others' business, unless the
         run itself is there."""
         return is_usable(url) and (self._is_inside or not is_inside(url))
+
+    def may_lead_inside(self, host: str) -> bool:
+        """Whether this name may turn out to be there: the user's own relays' and members' may, like the run's own."""
+        known = [info.url for info in self() if not info.is_free]
+        urls = [url for url in (*self._hints, *known) if is_usable(url)]
+        return self._is_inside or host in {httpx.URL(url).raw_host.decode() for url in urls}
 
     def read_from(self, directory: Directory) -> None:
         """Look here from now on: once relays are known, their boards carry the rows too."""

@@ -21,11 +21,10 @@ from node.errors import ConfigError
 from node.join import JoinString
 from node.joining import fetch_spec, find_join, join_ledger
 from node.log import quiet_libraries
-from node.relay_book import RelayBook
+from node.relay_book import RelayBook, open_relays
 from node.running import patiently
 from node.secrets import read_operator_key
 from roles.shardcast.client import RelayClient
-from roles.shardcast.relay_http import make_http
 from roles.spec import RunSpec
 
 FINDING_SECONDS = 20.0
@@ -51,8 +50,7 @@ async def visit_run(config: NodeConfig) -> AsyncIterator[Visit]:
         key.save(home / "node.key")
         directory = await stack.enter_async_context(open_as_visitor(home, join))
         quiet_libraries()
-        http = await stack.enter_async_context(make_http())
-        book = RelayBook(run=join.run, directory=directory, http=http, hints=join.relays)
+        http, book = await stack.enter_async_context(open_relays(directory, join, ca=config.relay_ca))
         await _meet(book)
         finder = RelayClient(key, run=join.run, trainers=(), relays=book, http=http)
         ours = config.model_copy(update={"data": home})

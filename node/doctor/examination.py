@@ -30,11 +30,11 @@ from node.join import JoinString
 from node.joining import find_join, read_spec_file
 from node.ledger_access import open_ledger
 from node.log import quiet_libraries
-from node.relay_book import RelayBook
+from node.relay_book import RelayBook, open_relays
 from node.visitor import open_as_visitor
 from roles.messages import Role, nodes_key
 from roles.shardcast.client import RelayClient
-from roles.shardcast.relay_http import make_http
+from roles.shardcast.errors import BadCertificate
 from roles.spec import MAX_SPEC_BYTES, RunSpec, SpecError, spec_from_bytes
 
 ROLES_COMPARED: tuple[Role, ...] = ("trainer", "validator", "relay")
@@ -58,6 +58,8 @@ async def examine(config: NodeConfig) -> AsyncIterator[Finding]:
     try:
         async for finding in _examine_run(config, join):
             yield finding
+    except BadCertificate as error:
+        yield fault("relay_ca", str(error), "name a file of certificates in PEM, or leave relay_ca out")
     except StartError as error:
         yield fault("p2pd", str(error), "see the lines above; HIVEMIND_LOGLEVEL=DEBUG shows p2pd's own words")
 
@@ -73,7 +75,6 @@ async def _examine_run(config: NodeConfig, join: JoinString) -> AsyncIterator[Fi
         key.save(home / "node.key")
         directory = await stack.enter_async_context(open_as_visitor(home, join))
         quiet_libraries()
-        http = await stack.enter_async_context(make_http())
         if not join.peers:
             yield fault(
                 "seed", "the join string names no peer", "get a whole one from the run's operator, or add --peer"
@@ -83,7 +84,7 @@ async def _examine_run(config: NodeConfig, join: JoinString) -> AsyncIterator[Fi
         clock = judge_clock(directory.clock_skew)
         if clock is not None:
             yield clock
-        book = RelayBook(run=join.run, directory=directory, http=http, hints=join.relays)
+        http, book = await stack.enter_async_context(open_relays(directory, join, ca=config.relay_ca))
         await book.refresh()
         for finding in await examine_relays(http, book()):
             yield finding

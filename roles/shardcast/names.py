@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from roles.shardcast.replies import host_address
+from roles.shardcast.replies import host_address, is_address_inside
 
 THREADS = 64
 """More than the names that free relay records can bring while one look-up hangs: eight, anew every three seconds."""
@@ -23,6 +23,11 @@ LookUp = Callable[[str], Sequence[str]]
 """Addresses of a host name. Blocks; raises OSError."""
 
 
+def anywhere(host: str) -> bool:
+    """Nobody but the user named the relays."""
+    return True
+
+
 def ask_system(host: str) -> list[str]:
     """What the system's resolver says, in its order. Raises OSError."""
     found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
@@ -31,9 +36,14 @@ def ask_system(host: str) -> list[str]:
 
 class Names:
     """Addresses of hosts. A name is asked for once at a time, and its answer kept for a while, so that a flood of questions
-    for a slow one waits in one thread."""
+    for a slow one waits in one thread.
+
+    `may_lead_inside` says of a name whether it may turn out to be on this machine or its own network; whoever takes names
+    from peers sets it.
+    """
 
     def __init__(self, look_up: LookUp = ask_system, *, threads: int = THREADS) -> None:
+        self.may_lead_inside: Callable[[str], bool] = anywhere
         self._look_up = look_up
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="names")
         self._asked: OrderedDict[str, tuple[float, asyncio.Future[Sequence[str]]]] = OrderedDict()
@@ -44,7 +54,10 @@ class Names:
         if host_address(host) is not None:
             return [host]
         async with asyncio.timeout(within):
-            return await asyncio.shield(self._answer(host))
+            addresses = await asyncio.shield(self._answer(host))
+        if any(map(is_address_inside, addresses)) and not self.may_lead_inside(host):
+            raise OSError("a relay that anybody may have named leads into this machine's own network")
+        return addresses
 
     def close(self) -> None:
         """Give up what is asked; its threads end with their look-ups."""

@@ -24,7 +24,7 @@ class RelayHttp(httpx.AsyncClient):
     def __init__(self, *, connections: int, context: ssl.SSLContext, line: Line, names: Names) -> None:
         limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections, keepalive_expiry=4.0)
         super().__init__(trust_env=False, follow_redirects=False, transport=WideTransport(limits, context, line, names))
-        self.lanes, self._names = Lanes(names=names, context=context, line=line), names
+        self.lanes, self.names = Lanes(names=names, context=context, line=line), names
 
     async def aclose(self) -> None:
         """End every transfer."""
@@ -37,7 +37,7 @@ class RelayHttp(httpx.AsyncClient):
 
     def _end(self) -> None:
         self.lanes.close()
-        self._names.close()
+        self.names.close()
 
 
 def make_http(

@@ -132,8 +132,12 @@ def host_address(host: str) -> IPv4Address | IPv6Address | None:
 def is_inside(url: str) -> bool:
     """Whether a usable address means this machine or its own network, as far as that can be seen without asking anybody."""
     host = httpx.URL(url).host.rstrip(".").lower()
-    address = host_address(host)
-    return not address.is_global if address is not None else "." not in host or host.endswith(_INSIDE)
+    return is_address_inside(host) if host_address(host) is not None else "." not in host or host.endswith(_INSIDE)
+
+
+def is_address_inside(address: str) -> bool:
+    """Whether an address, as a resolver gives it, is of this machine or its own network. Raises ValueError."""
+    return not ip_address(address).is_global
 
 
 def check_answer(status: int, body: bytes) -> None:

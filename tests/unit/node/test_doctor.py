@@ -451,3 +451,11 @@ async def test_examine__seeds_one_by_one_then_what_is_missing__ux_10_boot_03(tmp
     check(by_check["clock"][0], State.OK)
     check(by_check["relay"][0], State.FAULT, "no relay of the run is known")
     check(by_check["run"][0], State.FAULT, "its spec cannot be had")
+
+
+async def test_examine__certificates_that_are_none(tmp_path: Path) -> None:
+    from node.doctor import examine
+
+    ours = settings(tmp_path / "ours", join=f"intellect://{RUN}", relay_ca=tmp_path / "nowhere.pem")
+    *_, last = [finding async for finding in examine(ours)]
+    check(last, State.FAULT, "no certificates of authorities in")

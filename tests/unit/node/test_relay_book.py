@@ -13,7 +13,8 @@ from dht.encoding import encode
 from dht.envelope import Envelope, seal
 from dht.errors import TransportError
 from dht.identity import NodeKey
-from node.relay_book import MAX_FREE, RelayBook
+from node.join import JoinString
+from node.relay_book import MAX_FREE, RelayBook, open_relays
 from roles.messages import NodeRecord, nodes_key
 from roles.shardcast.reading import MAX_REPLY
 
@@ -109,6 +110,22 @@ async def test_refresh__free_record_sends_nobody_into_his_own_network(hints: tup
     assert bool(known()) is is_known
     known.is_member = lambda node: True
     assert known(), "who is registered may be anywhere"
+
+
+async def test_may_lead_inside__a_name_that_the_user_or_the_ledger_vouches_for() -> None:
+    free, member = NodeKey(b"f" * 32), RELAY
+    known = book(Rows(record(free, http="http://free.example"), record(member, http="http://member.example")), HINT)
+    known.is_member = lambda node: node == member.node
+    await known.refresh()
+    assert known.may_lead_inside("hinted.example")
+    assert known.may_lead_inside("member.example")
+    assert not known.may_lead_inside("free.example")
+
+
+async def test_open_relays__asks_nobody_inside_by_a_name_that_anybody_wrote() -> None:
+    async with open_relays(Rows(), JoinString(RUN, relays=(HINT,)), ca=None) as (http, _):
+        with pytest.raises(httpx.ConnectError, match="leads into this machine's own network"):
+            await http.get("http://localhost:1/")
 
 
 async def test_refresh__directory_down_keeps_what_is_known() -> None:

@@ -68,6 +68,16 @@ async def test_find__a_name_is_asked_for_once_and_its_failure_remembered(resolve
     names.close()
 
 
+@pytest.mark.parametrize("address", ["10.0.0.7", "::1", "fe80::1%eth0", "169.254.169.254"])
+async def test_find__a_name_that_leads_into_ones_own_network(address: str) -> None:
+    names = Names(lambda host: ["93.184.216.34", address])
+    names.may_lead_inside = {"mine.example"}.__contains__
+    assert address in await names.find("mine.example", within=5.0)
+    with pytest.raises(OSError, match="leads into this machine's own network"):
+        await names.find("rebound.example", within=5.0)
+    names.close()
+
+
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1", "fe80::1%eth0"])
 async def test_find__an_address_is_not_looked_up(resolver: Resolver, address: str) -> None:
     assert await Names(resolver).find(address, within=1.0) == [address]
