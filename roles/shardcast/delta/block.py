@@ -34,7 +34,6 @@ from roles.shardcast.delta.symbols import (
 Integers = NDArray[np.int64]
 Bits = NDArray[np.uint16] | NDArray[np.uint32]
 
-STEP_SYMBOLS = 4 * VALUE_SYMBOLS
 SAMPLE = 16
 """One element in so many is looked at to choose the classes."""
 
@@ -74,8 +73,9 @@ def encode_block(base: bytes, new: bytes, form: Format) -> tuple[bytes, int]:
     symbols, widths, low = split_steps(before[changed], after[changed], form)
     hits = exponents[changed]
     sample = SAMPLE * np.bincount(exponents[::SAMPLE], minlength=256)
-    joint = np.bincount(hits.astype(np.int64) * STEP_SYMBOLS + symbols, minlength=256 * STEP_SYMBOLS)
-    thresholds = choose_thresholds(sample, joint.reshape(256, STEP_SYMBOLS))
+    used = 1 + int(symbols.max(initial=0))
+    joint = np.bincount(hits.astype(np.int64) * used + symbols, minlength=256 * used)
+    thresholds = choose_thresholds(sample, joint.reshape(256, used))
     classes = class_of_exponent(thresholds)[hits]
     counts = np.bincount(classes, minlength=len(thresholds) + 1).tolist()
     order = np.argsort(classes, kind="stable")
@@ -141,11 +141,11 @@ def _place_changes(subsets: list[Subset], ranks: list[Integers]) -> Integers:
 
 def _take_steps(before: Bits, changed: Integers, steps: Integers, magnitudes: Integers, form: Format) -> memoryview:
     old = before[changed].astype(np.int64)
-    grown = (old & (form.sign - 1)) + np.where(steps & 1, -magnitudes, magnitudes)
+    grown = (old & (form.sign - 1)) + magnitudes * (1 - 2 * (steps & 1))
     if len(grown) and not (grown.min() >= 0 and grown.max() < form.sign):
         raise Malformed("a delta's step leaves the float's range")
     after = before if before.flags.writeable else before.copy()
-    after[changed] = grown | ((old ^ np.where(steps & 2, form.sign, 0)) & form.sign)
+    after[changed] = grown | ((old ^ (steps & 2) * (form.sign >> 1)) & form.sign)
     return after.data.cast("B")
 
 

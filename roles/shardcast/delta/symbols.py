@@ -28,21 +28,22 @@ every machine."""
 
 def split_values(values: Integers) -> tuple[Integers, Integers, Integers]:
     """Symbols, widths of the low bits, low bits, of numbers in [0, 2**31)."""
-    lengths = np.frexp(values.astype(np.float64))[1].astype(np.int64)
-    widths = np.where(values < 4, 0, lengths - 2)
-    symbols = np.where(values < 4, values, 2 * widths + (values >> widths))
+    exponents = values.astype(np.float64).view(np.int64) >> 51  # twice the exponent, and the bit after the first one
+    symbols = np.maximum(exponents - 2 * 1023, np.minimum(values, 1))
+    widths = symbol_widths(symbols)
     return symbols, widths, values & ((np.int64(1) << widths) - 1)
 
 
 def symbol_widths(symbols: Integers) -> Integers:
     """Width of the low bits that belong to each symbol."""
-    return np.where(symbols < 4, 0, (symbols - 2) >> 1)
+    widths: Integers = np.maximum((symbols >> 1) - 1, 0)
+    return widths
 
 
 def join_values(symbols: Integers, low: Integers) -> Integers:
     """The numbers again: inverse of `split_values`."""
-    widths = symbol_widths(symbols)
-    return np.where(symbols < 4, symbols, ((2 + (symbols & 1)) << widths) | low)
+    values: Integers = np.minimum(symbols, 2 + (symbols & 1)) << symbol_widths(symbols) | low
+    return values
 
 
 def pack_low(widths: Integers, low: Integers) -> bytes:
@@ -65,10 +66,11 @@ def unpack_low(widths: Integers, data: bytes) -> Integers:
 
 def _by_width(widths: Integers) -> Iterator[tuple[int, Integers]]:
     """Each width that occurs but 0, and where, in order."""
-    narrow = widths.astype(np.uint8)
-    for width in np.flatnonzero(np.bincount(narrow, minlength=1)):
-        if width:
-            yield int(width), np.flatnonzero(narrow == width)
+    narrow = widths.astype(np.uint8)  # sorted by counting, in one pass
+    order, ends = np.argsort(narrow, kind="stable"), np.cumsum(np.bincount(narrow))
+    for width, chosen in enumerate(np.split(order, ends[:-1])):
+        if width and len(chosen):
+            yield width, chosen
 
 
 def _to_bits(values: Integers, width: int) -> NDArray[np.uint8]:
