@@ -29,6 +29,7 @@ from node.run_creation import default_model, model_files
 from roles.announce import Voice
 from roles.boards import UnionDirectory
 from roles.compute import ComputeThread
+from roles.context import RunContext
 from roles.messages import DHT_KINDS, ROW_RULES
 from roles.observer import Observer
 from roles.shardcast.client import RelayClient
@@ -91,24 +92,28 @@ class Parts:
         """The role's own folder."""
         return self.config.home / self.config.role
 
+    @property
+    def context(self) -> RunContext:
+        """What the role's actor works with."""
+        return RunContext(
+            spec=self.spec,
+            node=self.key.node,
+            trusted=self.trusted,
+            observer=self.observer,
+            voice=self.voice,
+            relays=self.relays,
+            compute=self.compute,
+            clock=unix_ms,
+        )
+
 
 async def build_worker(parts: Parts) -> Actor:
     """A worker with an engine and the run's task."""
     await parts.compute.load(import_module, "roles.worker")  # seconds, which the loop must not wait for
     from roles.worker import Worker
 
-    return Worker(
-        spec=parts.spec,
-        trusted=parts.trusted,
-        observer=parts.observer,
-        voice=parts.voice,
-        relays=parts.relays,
-        engine=await parts.compute.load(_engine, parts),
-        task=_task(parts),
-        node=parts.key.node,
-        state=parts.state,
-        compute=parts.compute,
-    )
+    engine = await parts.compute.load(_engine, parts)
+    return Worker(parts.context, engine=engine, task=_task(parts), state=parts.state)
 
 
 async def build_validator(parts: Parts) -> Actor:
@@ -117,18 +122,12 @@ async def build_validator(parts: Parts) -> Actor:
     from roles.validator import Validator
 
     return Validator(
-        spec=parts.spec,
-        trusted=parts.trusted,
-        observer=parts.observer,
-        voice=parts.voice,
+        parts.context,
         ledger=parts.ledger,
-        relays=parts.relays,
         engine=await parts.compute.load(_engine, parts),
         task=_task(parts),
         key=parts.key,
         state=parts.state,
-        clock=unix_ms,
-        compute=parts.compute,
     )
 
 
@@ -140,20 +139,7 @@ async def build_trainer(parts: Parts) -> Actor:
     base = checked_base(parts.config, parts.spec)
     build = partial(build_learner, parts.config, parts.spec, base=base, state=parts.state)
     learner = await parts.compute.load(build)
-    trainer = Trainer(
-        spec=parts.spec,
-        trusted=parts.trusted,
-        observer=parts.observer,
-        voice=parts.voice,
-        ledger=parts.ledger,
-        relays=parts.relays,
-        learner=learner,
-        key=parts.key,
-        base=base,
-        state=parts.state,
-        compute=parts.compute,
-        clock=unix_ms,
-    )
+    trainer = Trainer(parts.context, ledger=parts.ledger, learner=learner, key=parts.key, base=base, state=parts.state)
     return Closing(trainer, learner, parts.compute)
 
 

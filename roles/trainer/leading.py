@@ -18,15 +18,12 @@ from dht.errors import NodeError
 from dht.identity import NodeKey
 from ledger.errors import LedgerError
 from ledger.records import FIRST_TERM
-from roles.announce import Voice
-from roles.compute import ComputeThread
+from roles.context import RunContext
 from roles.inference.errors import BadCheckpoint
 from roles.inference.model_sizes import read_sizes
 from roles.lifecycle import DiskFailed, Lifecycle, fault_of
 from roles.messages import SHARE_ALL, OpenStep
-from roles.observer import Observer
-from roles.ports import Clock, Ledger, Relays
-from roles.spec import RunSpec
+from roles.ports import Ledger
 from roles.trainer.asking import Asking
 from roles.trainer.closing import ClosedBatch, close_batch
 from roles.trainer.deltas import Deltas
@@ -42,7 +39,6 @@ from roles.trainer.resuming import Resuming
 from roles.trainer.state_uploads import StateUploads
 from roles.trainer.stepping import Learner, Stepper
 from roles.trainer.tallied import is_tallied
-from roles.trusted import TrustedState
 
 log = structlog.get_logger()
 
@@ -56,42 +52,40 @@ class Leading:
 
     def __init__(
         self,
+        context: RunContext,
         *,
         term: int,
         lifecycle: Lifecycle[TrainerState],
-        spec: RunSpec,
-        trusted: TrustedState,
-        observer: Observer,
-        voice: Voice,
         ledger: Ledger,
-        relays: Relays,
         learner: Learner,
         key: NodeKey,
         base: Path,
         state: Path,
-        compute: ComputeThread,
-        clock: Clock,
         linger: float,
         state_every: int,
     ) -> None:
-        self._term, self._lifecycle = term, lifecycle
-        self._spec, self._trusted, self._observer = spec, trusted, observer
-        self._ledger, self._key, self._base, self._clock = ledger, key, base, clock
-        self._compute, self._linger = compute, linger
+        spec, trusted, observer, clock = context.spec, context.trusted, context.observer, context.clock
+        self._term, self._lifecycle, self._node = term, lifecycle, context.node
+        self._spec, self._trusted, self._compute, self._clock = spec, trusted, context.compute, clock
+        self._ledger, self._base, self._linger = ledger, base, linger
         self._watch = observer.watch()
         self._journal = Journal(state)
-        self._heads = HeadBoard(term=term, trusted=trusted, observer=observer, voice=voice, journal=self._journal)
+        self._heads = HeadBoard(
+            term=term, trusted=trusted, observer=observer, voice=context.voice, journal=self._journal
+        )
         self._stepper = Stepper(
             spec, term=term, learner=learner, key=key, journal=self._journal, clock=clock, state_every=state_every
         )
-        self._pool = Pool(spec=spec, trusted=trusted, observer=observer, relays=relays, vocabulary=_vocabulary_of(base))
-        self._states = StateUploads(run=spec.run_id, relays=relays, journal=self._journal)
+        self._pool = Pool(
+            spec=spec, trusted=trusted, observer=observer, relays=context.relays, vocabulary=_vocabulary_of(base)
+        )
+        self._states = StateUploads(run=spec.run_id, relays=context.relays, journal=self._journal)
         self._publication = Publication(
             term=term,
             trusted=trusted,
-            voice=voice,
+            voice=context.voice,
             ledger=ledger,
-            relays=relays,
+            relays=context.relays,
             journal=self._journal,
             heads=self._heads,
             clock=clock,
@@ -99,24 +93,15 @@ class Leading:
             committed=self._states.offer,
         )
         self._lease = LeaseKeeper(
-            term=term, node=key.node, trusted=trusted, observer=observer, ledger=ledger, clock=clock
+            term=term, node=context.node, trusted=trusted, observer=observer, ledger=ledger, clock=clock
         )
         self._resuming = Resuming(
             term=term,
             stepper=self._stepper,
             trusted=trusted,
             journal=self._journal,
-            compute=compute,
-            rebuild=Rebuild(
-                spec=spec,
-                trusted=trusted,
-                relays=relays,
-                journal=self._journal,
-                learner=learner,
-                key=key,
-                compute=compute,
-                following=state / FOLLOWING,
-            ),
+            compute=context.compute,
+            rebuild=Rebuild(context, journal=self._journal, learner=learner, key=key, following=state / FOLLOWING),
         )
         self._asking = Asking(spec, trusted=trusted, pool=self._pool, heads=self._heads, clock=clock)
         self._said = ""
@@ -147,7 +132,7 @@ class Leading:
             with suppress(LedgerError, TimeoutError):
                 async with asyncio.timeout(RENEW_TIMEOUT):
                     lease = await self._ledger.lease()
-                    if (lease.term, lease.leader) != (self._term, self._key.node):
+                    if (lease.term, lease.leader) != (self._term, self._node):
                         fault = Fenced(str(fault))
         if isinstance(fault, Fenced):
             self._heads.withdraw()

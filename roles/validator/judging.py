@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping
 
 import structlog
 
@@ -13,16 +12,10 @@ from dht.envelope import Envelope
 from dht.errors import NodeError
 from roles import rules
 from roles.ahead import Ahead
-from roles.compute import ComputeThread
-from roles.inference.engine import Engine
+from roles.context import RunContext
 from roles.messages import Submission, Verdict, open_row
-from roles.observer import Observer
-from roles.ports import Clock, Relays
-from roles.receipts import Receipts
 from roles.rules import PASSING, Ignore, Reason, Reject
-from roles.spec import RunSpec
-from roles.tasks import Task
-from roles.trusted import AdmittedSubmission, TrustedState
+from roles.trusted import AdmittedSubmission
 from roles.validator.fetching import Fetches
 from roles.validator.gate_faults import GateFaults
 from roles.validator.histories import Histories, first_key
@@ -31,7 +24,7 @@ from roles.validator.pacing import Pacing
 from roles.validator.probation import Probation
 from roles.validator.records import JudgedRows, place_of_verdict
 from roles.validator.signing import Signing
-from roles.verification import Check, Finding, Verifier
+from roles.verification import Finding, Verifier
 from roles.verification.policies import PolicyShelf
 
 log = structlog.get_logger()
@@ -46,39 +39,29 @@ class Judging:
 
     def __init__(
         self,
+        context: RunContext,
         *,
-        spec: RunSpec,
-        trusted: TrustedState,
-        observer: Observer,
-        relays: Relays,
-        engine: Engine,
-        task: Task,
-        node: str,
-        folder: Path,
+        verifier: Verifier,
+        ahead: Ahead,
+        shelf: PolicyShelf,
         records: JudgedRows,
         signing: Signing,
-        clock: Clock,
-        compute: ComputeThread,
         audits: Callable[[str], bool],
-        checks: Sequence[Check],
-        secret: bytes,
-        receipts: Receipts,
     ) -> None:
-        self.items = Items(trusted=trusted, records=records, node=node, clock=clock)
-        self._spec, self._trusted, self._observer = spec, trusted, observer
-        self._records, self._signing, self._clock = records, signing, clock
-        self._compute, self._audits = compute, audits
-        self._verifier = Verifier(spec=spec, run=trusted.run, engine=engine, task=task, checks=checks, secret=secret)
-        self._ahead = Ahead(trusted=trusted, observer=observer, relays=relays, folder=folder)
-        self._shelf = PolicyShelf(relays=relays, folder=folder, engine=engine, compute=compute, receipts=receipts)
-        self._blobs, self._pacing = Fetches(relays), Pacing(clock)
+        spec, trusted = context.spec, context.trusted
+        self.items = Items(trusted=trusted, records=records, node=context.node, clock=context.clock)
+        self._spec, self._trusted, self._observer = spec, trusted, context.observer
+        self._records, self._signing, self._clock = records, signing, context.clock
+        self._compute, self._audits = context.compute, audits
+        self._verifier, self._ahead, self._shelf = verifier, ahead, shelf
+        self._blobs, self._pacing = Fetches(context.relays), Pacing(context.clock)
         self._histories = Histories(spec.checks.joined, records)
         is_sampled = spec.checks.audit_rate < 1000
         self._probation = Probation(spec.checks.probation if is_sampled else 0, records)
         self._fetches: set[asyncio.Task[None]] = set()
         self._pinned: Counter[str] = Counter()  # policies that evidence is audited with
         self._gate_faults = GateFaults(spec, trusted.run)
-        observer.listen(self._gate_faults.note)
+        context.observer.listen(self._gate_faults.note)
 
     @property
     def gate_rows(self) -> Mapping[str, Envelope]:

@@ -8,18 +8,15 @@ from pathlib import Path
 
 from dht.identity import NodeKey
 from ledger.records import Commit
-from roles.announce import Voice
+from roles.ahead import Ahead
 from roles.audits import AuditCoin, sketch_secret
-from roles.compute import ComputeThread
+from roles.context import RunContext
 from roles.evidence import MAX_EVIDENCE
 from roles.inference.engine import Engine
-from roles.observer import Observer
-from roles.ports import Clock, Ledger, Relays
+from roles.ports import Ledger
 from roles.receipts import Receipts
-from roles.spec import RunSpec
 from roles.tally import MAX_BLOB
 from roles.tasks import Task
-from roles.trusted import TrustedState
 from roles.validator.faults import FaultBook
 from roles.validator.gathering import Gathering
 from roles.validator.items import Item
@@ -30,7 +27,8 @@ from roles.validator.records import JudgedRows
 from roles.validator.signing import Signing
 from roles.validator.striking import Striking
 from roles.validator.tallying import Tallying
-from roles.verification import CHECKS, Check
+from roles.verification import CHECKS, Check, Verifier
+from roles.verification.policies import PolicyShelf
 
 EXTRA_STEPS = 8
 """Older steps whose rows are still read, because others' verdicts on them are missing."""
@@ -45,44 +43,34 @@ class Validator:
 
     def __init__(
         self,
+        context: RunContext,
         *,
-        spec: RunSpec,
-        trusted: TrustedState,
-        observer: Observer,
-        voice: Voice,
         ledger: Ledger,
-        relays: Relays,
         engine: Engine,
         task: Task,
         key: NodeKey,
         state: Path,
-        clock: Clock,
-        compute: ComputeThread,
         audits: Callable[[str], bool] | None = None,
         checks: Sequence[Check] = CHECKS,
     ) -> None:
-        self.spec, self.trusted, self.node = spec, trusted, key.node
+        spec, trusted, observer, clock = context.spec, context.trusted, context.observer, context.clock
+        voice, relays, checkpoints = context.voice, context.relays, state / "checkpoints"
+        self.spec, self.trusted, self.node = spec, trusted, context.node
         self._observer, self._clock = observer, clock
         observer.watch_seals = True
         self._records = JudgedRows(state / "judged.sqlite")
         self._receipts = Receipts(relays=relays, voice=voice, folder=state / "receipts", run=spec.run_id)
+        secret = sketch_secret(key, spec.run_id)
         self.judging = Judging(
-            spec=spec,
-            trusted=trusted,
-            observer=observer,
-            relays=relays,
-            engine=engine,
-            task=task,
-            node=key.node,
-            folder=state / "checkpoints",
+            context,
+            verifier=Verifier(spec=spec, run=trusted.run, engine=engine, task=task, checks=checks, secret=secret),
+            ahead=Ahead(trusted=trusted, observer=observer, relays=relays, folder=checkpoints),
+            shelf=PolicyShelf(
+                relays=relays, folder=checkpoints, engine=engine, compute=context.compute, receipts=self._receipts
+            ),
             records=self._records,
             signing=Signing(trusted=trusted, observer=observer, voice=voice, records=self._records, clock=clock),
-            clock=clock,
-            compute=compute,
             audits=audits or AuditCoin(key, run=spec.run_id, rate=spec.checks.audit_rate),
-            checks=checks,
-            secret=sketch_secret(key, spec.run_id),
-            receipts=self._receipts,
         )
         self._faults = FaultBook(trusted=trusted, records=self._records, gate_rows=self.judging.gate_rows)
         self._published = PublishedSizes(relays=relays, records=self._records)
@@ -96,7 +84,7 @@ class Validator:
             blobs=KeptBlobs(relays, state / "tallies", limit=MAX_BLOB),
             gathering=self._gathering,
             published=self._published,
-            node=key.node,
+            node=context.node,
             records=self._records,
             clock=clock,
         )

@@ -15,18 +15,13 @@ import structlog
 
 from dht.encoding import ZERO_DIGEST
 from dht.errors import NodeError
-from roles.announce import Voice
 from roles.assignment import is_admitted, policy_window
-from roles.compute import ComputeThread
+from roles.context import RunContext
 from roles.inference.engine import Engine
 from roles.lifecycle import Lifecycle, fault_of
 from roles.messages import Head, OpenStep
-from roles.observer import Observer
-from roles.ports import Relays
 from roles.receipts import Receipts
-from roles.spec import RunSpec
 from roles.tasks.task import Task
-from roles.trusted import TrustedState
 from roles.worker.courier import Courier
 from roles.worker.errors import Ejected
 from roles.worker.generation import Generator, HeldPolicy, Ticket
@@ -47,27 +42,16 @@ FLUSH_SECONDS = 20.0
 
 
 class Worker:
-    """One contributor in one run. `state` is its folder; `node` its id; the voice signs."""
+    """One contributor in one run. `state` is its folder."""
 
-    def __init__(
-        self,
-        *,
-        spec: RunSpec,
-        trusted: TrustedState,
-        observer: Observer,
-        voice: Voice,
-        relays: Relays,
-        engine: Engine,
-        task: Task,
-        node: str,
-        state: Path,
-        compute: ComputeThread,
-    ) -> None:
-        self._spec, self._trusted, self._observer, self._node = spec, trusted, observer, node
-        self._compute = compute
+    def __init__(self, context: RunContext, *, engine: Engine, task: Task, state: Path) -> None:
+        spec, trusted, observer = context.spec, context.trusted, context.observer
+        voice, relays = context.voice, context.relays
+        self._spec, self._trusted, self._observer, self._node = spec, trusted, observer, context.node
+        self._compute = context.compute
         self._watch = observer.watch()
         self._shelf = Shelf(state)
-        self._generator = Generator(spec, node=node, engine=engine, task=task)
+        self._generator = Generator(spec, node=context.node, engine=engine, task=task)
         self._receipts = Receipts(relays=relays, voice=voice, folder=state / "receipts", run=spec.run_id)
         self._policies = Policies(
             trusted=trusted, observer=observer, relays=relays, folder=state / "weights", receipts=self._receipts
