@@ -23,8 +23,10 @@ from eth_utils.address import is_hex_address
 
 from ledger.abi import revert_reason, unhex
 from ledger.accounts import ACCOUNTS, devnet_accounts
+from ledger.chain_journal import Genesis
+from ledger.chain_json import Json
 from ledger.errors import LedgerError
-from ledger.evm import CHAIN_ID, DevChain, Genesis, Json, Refused, Reverted
+from ledger.evm import CHAIN_ID, DevChain, Refused, Reverted
 from ledger.wallet import NO_ADDRESS, address_of, checked_address
 
 MAX_BODY = 512 * 1024
