@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from ledger.records import MoreTerms, Operator
+from ledger.records import NewRun, Operator
 from ledger.wallet import checked_address
 from node.data_sets import place_data_set
 from node.defaults import MAX_CONFIG_BYTES
@@ -223,21 +223,9 @@ def _from_its_folder(draft: dict[str, Any], folder: Path) -> dict[str, Any]:
     return draft
 
 
-class TermsOfRun(MoreTerms):
-    """What `create_run` takes."""
-
-    run: str
-    validators: tuple[Operator, ...]
-    trainers: tuple[Operator, ...]
-    quorum: int
-    epoch_checkpoints: int
-    epoch_max_seconds: int
-    round_seconds: int
-
-
-def terms_of(spec: RunSpec) -> TermsOfRun:
+def terms_of(spec: RunSpec) -> NewRun:
     """What the contract is told of a run, and must say of it to whoever joins."""
-    return TermsOfRun(
+    return NewRun(
         run=spec.run_id,
         validators=operators_of(spec.validators),
         trainers=operators_of(spec.trainers),

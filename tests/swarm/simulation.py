@@ -31,8 +31,9 @@ from dht.rows import Outcome
 from ledger.errors import LedgerUnavailable
 from ledger.memory import MemoryChain, MemoryLedger
 from ledger.model import RegistryModel
-from ledger.records import Block, Commit, Operator
+from ledger.records import Block, Commit, Operator, RunTerms
 from ledger.wallet import address_of, new_key, sign_registration
+from node.run_creation import terms_of
 from roles.announce import Voice
 from roles.boards import UnionDirectory
 from roles.compute import ComputeThread
@@ -340,20 +341,8 @@ class SimulatedSwarm:
         )
 
     def _create_run(self) -> None:
-        self.chain.create_run(
-            run=self.spec.run_id,
-            owner=_operator(self.trainer).operator,
-            validators=[_operator(node) for node in self.validators],
-            trainers=[_operator(node) for node in self.trainers],
-            quorum=self.spec.quorum,
-            epoch_checkpoints=self.spec.epoch.checkpoints,
-            epoch_max_seconds=self.spec.epoch.max_seconds,
-            round_seconds=self.spec.epoch.round_seconds,
-            lease_seconds=self.terms.lease_seconds,
-            takeover_blocks=self.terms.takeover_blocks,
-            epoch_budget=int(self.spec.rewards.budget),
-            min_stake=int(self.spec.rewards.min_stake),
-        )
+        owner = _operator(self.trainer).operator
+        self.chain.create_run(RunTerms(owner=owner, created_block=0, **terms_of(self.spec)))
 
     async def _mine(self) -> None:
         while True:
