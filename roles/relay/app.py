@@ -18,13 +18,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from dht.errors import Malformed, PeerError
 from roles.relay.board_routes import BoardRoutes
 from roles.relay.bodies import LONGEST_WAIT, address_of, digest_in_path, drain, read_body, waiting_time
+from roles.relay.connections import ZERO_COPY
 from roles.relay.desk import Desk
 from roles.relay.following import FollowedHoldings
 from roles.relay.metrics import Counters, prometheus_text
 from roles.relay.ranges import parse_range
 from roles.relay.readers import Readers
 from roles.relay.refusal import Refusal
-from roles.relay.server import ZERO_COPY
 from roles.relay.sponsor import MAX_FORM
 from roles.relay.uploads import Uploads
 from roles.relay.waiting import Waiting

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 
 from starlette.requests import ClientDisconnect, Request
 
+from roles.relay.connections import RAW_BODY
 from roles.relay.doors import party_of
 from roles.relay.refusal import Refusal
-from roles.relay.server import RAW_BODY
 from roles.shardcast.sinks import Sink, pour
 
 LONGEST_WAIT = 10.0

@@ -12,8 +12,8 @@ import pytest
 
 from dht.encoding import sha256
 from roles.relay import PortTaken, Relay, RelaySettings, serve
+from roles.relay.connections import ConnectionLimits
 from roles.relay.doors import Doors, party_of
-from roles.relay.server import ConnectionLimits
 from roles.shardcast.manifest import manifest_digest
 from tests.unit.roles.shardcast.network import (
     RUN,
