@@ -130,19 +130,9 @@ class Publication:
         row = self._journal.manifest(step)
         if row is None:
             raise ValueError(f"checkpoint {step} has no manifest")
-        began = self._clock()
-        relays = await self._put(step, row)
-        published = self._clock()
         digest = manifest_digest(row)
-        size = total_bytes(check_manifest(row, run=row.run, trainers=frozenset({row.signer})))
-        log.info(
-            "checkpoint.published",
-            step=step,
-            manifest=digest,
-            bytes=size,
-            relays=len(relays),
-            seconds=(published - began) / 1000,
-        )
+        relays = await self._broadcast(step, row)
+        published = self._clock()
         self._uncommitted = CheckpointRow(term=self._term, step=step, manifest=digest)
         await self._voice.announce(self._uncommitted, relays=relays)
         commit = await self._commit(step, digest, final)
@@ -159,6 +149,20 @@ class Publication:
             seconds=(self._clock() - published) / 1000,
         )
         await self._heads.set_policy(commit)
+
+    async def _broadcast(self, step: int, row: Envelope) -> tuple[str, ...]:
+        """Put a checkpoint on relays; their ids."""
+        began = self._clock()
+        relays = await self._put(step, row)
+        log.info(
+            "checkpoint.published",
+            step=step,
+            manifest=manifest_digest(row),
+            bytes=total_bytes(check_manifest(row, run=row.run, trainers=frozenset({row.signer}))),
+            relays=len(relays),
+            seconds=(self._clock() - began) / 1000,
+        )
+        return relays
 
     async def _put(self, step: int, row: Envelope) -> tuple[str, ...]:
         delta = await asyncio.to_thread(self._deltas.make, step) if self._deltas else None

@@ -87,19 +87,32 @@ def find_turn_fault(output: Sequence[int], turns: Turns, *, engine: Engine, use:
     said = 0
     for number, (start, end) in enumerate(own):
         said += end - start
-        found = find_call(engine.decode, output[start:end], use.tool) if number < use.max_calls else None
-        is_last = number == len(own) - 1
-        if found is None:
-            if not is_last:
-                return "a tool's answer to no call"
-        elif found[0] != end - start:
-            return "a call that the policy went on after"
-        elif is_last:
-            if said < limit:
-                return "a call without its answer"
-        elif tuple(output[slice(*answers[number])]) != answer_tokens(engine, use, found[1]):
-            return "not what the tool answers"
+        call = find_call(engine.decode, output[start:end], use.tool) if number < use.max_calls else None
+        answer = tuple(output[slice(*answers[number])]) if number < len(answers) else None
+        fault = _find_fault(end - start, call, answer, is_full=said >= limit, engine=engine, use=use)
+        if fault is not None:
+            return fault
     return None
+
+
+def _find_fault(
+    length: int,
+    call: tuple[int, str] | None,
+    answer: tuple[int, ...] | None,
+    *,
+    is_full: bool,
+    engine: Engine,
+    use: ToolUse,
+) -> str | None:
+    """What is wrong with one turn: its length, the call found in it, the answer behind it (None behind the last turn),
+    and whether the policy had no token left then, so that a call needs no answer."""
+    if call is None:
+        return None if answer is None else "a tool's answer to no call"
+    if call[0] != length:
+        return "a call that the policy went on after"
+    if answer is None:
+        return None if is_full else "a call without its answer"
+    return None if answer == answer_tokens(engine, use, call[1]) else "not what the tool answers"
 
 
 def _call_in(text: str, tool: Tool) -> str | None:
