@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from roles.rl.batch import Row, TrainingGroup, count_all_tokens, count_tokens, is_usable
+from roles.rl.batch import Row, TrainingGroup, count_all_tokens, count_tokens, is_usable, mean_reward
 from roles.rl.grpo import LossTerms
 from roles.rl.objectives import Tokens
 from roles.rl.ranks import Ranks
@@ -157,9 +157,3 @@ def _quantiles(bins: Tensor) -> list[float]:
         return [1.0] * len(_QUANTILES)
     places = torch.searchsorted(reached, reached[-1] * torch.tensor(_QUANTILES, dtype=reached.dtype))
     return [math.exp((place + 0.5) / _BINS * 2 * _WIDEST - _WIDEST) for place in places.tolist()]
-
-
-def mean_reward(groups: Sequence[TrainingGroup]) -> float:
-    """Mean over all completions: rewards `[0, 1]` and `[1, 1]` -> 0.75; without groups 0."""
-    rewards = [reward for group in groups for reward in group.rewards]
-    return math.fsum(rewards) / len(rewards) if rewards else 0.0
