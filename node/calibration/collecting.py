@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +12,7 @@ import torch
 from dht.encoding import digest
 from node.calibration.environments import Build, Environment, threads
 from node.errors import ConfigError
+from node.line_file import LineFile
 from roles.assignment import assigned_groups
 from roles.inference.engine import Engine, Request, SamplingSettings
 from roles.spec import CheckSpec, SamplingSpec
@@ -64,21 +63,23 @@ class Kept:
         """Raises ConfigError for a file that is another plan's or device's, or none of observations. With `device` None the
         file is another machine's, which is read as it is."""
         self._path, self._name, self._device = path, name, device
+        self._file = LineFile(path, longest=MAX_LINE)
         self.table: dict[str, dict[int, Observation]] = {}
+        if device is None and not path.exists():
+            raise ConfigError(f"there is no file {path}")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            if not self._read() and device is not None:
-                path.write_text(json.dumps({"calibration": name, "device": device}) + "\n")
+            is_begun = self._read()
+            if device is not None and is_begun:
+                self._file.repair()
+            elif device is not None:
+                self._file.begin({"calibration": name, "device": device})
         except OSError as error:
             raise ConfigError(f"cannot use {path}: {error.strerror}; name another file by --keep") from error
 
     def add(self, environment: str, number: int, observation: Observation) -> None:
         """Keep one, on disk when this returns."""
-        line = {"environment": environment, "number": number, "observation": observation.to_plain()}
-        with self._path.open("a") as file:
-            file.write(json.dumps(line, separators=(",", ":")) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        self._file.append({"environment": environment, "number": number, "observation": observation.to_plain()})
         self.table.setdefault(environment, {})[number] = observation
 
     def of(self, environment: str, most: int | None = None) -> list[Observation]:
@@ -86,27 +87,19 @@ class Kept:
         return [observation for _, observation in sorted(self.table.get(environment, {}).items())][:most]
 
     def _read(self) -> bool:
-        """What was kept before; a line that a kill cut short is dropped."""
-        if not self._path.exists():
-            if self._device is None:
-                raise ConfigError(f"there is no file {self._path}")
-            return False
-        lines = self._path.read_text().splitlines(keepends=True)
-        whole = [line for line in lines if line.endswith("\n") and len(line) < MAX_LINE]
+        """Take what was kept before; whether there was anything, be it only the header."""
         try:
-            if not whole:
+            lines = self._file.read()
+            if not lines:
                 return False
-            header = json.loads(whole[0])
+            header = lines[0]
             if header["calibration"] != self._name or self._device not in (None, header["device"]):
                 raise ConfigError(f"{self._path} holds another calibration; delete it or name another file by --keep")
-            for line in whole[1:]:
-                kept = json.loads(line)
+            for kept in lines[1:]:
                 own = self.table.setdefault(str(kept["environment"]), {})
                 own[int(kept["number"])] = Observation.from_plain(kept["observation"])
         except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
             raise ConfigError(f"{self._path} holds no observations; delete it or name another by --keep") from error
-        if len(whole) < len(lines) and self._device is not None:
-            self._path.write_text("".join(whole))
         return True
 
 
