@@ -16,7 +16,7 @@ from node.line_file import LineFile
 from roles.assignment import assigned_groups
 from roles.inference.engine import Engine, Request, SamplingSettings
 from roles.spec import CheckSpec, SamplingSpec
-from roles.tasks.asking import Asking
+from roles.tasks.length import LengthTask
 from roles.toploc.observation import Observation
 from roles.toploc.observing import Proven, observe, prove
 
@@ -33,7 +33,7 @@ class Plan:
     name: str
     sampling: SamplingSpec
     checks: CheckSpec
-    asking: Asking
+    task: LengthTask
     submissions: int
     seed: int
 
@@ -47,12 +47,12 @@ class Plan:
         """The rows of one submission, drawn as a worker's assignment draws them."""
         groups = assigned_groups(
             digest("calibration/1", self.seed, environment, number),
-            problems=self.asking.task.size,
+            problems=self.task.task.size,
             groups=self.sampling.groups_per_submission,
             group_size=self.sampling.group_size,
-            targets=self.asking.targets,
+            targets=self.task.targets,
         )
-        prompts = [engine.encode(self.asking.prompt(group.problem, group.target)) for group in groups]
+        prompts = [engine.encode(self.task.prompt(group.problem, group.target)) for group in groups]
         return [Request(prompt, seed) for prompt, group in zip(prompts, groups, strict=True) for seed in group.seeds]
 
 

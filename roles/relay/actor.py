@@ -24,10 +24,10 @@ from dht.records import unix_ms
 from roles.messages import CheckpointRow, checkpoints_key, open_row
 from roles.relay.app import RelayRoutes
 from roles.relay.boards import Board
-from roles.relay.desk import Desk
 from roles.relay.fence import Fence, FencedLeader, TermRule, no_terms
 from roles.relay.limits import AddressRate, GrantBook, Members, Quota
 from roles.relay.metrics import Counters
+from roles.relay.parts import RelayParts
 from roles.relay.rebuilding import Rebuilder
 from roles.relay.settings import RelaySettings
 from roles.relay.sponsor import Sponsor, SponsorDesk
@@ -117,7 +117,7 @@ class Relay:
         self._rested: dict[str, float] = {}  # checkpoints: when they may be pulled again
         self._news = asyncio.Event()
         self._last_push = 0.0
-        self.app: ASGIApp = RelayRoutes(self._desk(is_member, sponsor, clock)).app()
+        self.app: ASGIApp = RelayRoutes(self._parts(is_member, sponsor, clock)).app()
 
     async def run(self) -> None:
         """Store the spec, watch the rows, pull. Runs until cancelled."""
@@ -134,12 +134,16 @@ class Relay:
         for path in self._data_sets:
             await self.shelf.store.put(await asyncio.to_thread(path.read_bytes), pin=True)
 
-    def _desk(self, is_member: Callable[[NodeId], bool], sponsor: Sponsor | None, clock: Callable[[], int]) -> Desk:
+    def _parts(
+        self, is_member: Callable[[NodeId], bool], sponsor: Sponsor | None, clock: Callable[[], int]
+    ) -> RelayParts:
         settings = self.settings
         quota = Quota(settings.quota_bytes, settings.quota_uploads, settings.window, time.monotonic)
         state_quota = Quota(settings.state_bytes, settings.state_uploads, settings.retention, time.monotonic)
-        desk = SponsorDesk(sponsor, run=self.run_id, per_hour=settings.sponsored_per_hour, work_bits=settings.work_bits)
-        return Desk(
+        parts = SponsorDesk(
+            sponsor, run=self.run_id, per_hour=settings.sponsored_per_hour, work_bits=settings.work_bits
+        )
+        return RelayParts(
             run=self.run_id,
             node=self.node,
             settings=settings,
@@ -149,7 +153,7 @@ class Relay:
             quota=quota,
             state_quota=state_quota,
             rate=AddressRate(rate=settings.rate, burst=settings.burst, clock=time.monotonic),
-            sponsor=desk,
+            sponsor=parts,
             fence=self._fence,
             counters=self.counters,
             noticed=self._notice,

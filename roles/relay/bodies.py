@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 
 from starlette.requests import ClientDisconnect, Request
 
+from roles.relay.connection_slots import party_of
 from roles.relay.connections import RAW_BODY
-from roles.relay.doors import party_of
 from roles.relay.refusal import Refusal
 from roles.shardcast.sinks import Sink, pour
 

@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from dht.errors import TransportError
-from roles.relay.doors import Doors, party_of
+from roles.relay.connection_slots import ConnectionSlots, party_of
 from roles.relay.outlet import send_file
 from roles.shardcast.inflow import BLOCK, LowWater, room
 from roles.shardcast.pace import Line, Pace
@@ -57,12 +57,14 @@ class Threads:
 class GuardedProtocol(H11Protocol):
     """uvicorn's HTTP protocol, with time limits on both directions and a bound per address and in all.
 
-    `doors`, `threads` and `line` are shared by all connections of one server.
+    `slots`, `threads` and `line` are shared by all connections of one server.
     """
 
-    def __init__(self, limits: ConnectionLimits, doors: Doors, threads: Threads, line: Line, **arguments: Any) -> None:
+    def __init__(
+        self, limits: ConnectionLimits, slots: ConnectionSlots, threads: Threads, line: Line, **arguments: Any
+    ) -> None:
         super().__init__(**arguments)
-        self._limits, self._doors, self._threads, self._line = limits, doors, threads, line
+        self._limits, self._slots, self._threads, self._line = limits, slots, threads, line
         self._was_raw = False
         self._deadline: asyncio.TimerHandle | None = None
         self._address = ""
@@ -73,7 +75,7 @@ class GuardedProtocol(H11Protocol):
         """Count the connection and start waiting for its first request."""
         super().connection_made(transport)
         self._address = party_of(self.client[0]) if self.client else ""
-        if not self._doors.enter(self._address, self, transport.abort):
+        if not self._slots.take(self._address, self, transport.abort):
             transport.abort()
             return
         self._expect_head()
@@ -81,7 +83,7 @@ class GuardedProtocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop counting."""
         self._expect(None)
-        self._doors.leave(self._address, self)
+        self._slots.release(self._address, self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -89,7 +91,7 @@ class GuardedProtocol(H11Protocol):
         super().data_received(data)
         if self.cycle is not None and not self.cycle.response_complete:
             self._expect(None)
-            self._doors.speaks(self._address, self)
+            self._slots.mark_busy(self._address, self)
         elif self._deadline is None:
             self._expect_head()
 
@@ -179,7 +181,7 @@ class GuardedProtocol(H11Protocol):
 
     def _expect_head(self) -> None:
         self._expect(self._limits.head)
-        self._doors.is_silent(self._address, self, self.transport.abort)
+        self._slots.mark_idle(self._address, self, self.transport.abort)
 
     def _expect(self, seconds: float | None) -> None:
         if self._deadline is not None:

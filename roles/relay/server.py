@@ -20,8 +20,8 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from dht.errors import NodeError
+from roles.relay.connection_slots import ConnectionSlots
 from roles.relay.connections import MAX_HEAD, ConnectionLimits, GuardedProtocol, Threads
-from roles.relay.doors import Doors
 from roles.shardcast.errors import BadCertificate
 from roles.shardcast.pace import Line
 
@@ -115,10 +115,10 @@ async def serve(
 def _configuration(
     app: ASGIApp, limits: ConnectionLimits, certificate: Certificate | None, threads: Threads, line: Line
 ) -> uvicorn.Config:
-    doors = Doors(limits.total, limits.per_address)
+    slots = ConnectionSlots(limits.total, limits.per_address)
     return uvicorn.Config(
         app,
-        http=cast(type[asyncio.Protocol], partial(GuardedProtocol, limits, doors, threads, line)),
+        http=cast(type[asyncio.Protocol], partial(GuardedProtocol, limits, slots, threads, line)),
         ws="none",
         lifespan="off",
         log_config=None,

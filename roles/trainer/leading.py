@@ -24,9 +24,9 @@ from roles.inference.model_sizes import read_sizes
 from roles.lifecycle import DiskFailed, Lifecycle, fault_of
 from roles.messages import SHARE_ALL, OpenStep
 from roles.ports import Ledger
-from roles.trainer.asking import Asking
 from roles.trainer.closing import ClosedBatch, close_batch
 from roles.trainer.deltas import Deltas
+from roles.trainer.demand_control import DemandControl
 from roles.trainer.errors import Fenced, StateMissing
 from roles.trainer.heads import HeadBoard
 from roles.trainer.journal import Journal
@@ -103,7 +103,7 @@ class Leading:
             compute=context.compute,
             rebuild=Rebuild(context, journal=self._journal, learner=learner, key=key, following=state / FOLLOWING),
         )
-        self._asking = Asking(spec, trusted=trusted, pool=self._pool, heads=self._heads, clock=clock)
+        self._demand_control = DemandControl(spec, trusted=trusted, pool=self._pool, heads=self._heads, clock=clock)
         self._said = ""
         self._first = 0  # the first step of this term
 
@@ -205,7 +205,7 @@ class Leading:
     def _demand(self, step: int) -> OpenStep:
         """What is asked for. A step that the leader before us may have opened keeps its share, or admits everybody: who
         sampled under the old one must not be found at fault."""
-        demand, known = self._asking.first(step), self._trusted.opened.get(step)
+        demand, known = self._demand_control.first(step), self._trusted.opened.get(step)
         if known is not None:
             return OpenStep(step=step, limit=max(demand.limit, known.limit), share=known.share)
         was_open = self._term > FIRST_TERM and step <= self._first + self._spec.training.async_level
@@ -243,7 +243,7 @@ class Leading:
             batch = close_batch(self._pool.groups(step), step=step, training=self._spec.training, rounds_before=rounds)
             if batch is not None:
                 return batch
-            await self._asking.for_more(step)
+            await self._demand_control.for_more(step)
             await self._watch.changed(IDLE_SECONDS)
 
     async def _gate(self, batch: ClosedBatch) -> None:

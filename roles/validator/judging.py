@@ -11,9 +11,9 @@ import structlog
 from dht.envelope import Envelope
 from dht.errors import NodeError
 from roles import rules
-from roles.ahead import Ahead
 from roles.context import RunContext
 from roles.messages import Submission, Verdict, open_row
+from roles.prefetch import Prefetch
 from roles.rules import PASSING, Ignore, Reason, Reject
 from roles.trusted import AdmittedSubmission
 from roles.validator.fetching import Fetches
@@ -42,7 +42,7 @@ class Judging:
         context: RunContext,
         *,
         verifier: Verifier,
-        ahead: Ahead,
+        prefetch: Prefetch,
         shelf: PolicyShelf,
         records: JudgedRows,
         signing: Signing,
@@ -53,7 +53,7 @@ class Judging:
         self._spec, self._trusted, self._observer = spec, trusted, context.observer
         self._records, self._signing, self._clock = records, signing, context.clock
         self._compute, self._audits = context.compute, audits
-        self._verifier, self._ahead, self._shelf = verifier, ahead, shelf
+        self._verifier, self._prefetch, self._shelf = verifier, prefetch, shelf
         self._blobs, self._pacing = Fetches(context.relays), Pacing(context.clock)
         self._histories = Histories(spec.checks.joined, records)
         is_sampled = spec.checks.audit_rate < 1000
@@ -92,11 +92,11 @@ class Judging:
             if self._can_judge(item) and self._pacing.begin(item.admitted.submission.node):
                 item.busy = True
                 group.create_task(self._judge(item))
-        await self._shelf.keep_only(self._policies_wanted() | {self._ahead.manifest})
+        await self._shelf.keep_only(self._policies_wanted() | {self._prefetch.manifest})
 
-    async def look_ahead(self) -> None:
+    async def prefetch(self) -> None:
         """Fetch checkpoints that relays tell of before they are committed, for ever."""
-        await self._ahead.run(self._newest_held)
+        await self._prefetch.run(self._newest_held)
 
     def _newest_held(self) -> str:
         """The newest committed checkpoint that is here: deltas lead on from it."""

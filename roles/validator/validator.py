@@ -8,12 +8,12 @@ from pathlib import Path
 
 from dht.identity import NodeKey
 from ledger.records import Commit
-from roles.ahead import Ahead
 from roles.audits import AuditCoin, sketch_secret
 from roles.context import RunContext
 from roles.evidence import MAX_EVIDENCE
 from roles.inference.engine import Engine
 from roles.ports import Ledger
+from roles.prefetch import Prefetch
 from roles.receipts import Receipts
 from roles.tally import MAX_BLOB
 from roles.tasks import Task
@@ -64,7 +64,7 @@ class Validator:
         self.judging = Judging(
             context,
             verifier=Verifier(spec=spec, run=trusted.run, engine=engine, task=task, checks=checks, secret=secret),
-            ahead=Ahead(trusted=trusted, observer=observer, relays=relays, folder=checkpoints),
+            prefetch=Prefetch(trusted=trusted, observer=observer, relays=relays, folder=checkpoints),
             shelf=PolicyShelf(
                 relays=relays, folder=checkpoints, engine=engine, compute=context.compute, receipts=self._receipts
             ),
@@ -110,7 +110,7 @@ class Validator:
                 await self._resume(group)
                 beside = [
                     group.create_task(self._receipts.run()),
-                    group.create_task(self.judging.look_ahead()),
+                    group.create_task(self.judging.prefetch()),
                     group.create_task(self._published.keep_up(self._commits)),
                 ]
                 group.create_task(self._tally_until(over))

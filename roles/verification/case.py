@@ -21,7 +21,7 @@ from roles.rollouts.schema import RolloutFile, RolloutLimits, RolloutRow
 from roles.rules import Reason, Reject
 from roles.spec import RunSpec
 from roles.tasks import Task
-from roles.tasks.asking import Asking
+from roles.tasks.length import LengthTask
 from roles.toploc.joined import Calibration, Score, score
 from roles.toploc.observation import Observation
 from roles.toploc.readings import Readings, Sampled, read_tokens
@@ -61,9 +61,9 @@ class Means:
     monotonic: Callable[[], float] = time.monotonic
 
     @property
-    def asking(self) -> Asking:
+    def length_task(self) -> LengthTask:
         """The task under the run's length rule."""
-        return Asking(self.task, self.spec.length)
+        return LengthTask(self.task, self.spec.length)
 
     def settings(self) -> SamplingSettings:
         """The spec's sampling, as the engine takes it."""
@@ -118,7 +118,7 @@ class Case:
             problems=self.means.task.size,
             groups=sampling.groups_per_submission,
             group_size=sampling.group_size,
-            targets=self.means.asking.targets,
+            targets=self.means.length_task.targets,
         )
         return tuple(Expected(item.group, item.problem, seed, item.target) for item in groups for seed in item.seeds)
 

@@ -12,7 +12,7 @@ from roles.messages import Submission
 from roles.observer import Observer
 from roles.trusted import TrustedState
 from roles.worker.courier import Courier
-from roles.worker.shelf import Kept, Shelf
+from roles.worker.submission_store import Kept, SubmissionStore
 
 log = structlog.get_logger()
 
@@ -31,10 +31,10 @@ class Outbox:
         trusted: TrustedState,
         observer: Observer,
         courier: Courier,
-        shelf: Shelf,
+        store: SubmissionStore,
         sent: Callable[[Submission, str, tuple[str, ...]], None],
     ) -> None:
-        self._trusted, self._courier, self._shelf, self._sent = trusted, courier, shelf, sent
+        self._trusted, self._courier, self._store, self._sent = trusted, courier, store, sent
         self._queue: asyncio.Queue[Kept] = asyncio.Queue(ROOM)
         self._watch = observer.watch()
 
@@ -74,7 +74,7 @@ class Outbox:
         )
 
     async def _upload(self, submission: Submission) -> tuple[str, ...] | None:
-        blob = await asyncio.to_thread(self._shelf.blob, submission)
+        blob = await asyncio.to_thread(self._store.blob, submission)
         said = False
         while not self._is_late(submission):
             try:

@@ -20,7 +20,7 @@ from roles.observer import Observer
 from roles.trusted import TrustedState
 from roles.worker.courier import Courier
 from roles.worker.reports import Reports
-from roles.worker.shelf import Shelf
+from roles.worker.submission_store import SubmissionStore
 
 log = structlog.get_logger()
 
@@ -56,10 +56,10 @@ class Redelivery:
         observer: Observer,
         courier: Courier,
         reports: Reports,
-        shelf: Shelf,
+        store: SubmissionStore,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._trusted, self._courier, self._reports, self._shelf = trusted, courier, reports, shelf
+        self._trusted, self._courier, self._reports, self._store = trusted, courier, reports, store
         self._clock = clock
         self._sent: dict[str, _Sent] = {}
         self._watch = observer.watch()
@@ -110,7 +110,7 @@ class Redelivery:
     async def _blob(self, item: _Sent) -> bytes:
         """The blob as it was signed. Raises TransportError when this disk no longer has it."""
         try:
-            blob = await asyncio.to_thread(self._shelf.blob, item.submission)
+            blob = await asyncio.to_thread(self._store.blob, item.submission)
         except OSError as error:
             raise TransportError(f"its blob cannot be read: {error}") from error
         if sha256(blob) != item.submission.blob:

@@ -30,7 +30,7 @@ from roles.worker.outbox import Outbox
 from roles.worker.policies import Policies
 from roles.worker.redelivery import Redelivery
 from roles.worker.reports import Reports
-from roles.worker.shelf import Kept, Shelf
+from roles.worker.submission_store import Kept, SubmissionStore
 
 log = structlog.get_logger()
 
@@ -50,19 +50,19 @@ class Worker:
         self._spec, self._trusted, self._observer, self._node = spec, trusted, observer, context.node
         self._compute = context.compute
         self._watch = observer.watch()
-        self._shelf = Shelf(state)
+        self._store = SubmissionStore(state)
         self._generator = Generator(spec, node=context.node, engine=engine, task=task)
         self._receipts = Receipts(relays=relays, voice=voice, folder=state / "receipts", run=spec.run_id)
         self._policies = Policies(
             trusted=trusted, observer=observer, relays=relays, folder=state / "weights", receipts=self._receipts
         )
         self._reports = Reports(trusted)
-        courier = Courier(observer=observer, voice=voice, relays=relays, shelf=self._shelf)
+        courier = Courier(observer=observer, voice=voice, relays=relays, store=self._store)
         self._redelivery = Redelivery(
-            trusted=trusted, observer=observer, courier=courier, reports=self._reports, shelf=self._shelf
+            trusted=trusted, observer=observer, courier=courier, reports=self._reports, store=self._store
         )
         self._outbox = Outbox(
-            trusted=trusted, observer=observer, courier=courier, shelf=self._shelf, sent=self._redelivery.note
+            trusted=trusted, observer=observer, courier=courier, store=self._store, sent=self._redelivery.note
         )
         self._lifecycle = Lifecycle(TRANSITIONS, WorkerState.IDLE, event="worker.moved")
         self._own: dict[tuple[int, int], str] = {}  # (step, index) -> digest
@@ -91,7 +91,7 @@ class Worker:
             raise fault
 
     async def _run(self) -> None:
-        kept = await asyncio.to_thread(self._shelf.load)
+        kept = await asyncio.to_thread(self._store.load)
         async with asyncio.TaskGroup() as group:
             beside = [group.create_task(self._policies.run()), group.create_task(self._outbox.run())]
             beside += [group.create_task(self._redelivery.run()), group.create_task(self._report())]
@@ -226,7 +226,7 @@ class Worker:
         made = await self._compute.run(self._generator.make, ticket)
         self._lifecycle.on("group")
         submission = made.submission
-        await asyncio.to_thread(self._shelf.save, made)
+        await asyncio.to_thread(self._store.save, made)
         self._own[(ticket.step, ticket.index)] = made.digest
         self._reports.expect(made.digest, submission)
         log.info(
@@ -297,4 +297,4 @@ class Worker:
         if gone := [place for place in self._own if place[0] < before]:
             for place in gone:
                 del self._own[place]
-            await asyncio.to_thread(self._shelf.prune, before)
+            await asyncio.to_thread(self._store.prune, before)

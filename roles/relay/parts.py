@@ -16,7 +16,7 @@ from roles.shardcast.shelf import Shelf
 
 
 @dataclass(frozen=True, slots=True)
-class Desk:
+class RelayParts:
     """Parts of one relay. `noticed` is told of each manifest and each pushed shard; `state_quota` bounds what a trainer
     stores beside its checkpoints, `quota` what anybody else does."""
 

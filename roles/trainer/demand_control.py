@@ -24,7 +24,7 @@ PATIENCE = 3
 REMEMBERED = 32
 
 
-class Asking:
+class DemandControl:
     """Limit and share of the steps that open."""
 
     def __init__(self, spec: RunSpec, *, trusted: TrustedState, pool: Pool, heads: HeadBoard, clock: Clock) -> None:

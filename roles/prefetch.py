@@ -25,7 +25,7 @@ IDLE_SECONDS = 60.0
 MOST_TRIED, MOST_OFFERS = 64, 16
 
 
-class Ahead:
+class Prefetch:
     """What is fetched ahead into `folder`. `manifest`: what is fetched now or was last, empty at first: whoever prunes the
     folder keeps it."""
 

@@ -30,7 +30,7 @@ class Kept:
     relays: tuple[str, ...] | None
 
 
-class Shelf:
+class SubmissionStore:
     """Blocking calls: run them in a thread. Raises OSError when the disk fails."""
 
     def __init__(self, root: Path) -> None:

@@ -47,7 +47,7 @@ MODES: Mapping[str, Callable[..., float]] = {"exact": exact, "max": at_most, "cl
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class LengthTask:
     """A task under a run's length rule, or without one."""
 
     task: Task
