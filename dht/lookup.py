@@ -33,7 +33,7 @@ _Call = asyncio.Task[dict[DHTID, Answer] | None]
 
 @dataclass(slots=True)
 class _Search:
-    """One read under way."""
+    """State of one read."""
 
     replicas: dict[DHTID, list[PeerID]]
     asked: set[tuple[DHTID, PeerID]] = field(default_factory=set)
@@ -44,7 +44,7 @@ class _Search:
         self.rows = {key: [] for key in self.replicas}
 
     def unasked(self, blacklist: Container[PeerID]) -> dict[DHTID, list[PeerID]]:
-        """Who is left to ask for each key."""
+        """Peers not asked yet, by key."""
         return {
             key: [peer for peer in peers if (key, peer) not in self.asked and peer not in blacklist]
             for key, peers in self.replicas.items()

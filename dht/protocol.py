@@ -91,7 +91,7 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
         self._answers: dict[tuple[PeerID, DHTID], tuple[int | None, tuple[Envelope, ...]]] = {}
 
     def hide(self, is_hidden: bool) -> None:
-        """Be in nobody's table, as a client is, while nobody can dial us (pitfall NAT-02); or be in them again."""
+        """While nobody can dial us, stay out of other nodes' routing tables, as a client does (pitfall NAT-02)."""
         self.is_hidden = is_hidden or self.client_mode
         place = b"" if self.is_hidden else self.node_id.to_bytes()
         self.node_info = dht_pb2.NodeInfo(node_id=place)
@@ -114,7 +114,7 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
     # -- what peers ask of us
 
     async def rpc_ping(self, request: dht_pb2.PingRequest, context: P2PContext) -> dht_pb2.PingResponse:
-        """A peer says that it is there, asks our time, and (validate) whether we can call it."""
+        """Answer a ping with our time and, if asked to validate, with whether we can call the peer back."""
         response = dht_pb2.PingResponse(peer=self.node_info, dht_time=time.time(), available=False)
         if request.peer.node_id:
             if request.validate:
@@ -123,7 +123,7 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
         return response
 
     async def rpc_store(self, request: dht_pb2.StoreRequest, context: P2PContext) -> dht_pb2.StoreResponse:
-        """A peer asks us to keep rows; each is judged by itself."""
+        """Store a peer's rows; each is judged by itself."""
         await self._meet(request.peer, context)
         response = dht_pb2.StoreResponse(store_ok=[], peer=self.node_info)
         items = zip(request.keys, request.subkeys, request.values, request.expiration_time, strict=False)
@@ -139,7 +139,7 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
         return response
 
     async def rpc_find(self, request: dht_pb2.FindRequest, context: P2PContext) -> dht_pb2.FindResponse:
-        """A peer asks for rows and for our neighbours nearest to their keys. What does not fit is left out."""
+        """Answer with rows and with our neighbours nearest to their keys. What does not fit into the reply is left out."""
         await self._meet(request.peer, context)
         response = dht_pb2.FindResponse(results=[], peer=self.node_info)
         asker = place_of_peer(context.remote_id)
@@ -296,7 +296,7 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
     # -- the table
 
     async def update_routing_table(self, node_id: DHTID | None, peer_id: PeerID, responded: bool = True) -> None:
-        """Note that a peer is there, or did not answer. A place that is not the peer's own is ignored."""
+        """Note that a peer answered, or did not. A DHT id that does not follow from the peer id is ignored."""
         place = place_of_peer(peer_id)
         if peer_id == self.p2p.peer_id or (responded and node_id != place):
             return
@@ -316,7 +316,7 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
             self.start(self.call_ping(idle[1]))
 
     async def _hand_over(self, place: DHTID, peer: PeerID) -> None:
-        """Give a node we just met the rows it should keep, if we are the nearest to them."""
+        """Send a node we just met the rows it should keep, if of all nodes known we are nearest to them."""
         now = time.monotonic()
         if now - self._handed_over.get(peer, -_HAND_OVER_SECONDS) < _HAND_OVER_SECONDS or self.is_hidden:
             return
@@ -348,7 +348,7 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
         return [(key, *item) for item in parse_rows(packed[0])] if packed else []
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Work that may outlive the call that found it needful; cancelled at shutdown."""
+        """Start background work that may outlive its caller; it is cancelled at shutdown."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -361,7 +361,7 @@ def skew_of(told: float, now: float) -> float | None:
 
 
 def _place_in(info: dht_pb2.NodeInfo) -> DHTID | None:
-    """The place a peer says it has; None when it is none at all."""
+    """The DHT id that a peer claims; None when it is not one."""
     return DHTID.from_bytes(info.node_id) if len(info.node_id) == PLACE_BYTES else None
 
 

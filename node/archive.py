@@ -29,7 +29,7 @@ TRIES = 20
 
 
 class Archive:
-    """Fetches what is missing, for ever."""
+    """Fetches what is missing until cancelled."""
 
     def __init__(self, spec: RunSpec, *, ledger: BaseLedger, relays: Relays, store: BlobStore) -> None:
         self._spec, self._ledger, self._relays, self._store = spec, ledger, relays, store

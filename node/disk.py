@@ -92,7 +92,7 @@ class DiskWatch:
         self.used = 0
 
     async def run(self) -> None:
-        """Look, for ever."""
+        """Look until cancelled."""
         while True:
             await self.look()
             await asyncio.sleep(DISK_LOOK_SECONDS)

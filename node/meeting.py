@@ -49,7 +49,7 @@ class Meeting:
         self._is_split = False
 
     async def run(self) -> None:
-        """Look, for ever."""
+        """Look until cancelled."""
         while True:
             await asyncio.sleep(MEETING_SECONDS)
             await self.look()

@@ -27,7 +27,7 @@ class Presence:
         self._parts, self._hardware, self._lag, self._boot = parts, hardware, lag, boot
 
     async def keep_up(self, *, http: str) -> None:
-        """Announce the record again and again, for ever. `http`: where a relay is reached. Raises TwinFound."""
+        """Announce the record again and again until cancelled. `http`: where a relay is reached. Raises TwinFound."""
         voice = self._parts.voice
         first = (await voice.announce(self._record(http=http))).sequence
         while True:

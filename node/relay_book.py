@@ -38,7 +38,7 @@ def nobody(node: str) -> bool:
 
 
 class RelayBook:
-    """Call it for the relays known now. `refresh` reads the directory once; `run` does so for ever. `is_member` says
+    """Call it for the relays known now. `refresh` reads the directory once; `run` does so until cancelled. `is_member` says
     whether an id is registered on the ledger or an operator's; whoever makes the book sets it when that is known."""
 
     def __init__(self, *, run: str, directory: Directory, http: httpx.AsyncClient, hints: Sequence[str]) -> None:

@@ -61,7 +61,7 @@ class Upgrading:
         """The newest of the owner's demands."""
 
     async def run(self) -> None:
-        """Look, for ever. Raises Outdated when the step has come."""
+        """Look until cancelled. Raises Outdated when the step has come."""
         while True:
             await self.look()
             await asyncio.sleep(UPGRADE_LOOK_SECONDS)

@@ -38,7 +38,7 @@ class Watchdog:
         self._is_over = threading.Event()
 
     async def run(self) -> None:
-        """Watch for ever. A folder that cannot be written to is said, and nothing is watched."""
+        """Watch until cancelled. A folder that cannot be written to is said, and nothing is watched."""
         try:
             with self._open() as file, self._watching(file), _asked(file):
                 await self._turn(file)

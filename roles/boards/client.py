@@ -84,7 +84,7 @@ class Poster:
         return future
 
     async def run(self) -> None:
-        """Send, for ever."""
+        """Send until cancelled."""
         while True:
             await self._filled.wait()
             self._filled.clear()
@@ -135,7 +135,7 @@ class Follower:
         return key in self._followed and time.monotonic() - self._heard < FRESH_SECONDS
 
     async def run(self) -> None:
-        """Ask, for ever."""
+        """Ask until cancelled."""
         while True:
             self._changed.clear()
             keys = self._keys

@@ -59,7 +59,7 @@ class Keeper:
             self._watched.popleft()
 
     async def run(self) -> None:
-        """Look, for ever."""
+        """Look until cancelled."""
         while True:
             for item in [item for item in self._watched if self._is_due(item)]:
                 item.looks += 1

@@ -52,7 +52,7 @@ class Subscription:
         self._busy: set[str] = set()
 
     async def run(self) -> None:
-        """Ask, for ever."""
+        """Ask until cancelled."""
         async with asyncio.TaskGroup() as group:
             for _ in range(ASKED):
                 group.create_task(self._sit())

@@ -25,7 +25,7 @@ class PooledGroup:
 
     @property
     def place(self) -> tuple[str, int]:
-        """What is used up once the group was in a batch."""
+        """Identity of the group: it may be in one batch only."""
         return self.submission, self.number
 
 

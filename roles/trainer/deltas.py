@@ -41,7 +41,7 @@ class Deltas:
         folder.mkdir(parents=True, exist_ok=True)
 
     def is_anchor(self, step: int) -> bool:
-        """Whether a checkpoint is sent whole, whatever relays could rebuild."""
+        """Whether a checkpoint is sent whole even to relays that could rebuild it."""
         return not self._spec.broadcast.delta or step % self._spec.broadcast.anchor_every == 0
 
     def make(self, step: int) -> tuple[Envelope, Path] | None:

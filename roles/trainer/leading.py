@@ -109,7 +109,7 @@ class Leading:
 
     async def run(self) -> None:
         """Train until the run has ended. Raises Fenced once another trainer leads, another NodeError with a sentence for
-        the operator when it cannot go on. Whatever ends it, nothing of it is said any more but what is committed."""
+        the operator when it cannot go on. Afterwards nothing is published any more but what is committed."""
         fault: NodeError | None = None
         try:
             async with asyncio.TaskGroup() as group:
@@ -127,7 +127,7 @@ class Leading:
             raise await self._explained(fault)
 
     async def _explained(self, fault: NodeError) -> NodeError:
-        """The fault, or that we were fenced: the ledger may have refused us for it before our view showed it."""
+        """The fault, or Fenced in its place: the ledger may have refused us because another leads, before our view shows it."""
         if not isinstance(fault, Fenced | DiskFailed):
             with suppress(LedgerError, TimeoutError):
                 async with asyncio.timeout(RENEW_TIMEOUT):
@@ -192,7 +192,7 @@ class Leading:
         return before.rounds if before else 0
 
     async def _open(self, step: int, *, rounds: int) -> None:
-        """Say that this step is collected, unless that was said before a restart."""
+        """Publish that this step is collected, unless that was done before a restart."""
         newest = self._trusted.newest_commit()
         if newest is None or (self._heads.head is not None and self._heads.head.step >= step):
             return
@@ -203,8 +203,8 @@ class Leading:
         log.info("step.opened", step=step, policy_step=newest.step, limit=opened.limit)
 
     def _demand(self, step: int) -> OpenStep:
-        """What is asked for. A step that the leader before us may have opened keeps its share, or admits everybody: who
-        sampled under the old one must not be found at fault."""
+        """Limit and share of a step. One that the leader before us may have opened keeps its share, or admits everybody:
+        workers that sampled under the old one must not be found at fault."""
         demand, known = self._demand_control.first(step), self._trusted.opened.get(step)
         if known is not None:
             return OpenStep(step=step, limit=max(demand.limit, known.limit), share=known.share)
@@ -247,7 +247,7 @@ class Leading:
             await self._watch.changed(IDLE_SECONDS)
 
     async def _gate(self, batch: ClosedBatch) -> None:
-        """Wait until few enough checkpoints are under way; the head says so meanwhile."""
+        """Wait until at most `async_level` checkpoints are uncommitted; meanwhile the head's state is `waiting`."""
         needed = max(0, batch.step - self._spec.training.async_level)
         began = self._clock()
         if self._trusted.committed(needed) is None:
@@ -267,7 +267,7 @@ class Leading:
     # -- end -----------------------------------------------------------------------------------------------------
 
     async def _end(self) -> None:
-        """Wait for the final commit, say that the run has ended, and stay while the rest is tallied."""
+        """Wait for the final commit, publish that the run has ended, and stay until it is tallied or `linger` has passed."""
         last = self._stepper.made
         await self._committed(last)
         commit = self._trusted.newest_commit()

@@ -38,14 +38,14 @@ COMMIT_SEEN_MS = 30_000
 
 @dataclass(slots=True)
 class Sending:
-    """What became of a commit so far. `until` is unix milliseconds."""
+    """State of one commit that was sent. `until`: when to stop looking for it on the ledger, in unix milliseconds."""
 
     until: int = 0
     refusal: str = ""
 
 
 class Publication:
-    """A queue of trained steps. `publish` hands one over and returns at once; `run` sends for ever.
+    """A queue of trained steps. `publish` hands one over and returns at once; `run` sends until cancelled.
 
     Raises StateForked or CommitRefused when the ledger will never take what we made.
     """
@@ -74,16 +74,16 @@ class Publication:
         self._newest = (-1, False)
 
     def publish(self, step: int, *, final: bool) -> None:
-        """A checkpoint and its manifest are on disk; send them."""
+        """Queue a checkpoint whose manifest is on disk."""
         self._queue.put_nowait((step, final))
 
     def withdraw(self) -> None:
-        """Stop saying what was not committed: another trainer leads."""
+        """Stop publishing the checkpoint that is not committed: another trainer leads."""
         if self._uncommitted is not None:
             self._voice.withdraw(self._uncommitted)
 
     async def run(self) -> None:
-        """Send one after another; what a re-organised chain took back is sent again."""
+        """Send checkpoints one after another until cancelled; commits that a chain re-organisation undid are sent again."""
         while True:
             step, final = await self._next()
             await self._send(step, final)
@@ -103,7 +103,7 @@ class Publication:
             await self._mend(self._newest[0] + 1)
 
     async def _mend(self, before: int) -> bool:
-        """Commit again what the chain has lost of the steps before one (relays have it all); whether there was any."""
+        """Commit again the steps before `before` that a re-organisation undid (relays have them). Returns whether any was."""
         lost = self._first_lost()
         if lost is None or lost >= before:
             return False
@@ -207,7 +207,8 @@ class Publication:
         return None
 
     async def _send_commit(self, step: int, digest: str, final: bool, outcome: Sending) -> bool:
-        """Send, unless only seeing it is awaited; whether it was sent. Raises CommitRefused for a refusal that stands."""
+        """Send the commit unless one sent is still being looked for. Returns whether it was sent. Raises CommitRefused when a
+        refusal outlasts that time."""
         now = self._clock()
         if outcome.refusal and now > outcome.until:
             raise CommitRefused(f"the contract refuses checkpoint {step}: {outcome.refusal}")

@@ -72,7 +72,7 @@ class StandBy:
         return True
 
     async def _mind_the_lease(self) -> None:
-        """Report the lapse, then take over, as soon as the ledger takes it; what it refuses is looked at again."""
+        """Report the lapse, then take over, each as soon as it is possible; what the ledger refuses is tried again."""
         view, lease, now = self._trusted.view, self._trusted.lease, self._clock()
         newest = self._trusted.newest_commit()
         if view is None or lease is None or self._observer.ledger_down or (newest is not None and newest.final):
@@ -101,7 +101,7 @@ class StandBy:
     # -- following -------------------------------------------------------------------------------------------------
 
     async def _follow(self) -> None:
-        """Have the newest committed checkpoint here, for ever: a take-over has nothing left to fetch."""
+        """Fetch each newest committed checkpoint until cancelled, so that a take-over has nothing left to fetch."""
         watch, held = self._observer.watch(), ""
         while True:
             commit = self._trusted.newest_commit()
@@ -135,7 +135,7 @@ class StandBy:
 
 
 def next_act(lease: Lease, *, view: LedgerView, node: str) -> str | None:
-    """What a stand-by can do about the lease now: "report" that it has run out, "take over", or nothing yet."""
+    """What a stand-by may do about the lease now: "report" that it has run out, "take over", or None: nothing yet."""
     now, terms = view.head.timestamp, view.terms
     if not lease.until or now <= lease.until:
         return None

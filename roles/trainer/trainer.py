@@ -79,7 +79,7 @@ class Trainer:
             raise fault
 
     async def _await_ledger(self) -> None:
-        """Nothing is said before the ledger was heard: it knows what was committed, and who leads."""
+        """Wait for the first view of the ledger: it knows what was committed, and who leads."""
         watch = self._observer.watch()
         while self._trusted.view is None:
             why = f"the ledger does not answer: {self._observer.ledger_down or 'not asked yet'}"
@@ -89,7 +89,7 @@ class Trainer:
             await watch.changed(IDLE_SECONDS)
 
     async def _take_a_turn(self) -> bool:
-        """Lead, or stand by, until that changes; whether the run is over."""
+        """Lead or stand by until that changes. Returns whether the run is over."""
         if self._trusted.leader() != self._node:
             return not await self._stand_by()
         term = self._trusted.term
@@ -103,7 +103,7 @@ class Trainer:
         return True
 
     async def _until_seen(self, term: int) -> None:
-        """The ledger may have refused us before our view of it shows who leads now."""
+        """Wait until our view shows the new leader, whose lease the ledger refused us for."""
         watch = self._observer.watch()
         with suppress(TimeoutError):
             async with asyncio.timeout(SEEN_SECONDS):

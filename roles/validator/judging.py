@@ -30,12 +30,12 @@ from roles.verification.policies import PolicyShelf
 log = structlog.get_logger()
 
 BESIDE = frozenset({Reason.REPEATED_EQUIVOCATION, Reason.NOT_ADMITTED})
-"""Faults that the submission alone does not show: other submissions do, or a head of the time."""
+"""Faults that do not show in the submission alone, but in other submissions or in the head of the time."""
 TRIES_BEFORE_MISSING = 3
 
 
 class Judging:
-    """Everything this validator has to judge, and the loop's turn over it."""
+    """Everything this validator has to judge; `turn` starts whatever can be judged now."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Judging:
         return self._gate_faults.rows
 
     def resume(self, group: asyncio.TaskGroup) -> None:
-        """Take back what was judged before a restart, and say it again."""
+        """Restore what was judged before a restart, and announce it again."""
         for opened in self._records.opened():
             self._trusted.reopen_step(opened)
         for row, in_time in self._records.rows():
@@ -95,22 +95,22 @@ class Judging:
         await self._shelf.keep_only(self._policies_wanted() | {self._prefetch.manifest})
 
     async def prefetch(self) -> None:
-        """Fetch checkpoints that relays tell of before they are committed, for ever."""
+        """Fetch checkpoints that relays announce before they are committed, until cancelled."""
         await self._prefetch.run(self._newest_held)
 
     def _newest_held(self) -> str:
-        """The newest committed checkpoint that is here: deltas lead on from it."""
+        """Manifest digest of the newest committed checkpoint on this disk, empty for none: deltas start from it."""
         commits = self._trusted.view.commits if self._trusted.view else {}
         held = (commits[step].manifest for step in sorted(commits, reverse=True))
         return next((manifest for manifest in held if self._shelf.has(manifest)), "")
 
     def stop(self) -> None:
-        """Give up fetches under way."""
+        """Cancel fetches of policies."""
         for task in self._fetches:
             task.cancel()
 
     def forget_before(self, step: int) -> None:
-        """Drop items of older steps, and stop saying their verdicts."""
+        """Drop items of steps below `step`, and stop publishing their verdicts."""
         for item in self.items.forget_before(step):
             self._blobs.forget(item.admitted)
             if item.verdict is not None:
@@ -119,7 +119,7 @@ class Judging:
             self._signing.withdraw(verdict)
 
     def _can_judge(self, item: Item) -> bool:
-        """Whether its policy is here, or not needed."""
+        """Whether the item's policy is on this disk, or not needed to refuse it."""
         return self._shelf.has(item.admitted.submission.policy) or self.items.refusal_by_rival(item) is not None
 
     # -- judging -------------------------------------------------------------------------------------------------
@@ -151,7 +151,7 @@ class Judging:
         self._gate_faults.keep(await self._signing.sign(submission, digest, finding, began=self._clock()))
 
     async def _audit(self, item: Item) -> Finding | None:
-        """Fetch the blob and run the checks; None when nothing can be said yet."""
+        """Fetch the blob and run the checks; None when there is no finding yet."""
         digest = item.admitted.digest
         try:
             newest = self._trusted.submissions.get(digest, item.admitted)  # it may name other relays by now
@@ -172,8 +172,8 @@ class Judging:
         return self._histories.weigh(finding, node=name, submission=digest, step=submission.step)
 
     def _must_audit(self, item: Item) -> bool:
-        """By the coin; and what another validator calls a fault or audited and refused, what a node on probation hands in or
-        one that deviates."""
+        """Whether to run the model: by the coin; always when another validator called it a fault, or audited and refused it,
+        and for nodes on probation or whose history deviates."""
         digest, node = item.admitted.digest, item.admitted.submission.node
         is_watched = self._probation.holds(node) or self._histories.deviates(first_key(self._trusted.view, node))
         return self._audits(digest) or is_watched or self._trusted.is_doubted(digest)
@@ -183,8 +183,8 @@ class Judging:
         return self._verifier.judge(admitted.submission, seed=admitted.seed, data=data, audit=audit)
 
     async def look_again(self, row: Envelope, reason: Reason) -> bool | None:
-        """Whether the submission in a row of evidence is at fault, audited once more from the start; None when that cannot
-        be said: its blob, its policy or its assignment is not to be had, or the fault was in what stood beside it."""
+        """Audit the submission in a row of evidence again, from the start. Returns whether it is at fault; None when that
+        cannot be decided: blob, policy or assignment are unavailable, or the fault does not show in the submission alone."""
         if reason in BESIDE:
             return None
         submission = open_row(row, run=self._trusted.run, buckets=self._spec.buckets)
@@ -221,7 +221,7 @@ class Judging:
                 del self._pinned[policy]
 
     def _note_failure(self, item: Item, finding: Finding | None) -> Finding | None:
-        """Try again later; after a few tries the finding stands meanwhile."""
+        """Schedule another try. Returns the finding from the third failure on: until a try succeeds it stands."""
         item.failures += 1
         item.due = self._clock() + min(250 * 2 ** min(item.failures, 10), LONGEST_RETRY_MS)
         return finding if item.failures >= TRIES_BEFORE_MISSING else None
@@ -251,6 +251,6 @@ class Judging:
 
 
 def _is_said(said: Verdict | None, finding: Finding) -> bool:
-    """Whether a verdict says this already."""
+    """Whether the standing verdict already has this outcome, reason and audit flag."""
     found = (finding.outcome, int(finding.reason), finding.audited)
     return said is not None and (said.outcome, said.reason, said.audited) == found

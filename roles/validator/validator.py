@@ -1,4 +1,4 @@
-"""The validator's life: two loops of named steps over one trusted state, verdicts and tally, until nothing is left to do."""
+"""The validator's loops: judge submissions, tally epochs, strike nodes, until the run has ended and all is credited."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from roles.verification import CHECKS, Check, Verifier
 from roles.verification.policies import PolicyShelf
 
 EXTRA_STEPS = 8
-"""Older steps whose rows are still read, because others' verdicts on them are missing."""
+"""At most so many older steps are still read because verdicts on them are missing."""
 STRIKE_SECONDS = 2.0
-"""Between two looks at strikes."""
+"""Seconds between two turns of `Striking`."""
 END_QUIET_MS, END_SETTLE_MS, END_PATIENCE_MS = 3_000, 20_000, 600_000
 """After the final commit: for stragglers, for the verdicts of others, for a quorum to tally."""
 
@@ -161,7 +161,7 @@ class Validator:
                 continue
 
     def _undecided(self) -> list[Item]:
-        """Creditable items whose fate is open: not accepted by a quorum, and not refused by this validator."""
+        """Creditable items that are undecided: neither accepted by a quorum nor refused by this validator."""
         return [
             item
             for item in self.judging.items
@@ -172,8 +172,8 @@ class Validator:
         ]
 
     def _is_settled(self) -> bool:
-        """Whether nothing creditable waits for a verdict; at the end of the run neither for an audit, since what an epoch leaves
-        out the next one takes."""
+        """Whether no creditable item of a committed step waits for a verdict. At the end of the run none may wait for its audit
+        window either; before that, what one epoch leaves out the next one takes."""
         newest = self.trusted.newest_commit()
         if newest is not None and newest.final and self._gathering.is_waiting:
             return False
@@ -181,7 +181,7 @@ class Validator:
         return not any(item.step in committed for item in self._undecided())
 
     def _is_over(self) -> bool:
-        """Whether the run has ended and nothing creditable is left, or can be waited for."""
+        """Whether the run has ended and nothing creditable is left that is worth waiting for."""
         newest = self.trusted.newest_commit()
         if newest is None or not newest.final:
             return False
@@ -195,7 +195,7 @@ class Validator:
         return quiet > (END_SETTLE_MS if items else END_QUIET_MS)
 
     def _forget_final(self) -> None:
-        """Drop what is final and past dispute; ask for the rows of what is not."""
+        """Drop what can no longer be credited; have the observer read the steps that still can."""
         open_steps = {item.step for item in self._undecided()}
         self._observer.extra_steps = set(sorted(open_steps)[-EXTRA_STEPS:])
         oldest = self.tallying.oldest_creditable_step()

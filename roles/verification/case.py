@@ -47,7 +47,7 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What a verifier judges with."""
+    """Everything a verifier needs beside the submission."""
 
     spec: RunSpec
     run: str
@@ -162,7 +162,7 @@ class Case:
 
     @cached_property
     def sketches(self) -> list[Sketch]:
-        """By which every completion is known again, in whole or in part."""
+        """The sketch of every completion (`roles.verification.duplicates`), which recognises copies in whole or in part."""
         return [sketch_of(tokens, self.means.secret) for tokens in self.own]
 
     def statistics(self) -> Statistics | None:
@@ -209,5 +209,5 @@ def _sampled(row: RolloutRow) -> Sampled:
 
 
 def thousandths(value: float) -> int:
-    """A figure as a message holds it, rounded, and cut off at the largest a message may hold."""
+    """A figure in thousandths, rounded, at most the largest number a message may hold."""
     return min(round(value * 1000), MAX_FIGURE) if value < 2**60 else MAX_FIGURE

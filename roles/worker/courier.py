@@ -1,4 +1,4 @@
-"""Takes one submission out: its blob to relays, then its row, which names them. First time or again."""
+"""Delivers a submission: its blob to relays, then its row, which names them. The first time or again."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Courier:
         self._doubted: OrderedDict[str, None] = OrderedDict()
 
     def doubt(self, relays: Iterable[str]) -> None:
-        """Ask these last."""
+        """Ask these relays last from now on."""
         for relay in relays:
             self._doubted[relay] = None
         while len(self._doubted) > MAX_DOUBTED:
@@ -41,7 +41,7 @@ class Courier:
         return relays
 
     async def announce(self, submission: Submission, relays: tuple[str, ...]) -> None:
-        """Say the row, and that these relays have its blob."""
+        """Publish the row, naming these relays as holders of its blob."""
         row = await self._voice.announce(submission, relays=relays, keep_seconds=KEEP_SECONDS)
         self._observer.offer([row])
         self._observer.wake()

@@ -54,7 +54,7 @@ class Made:
 
 
 def submission_digest(submission: Submission) -> str:
-    """The digest its row will have, known before it is signed."""
+    """The digest that the submission's row will have."""
     return body_digest(submission.run, submission.kind, encode(submission))
 
 
@@ -132,7 +132,7 @@ class Generator:
         )
 
     def _reward(self, group: GroupAssignment, said: Spoken) -> float:
-        """A score that nobody can find out in time earns nothing, and costs nobody else anything."""
+        """The reward of a completion; 0 where the scorer does not finish in time."""
         length = own_count(said.turns, len(said.tokens))
         try:
             return self._task.reward(group.problem, group.target, self._engine.decode(said.tokens), length=length)

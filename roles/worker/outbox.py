@@ -1,4 +1,4 @@
-"""What is made and not yet said: uploads blobs, then announces rows, in order, beside the sampling of the next index."""
+"""Finished submissions on their way out: uploads blobs, then announces rows, in order, while the next index is sampled."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ class Outbox:
         self._watch = observer.watch()
 
     async def put(self, item: Kept) -> None:
-        """Hand over; waits while the box is full."""
+        """Queue a submission; waits while the queue is full."""
         await self._queue.put(item)
 
     async def flushed(self) -> None:
-        """Wait until all was sent or dropped."""
+        """Wait until everything queued was sent or dropped."""
         await self._queue.join()
 
     async def run(self) -> None:
-        """Send for ever."""
+        """Send until cancelled."""
         while True:
             item = await self._queue.get()
             try:

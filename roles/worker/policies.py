@@ -29,7 +29,7 @@ RETRY_SECONDS = 1.0
 
 
 class Policies:
-    """Keeps `newest` current. `bad` names checkpoints that the engine refused."""
+    """Keeps `newest` at the newest committed checkpoint. `bad` holds manifest digests that the engine refused."""
 
     def __init__(
         self, *, trusted: TrustedState, observer: Observer, relays: Relays, folder: Path, receipts: Receipts
@@ -44,7 +44,7 @@ class Policies:
         folder.mkdir(parents=True, exist_ok=True)
 
     async def run(self) -> None:
-        """Fetch each new commit as it is seen, for ever."""
+        """Fetch each new commit as it is seen until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._prefetch.listen(lambda: self.newest.manifest if self.newest else ""))
             group.create_task(self._follow())

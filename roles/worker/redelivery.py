@@ -1,4 +1,4 @@
-"""Second deliveries: a blob that validators do not find is given to other relays, and its row says so.
+"""Second deliveries: a blob that validators do not find is uploaded to other relays, which its new row names.
 
 A relay may take uploads and keep none, or give a blob back to its uploader only, whom a second look of his own then
 deceives. What tells is the verdicts: they say that the blob is missing, or there are none.
@@ -36,7 +36,7 @@ TICK_SECONDS = 1.0
 
 @dataclass(slots=True)
 class _Sent:
-    """One submission that was said. `since` is when its last delivery was, by the monotonic clock."""
+    """One submission that was announced. `since`: its last delivery, by the monotonic clock."""
 
     submission: Submission
     digest: str
@@ -47,7 +47,7 @@ class _Sent:
 
 
 class Redelivery:
-    """Watches over what was sent until its verdict stands."""
+    """Watches submissions that were sent until their verdict stands."""
 
     def __init__(
         self,
@@ -65,11 +65,11 @@ class Redelivery:
         self._watch = observer.watch()
 
     def note(self, submission: Submission, digest: str, relays: tuple[str, ...]) -> None:
-        """These relays took the blob, and the row was said."""
+        """Watch a submission whose blob these relays took and whose row was announced."""
         self._sent[digest] = _Sent(submission, digest, relays, self._clock(), tried=set(relays))
 
     async def run(self) -> None:
-        """Look, for ever."""
+        """Look until cancelled."""
         while True:
             await self._watch.changed(TICK_SECONDS)
             await self.turn()

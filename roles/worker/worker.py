@@ -120,7 +120,7 @@ class Worker:
         return "the trainer has not said which step it collects"
 
     async def _resume(self, kept: list[Kept]) -> None:
-        """Own rows first: what was made is said again, never made again."""
+        """Announce submissions made before the restart again; none is made a second time."""
         for item in kept:
             submission = item.submission
             if submission.run != self._spec.run_id:
@@ -136,7 +136,7 @@ class Worker:
             log.info("worker.resumed", submissions=len(kept), newest_step=kept[-1].submission.step)
 
     async def _wind_up(self) -> None:
-        """The run has ended: let uploads finish and hear the last verdicts, for a bounded time."""
+        """After the end of the run: let uploads finish and wait for the last verdicts, for a bounded time."""
         with suppress(TimeoutError):
             async with asyncio.timeout(FLUSH_SECONDS):
                 await self._outbox.flushed()
@@ -158,12 +158,12 @@ class Worker:
                 await self._sample(ticket)
 
     def _is_over(self, head: Head) -> bool:
-        """The leader says so, or the ledger: a leader may die between its last commit and saying it."""
+        """Whether the run is over, by the head or the ledger: a leader may die between its last commit and its last head."""
         newest = self._trusted.newest_commit()
         return head.state == "ended" or (newest is not None and newest.final)
 
     def _check_standing(self) -> None:
-        """Raises Ejected: from now on nothing of ours would be looked at."""
+        """Raises Ejected when a strike against this node is in force: its submissions are no longer judged."""
         if self._trusted.is_ejected(self._node):
             raise Ejected(
                 f"the validators have struck this node ({self._node}) out of the run for work at fault: what it hands in is "
@@ -191,7 +191,7 @@ class Worker:
         return self._first_free(opened)
 
     def _inherit(self, step: int) -> None:
-        """What an earlier key of ours handed in for a step is ours, if its row is out there: we go on behind it."""
+        """Count what an earlier key of this node submitted for a step as ours, if its row can be read: we continue after it."""
         for item in [item for item in self._inherited if item.submission.step == step]:
             self._inherited.remove(item)
             if self._trusted.root_of(item.submission.node) == self._trusted.root_of(self._node):
@@ -213,7 +213,7 @@ class Worker:
         return f"all {opened.limit} indices of step {opened.step} are done"
 
     def _own_digest(self, step: int, index: int) -> str | None:
-        """What we submitted for an index: by our disk, else by our rows as others hold them."""
+        """Digest of our submission for an index, from our disk or else from our rows that others hold."""
         if (step, index) in self._own:
             return self._own[(step, index)]
         seen = self._trusted.known_digests(self._node, step, index)
@@ -271,7 +271,7 @@ class Worker:
     # -- verdicts and tidying ------------------------------------------------------------------------------------
 
     async def _report(self) -> None:
-        """Tell what became of each submission, and forget what is out of reach."""
+        """Log the outcome of each submission, and drop those that are too old to be judged."""
         watch = self._observer.watch()
         while True:
             await watch.changed()
