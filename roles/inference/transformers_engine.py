@@ -224,12 +224,12 @@ class TransformersEngine:
         return ids.to(self._device), mask.to(self._device)
 
     def _take_fewer_rows(self, error: BaseException, rows: int) -> None:
-        """After the memory ran full: half as many rows from now on. Raises what was not that, and when one is too many."""
+        """Halve the rows generated together after running out of memory. Raises any other error, and OutOfMemory at one row."""
         self._free_memory(error, is_last=rows == 1)
         self._max_rows = rows // 2
 
     def _take_fewer_tokens(self, error: BaseException) -> None:
-        """The same for `prefill`."""
+        """As `_take_fewer_rows`, for the tokens of a `prefill`."""
         self._free_memory(error, is_last=self._prefill_tokens <= _LEAST_PREFILL_TOKENS)
         self._prefill_tokens //= 2
 

@@ -157,12 +157,12 @@ class VllmEngine:
         return list(outputs)
 
     def _forget_requests(self) -> None:
-        """After a failure: else the next call would go on with these, and answer them too."""
+        """Abort requests left by a failure: the next call would continue them, and return their answers too."""
         engine = self._loaded_model().llm_engine
         engine.abort_request(list(engine.output_processor.request_states), internal=True)
 
     def _collect(self) -> tuple[Any, list[tuple[int, int, torch.Tensor]]]:
-        """What the first rank kept: draws, and states of prefills."""
+        """Draws and states of prefills that the first rank kept."""
         draws, seen = self._call("node_collect")[0]
         return draws, seen
 

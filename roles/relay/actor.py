@@ -188,7 +188,7 @@ class Relay:
             )
 
     async def _subscribe(self) -> None:
-        """Hear of checkpoints from other relays the moment they have them."""
+        """Hold questions open at other relays and note each checkpoint they announce."""
         if self._link is None:
             return
         offers: asyncio.Queue[Offered] = asyncio.Queue(MOST_OFFERS)
@@ -223,7 +223,7 @@ class Relay:
             await self._fetch_manifest(self._link, message.manifest, hints)
 
     def _is_past(self, message: CheckpointRow) -> bool:
-        """Whether it is older than all that a full shelf keeps: rows live on for minutes, checkpoints do not, and each
+        """Whether the checkpoint is older than all that a full shelf keeps. Rows outlive checkpoints by minutes, and each
         question for one that nobody has delays the next."""
         kept = list(self.shelf.catalogue)
         if self.settings.archive or len(kept) < self.settings.kept:
@@ -238,7 +238,7 @@ class Relay:
                 return
 
     async def _take_up(self, link: RelayLink, relay: RelayInfo, digest: str) -> bool:
-        """Fetch a manifest from one relay; whether nobody else need be asked."""
+        """Fetch a manifest from one relay. Returns whether no other relay need be asked."""
         if digest in self.shelf.catalogue:
             return True
         self._asked[digest] = time.monotonic() + RETRY_PULL
@@ -305,7 +305,7 @@ class Relay:
             self._news.set()
 
     async def _rebuild(self, kept: KeptCheckpoint) -> bool:
-        """Whether deltas gave the checkpoint."""
+        """Rebuild the checkpoint from deltas, if possible. Returns whether it is whole now."""
         chain = self._rebuilder.way_to(kept)
         if not chain:
             return False
@@ -332,12 +332,12 @@ class Relay:
         log.info("checkpoint.pulled", step=kept.manifest.step, manifest=kept.digest, shards=len(missing))
 
     async def _until_quiet(self, is_enough: Callable[[], bool]) -> None:
-        """While the trainer pushes here, pulling the same shards would only send them twice."""
+        """Wait while the trainer pushes shards here: pulling the same ones would only send them twice."""
         while not is_enough() and (left := self._last_push + PUSH_QUIET - time.monotonic()) > 0:
             await self.shelf.store.wait_for_any(left)
 
     async def _until_useful(self, link: RelayLink, kept: KeptCheckpoint) -> None:
-        """While the trainer sends shards here, others are worth asking only once they have some that we lack."""
+        """Wait while the trainer pushes shards here, until another relay has some that we lack."""
         while (left := self._last_push + PUSH_QUIET - time.monotonic()) > 0:
             for relay in link.order(self._hints.get(kept.digest, ()), most=PULLS_AT_ONCE):
                 with suppress(NodeError):

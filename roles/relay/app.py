@@ -197,7 +197,7 @@ class RelayRoutes:
         )
 
     async def metrics(self, request: Request) -> Response:
-        """The same for Prometheus."""
+        """What the relay holds and did, as Prometheus text."""
         store = self._shelf.store
         gauges = {
             "disk_used_bytes": store.used,
@@ -210,7 +210,7 @@ class RelayRoutes:
         return PlainTextResponse(prometheus_text(self._counters, gauges), media_type="text/plain; version=0.0.4")
 
     def _held(self, request: Request) -> AbstractAsyncContextManager[None]:
-        """While the block waits for news, at most as long as the asker would."""
+        """Let the block wait for news, at most as long as the asker would."""
         return self._waiting.held(address_of(request), waiting_time(request))
 
     def _checkpoints(self) -> list[dict[str, object]]:
@@ -289,7 +289,7 @@ class _BlobResponse(StreamingResponse):
 
 
 class _Outermost:
-    """Counts answers, and ends what is left of errors here: answered with a 500 by then, and no traceback is printed."""
+    """Outermost middleware: counts answers, and swallows errors already answered with a 500, so that no traceback is printed."""
 
     def __init__(self, app: ASGIApp, counters: Counters) -> None:
         self._app, self._counters = app, counters

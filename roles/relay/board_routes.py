@@ -1,4 +1,4 @@
-"""A board's HTTP: rows come, rows go (`roles.boards.wire`)."""
+"""HTTP routes of a relay's board: posting and reading rows (`roles.boards.wire`)."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class ConnectionLimits:
 
 @dataclass(frozen=True, slots=True)
 class Threads:
-    """Of one server: bodies that come hold theirs, files that go share them."""
+    """A server's threads: each incoming body holds one of `intake`, outgoing files share those of `outlet`."""
 
     intake: ThreadPoolExecutor
     outlet: ThreadPoolExecutor
@@ -109,7 +109,7 @@ class GuardedProtocol(H11Protocol):
         self._expect(self._limits.reader)
 
     def resume_writing(self) -> None:
-        """The reader took it."""
+        """The reader took what was waiting."""
         self._expect(None)
         super().resume_writing()
 

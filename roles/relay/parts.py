@@ -1,4 +1,4 @@
-"""What the routes work with: a relay's parts, made once by the actor."""
+"""The parts of a relay that its HTTP routes work with, made once by the actor."""
 
 from __future__ import annotations
 
@@ -37,5 +37,5 @@ class RelayParts:
     board: Board | None = None
 
     def quota_of(self, node: NodeId) -> Quota:
-        """Which of the two a node's blobs are charged to."""
+        """The quota that a node's blobs are charged to: `state_quota` for a trainer, else `quota`."""
         return self.state_quota if node in self.members.trainers else self.quota

@@ -1,4 +1,4 @@
-"""What a relay takes: blobs and manifests under grants, judged before their bodies are read."""
+"""HTTP routes for uploads: blobs and manifests under grants, which are judged before a body is read."""
 
 from __future__ import annotations
 

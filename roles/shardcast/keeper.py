@@ -1,4 +1,4 @@
-"""Looks whether the relays that took a blob have it still, and gives it to others when they have not.
+"""Checks that relays that took a blob still hold it, and uploads it to others when they do not.
 
 Being a relay costs nothing, so one may say yes to every upload and keep none: without a second look its uploaders would
 go without their credit. A random part is asked for, which only who has the blob can give.
@@ -53,13 +53,13 @@ class Keeper:
         self._watched: deque[_Watched] = deque()
 
     def watch(self, digest: str, data: bytes, holders: Sequence[NodeId], *, copies: int) -> None:
-        """Look after a blob that these relays took."""
+        """Watch a blob that these relays took."""
         self._watched.append(_Watched(digest, data, tuple(holders), copies, time.monotonic()))
         while sum(len(item.data) for item in self._watched) > MAX_BYTES:
             self._watched.popleft()
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Check blobs when due, until cancelled."""
         while True:
             for item in [item for item in self._watched if self._is_due(item)]:
                 item.looks += 1

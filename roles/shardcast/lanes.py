@@ -54,7 +54,7 @@ class Patience:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A status, the bytes a sink took, and the body of what is no blob: at most 64 KiB of it."""
+    """A response: status, the number of bytes a sink took, and for other bodies their first 64 KiB."""
 
     status: int
     size: int = 0

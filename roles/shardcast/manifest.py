@@ -1,5 +1,5 @@
-"""What a checkpoint is made of: building, signing and judging a `CheckpointManifest`, and the `CheckpointDelta` that is a
-shorter way to it. Knows no network.
+"""Builds, signs and checks a `CheckpointManifest`, which says what a checkpoint is made of, and the `CheckpointDelta` that
+is a shorter way to it. Knows no network.
 
 The files, in the order of their names, are laid end to end and cut into shards; `weights` is SHA-256 over the ordered
 raw shard digests, so the whole is digested in the one pass that digests the shards.
@@ -157,7 +157,7 @@ def total_bytes(manifest: Sharded) -> int:
 
 
 def _shard_digests(paths: Iterable[Path], shard_size: int) -> Iterator[str]:
-    """In order, several at once: hashing needs nothing of Python while it lasts."""
+    """SHA-256 of each shard, in order; computed in threads, since hashing releases the interpreter's lock."""
     with ThreadPoolExecutor(min(HASHERS, os.cpu_count() or 1)) as threads:
         yield from threads.map(_digest_of, _spans(paths, shard_size))
 

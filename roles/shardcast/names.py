@@ -1,4 +1,4 @@
-"""Looks up the hosts of relays in threads of its own. Anybody's relay record may name a host whose answer never comes, and
+"""Resolves the host names of relays in threads of its own. Anybody's relay record may name a host whose answer never comes, and
 the event loop's own look-ups share their few threads with all other work that blocks."""
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Names:
             return await asyncio.shield(self._answer(host))
 
     def close(self) -> None:
-        """Give up what is asked; its threads end with their look-ups."""
+        """Abandon open look-ups; threads end when theirs returns."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _answer(self, host: str) -> asyncio.Future[Sequence[str]]:

@@ -1,4 +1,4 @@
-"""How a completion in turns comes about, and where in it a call ends: the same for whoever samples and whoever checks.
+"""Sampling of completions in turns, and where in a turn a call ends: shared by workers and validators.
 
 The engine knows nothing of tools: each turn is a request of its own with the longer prompt and the turn's seed. Rows that call
 nothing cost what they did before.
@@ -136,12 +136,12 @@ class _Talk:
         self.finish: Finish | None = None
 
     def request(self) -> Request:
-        """What is asked for the next turn."""
+        """The request for the next turn."""
         seed = turn_seed(self._request.seed, len(self._turns) // 2)
         return Request((*self._request.prompt, *self._tokens), seed)
 
     def hear(self, completion: Completion) -> None:
-        """Take a turn up to its call, or to the end; what was sampled behind that is dropped."""
+        """Append a turn up to its call, or to its end; what was sampled beyond that is dropped."""
         tokens = completion.tokens[: self.left]
         calls = len(self._turns) // 2
         found = find_call(self._engine.decode, tokens, self._use.tool) if calls < self._use.max_calls else None
@@ -164,7 +164,7 @@ class _Talk:
         self._logprobs += [0.0] * len(answer)
 
     def spoken(self) -> Spoken:
-        """What came of it."""
+        """The finished completion."""
         assert self.finish is not None  # noqa: S101 - `speak` asks only when it is over
         return Spoken(
             tuple(self._tokens), tuple(self._turns), self.finish, tuple(self._logprobs), torch.cat(self._states)

@@ -90,7 +90,7 @@ def _room(width: int) -> int:
 
 
 def build_table(symbols: Integers) -> bytes:
-    """Odds of a stream's symbols: the count of nibbles less one, then the nibbles, two a byte. 0 symbols: never asked."""
+    """Code the odds of a stream's symbols: the count of nibbles less one, then two nibbles a byte. Needs one symbol or more."""
     counts = np.bincount(symbols, minlength=2).astype(np.float64)
     with np.errstate(divide="ignore"):
         steps = np.round(2 * np.log2(counts.max() / counts))
