@@ -45,21 +45,21 @@ EVERY_INTERFACE = ("0.0.0.0", "::")  # noqa: S104 - compared with, never bound t
 
 
 class Actor(Protocol):
-    """What a role is to the node: something that runs until the run has ended."""
+    """A role as the node runs it: `run` returns when the run has ended."""
 
     async def run(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """A role whose learner's processes end when it fails: it may be built again in this process."""
+    """An actor whose learner is closed when it fails, so that it can be built again in this process."""
 
     actor: Actor
     learner: object
     compute: ComputeThread
 
     async def run(self) -> None:
-        """The role's own run."""
+        """Run the actor; on an error, end the learner's processes first."""
         try:
             await self.actor.run()
         except Exception:
@@ -189,7 +189,7 @@ def certificate_of(config: NodeConfig) -> Certificate | None:
 
 
 def check_relay(config: NodeConfig) -> None:
-    """Whether a relay can be made of these settings. Raises ConfigError."""
+    """Check that a relay can be made of these settings. Raises ConfigError."""
     from roles.relay import BadCertificate
 
     try:
@@ -208,7 +208,7 @@ def check_relay(config: NodeConfig) -> None:
 
 
 def sponsor_with(ledger: LedgerClient) -> Callable[[RegistrationRequest | RotationRequest], Awaitable[object]]:
-    """Pays a registration or rotation from the ledger client's operator key."""
+    """A sponsor that pays registrations and rotations from the ledger client's operator key."""
 
     async def sponsor(request: RegistrationRequest | RotationRequest) -> object:
         if isinstance(request, RotationRequest):

@@ -34,7 +34,7 @@ def linked_wallet(node: str, registrations: Mapping[str, Registration]) -> str |
 
 
 def claimed_wallet(node: str, registrations: Mapping[str, Registration]) -> str | None:
-    """The address a node only names."""
+    """The address that a node claims without the wallet's signature."""
     held = registrations.get(node)
     return held.claimed if held else None
 
@@ -59,7 +59,7 @@ class Contributions:
         return dict(sorted(totals.items(), key=lambda item: (-sum(item[1]), item[0])))
 
     def name_of(self, owner: Owner) -> str:
-        """Wallet, or what stands in for one."""
+        """The wallet of an owner; without one, the text shown in its place."""
         node, wallet = owner
         if ours := wallet or linked_wallet(node, self.registrations):
             return ours

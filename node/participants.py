@@ -1,4 +1,4 @@
-"""Who takes part in a run: node records, registrations, what each has earned, and how well it has done of late."""
+"""The participants of a run: node records, registrations, what each has earned, and how well it has done lately."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def read_participants(visit: Visit) -> list[Participant]:
 
 
 def newest_records(rows: Iterable[Envelope], *, spec: RunSpec) -> dict[str, NodeRecord]:
-    """The newest record of each node; rows of others than they say are left out."""
+    """The newest record of each node; rows whose signer is not the node they name are left out."""
     found: dict[str, NodeRecord] = {}
     for row in sorted(rows, key=lambda row: row.sequence):
         try:
@@ -79,7 +79,7 @@ def list_participants(
     records: Records,
     earned: Contributions,
 ) -> list[Participant]:
-    """Put together what is known of each node; by role, then by what was earned."""
+    """Combine what is known of each node; ordered by role, then by what was earned."""
     roles: dict[str, str] = {node: record.role for node, record in seen.items()}
     roles |= {item.node: "validator" for item in spec.validators} | {item.node: "trainer" for item in spec.trainers}
     payouts = {item.node: item.payout for item in (*spec.validators, *spec.trainers)}

@@ -86,7 +86,7 @@ def model_files(model: Path) -> list[dict[str, Any]]:
 
 
 def _check_weights(path: Path) -> None:
-    """Whether the file is as long as its header says: a broken download is told here, not by the trainer."""
+    """Check that the file is as long as its header says, so that a broken download fails here and not in the trainer."""
     try:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
@@ -228,7 +228,7 @@ def _complete_tool(tool: dict[str, Any]) -> dict[str, Any]:
 
 
 def _from_its_folder(draft: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Files that a draft names are meant from where the draft lies."""
+    """Resolve the file names in a draft relative to the draft's own folder."""
     for task in draft.get("tasks", []) if isinstance(draft.get("tasks"), list) else []:
         if isinstance(task, dict) and "file" in task:
             task["file"] = str(folder / Path(str(task["file"])).expanduser())

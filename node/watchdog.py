@@ -30,7 +30,7 @@ MOST_BYTES = 2**20
 
 
 class Watchdog:
-    """`kill -USR1 PID` asks for the stacks of a node that does not hang."""
+    """Writes all threads' stacks when the event loop hangs; `kill -USR1 PID` asks for them at any time."""
 
     def __init__(self, home: Path, *, stuck: float = STUCK_SECONDS) -> None:
         self._path, self._stuck, self._tick = home / STACKS_FILE, stuck, min(TICK_SECONDS, stuck / 4)

@@ -1,4 +1,4 @@
-"""Makes the honest submissions that are not there yet and keeps what was measured of each, on disk as it comes."""
+"""Makes honest submissions, as many as are missing, and keeps what is measured of each on disk."""
 
 from __future__ import annotations
 
@@ -78,12 +78,12 @@ class Kept:
             raise ConfigError(f"cannot use {path}: {error.strerror}; name another file by --keep") from error
 
     def add(self, environment: str, number: int, observation: Observation) -> None:
-        """Keep one, on disk when this returns."""
+        """Keep an observation; it is on disk when this returns."""
         self._file.append({"environment": environment, "number": number, "observation": observation.to_plain()})
         self.table.setdefault(environment, {})[number] = observation
 
     def of(self, environment: str, most: int | None = None) -> list[Observation]:
-        """In the order of their numbers, no more than `most`."""
+        """Observations of an environment by number, at most `most`."""
         return [observation for _, observation in sorted(self.table.get(environment, {}).items())][:most]
 
     def _read(self) -> bool:
@@ -105,7 +105,7 @@ class Kept:
 
 @dataclass(slots=True)
 class Collector:
-    """Works through the environments in turns, a block of submissions each, so that a run cut short has seen them all."""
+    """Collects a block of submissions in each environment in turn, so that a run cut short has seen them all."""
 
     plan: Plan
     kept: Kept

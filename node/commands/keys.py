@@ -172,7 +172,7 @@ async def _rotate(options: argparse.Namespace, path: Path) -> int:
 async def _signed(
     options: argparse.Namespace, purse: Purse, *, old: NodeKey | None, old_node: str, new: NodeKey, wallet: Wallet
 ) -> dict[str, Any] | None:
-    """Send the rotation; what the wallet still has to sign, if that is elsewhere."""
+    """Sign and send the rotation, or return what the wallet has to sign first where its key is elsewhere."""
     from ledger.records import RotationRequest
     from ledger.wallet import sign_typed_data
     from node.errors import UsageError
