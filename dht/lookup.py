@@ -71,10 +71,10 @@ class _Search:
 class Lookup:
     """Reads over one DHT node."""
 
-    def __init__(self, node: DHTNode, *, seed: int | None = None) -> None:
+    def __init__(self, node: DHTNode) -> None:
         self._node = node
         self._protocol: RowProtocol = node.protocol
-        self._random = random.Random(seed)
+        self._random = random.Random()
         self._searched: dict[DHTID, tuple[float, list[PeerID]]] = {}
         self._read_widely: dict[DHTID, float] = {}
         self.calls = 0

@@ -28,14 +28,15 @@ from ledger.records import (
 from ledger.rules import NodeEvent, fold_registrations, is_signed_by_node
 from ledger.wallet import Domain
 
+CHAIN_ID = 31337
 CONTRACT = "0x5FbDB2315678afecb367f032d93F642f64180aa3"
 
 
 class MemoryChain:
     """Blocks and the registry's state. Set `is_down` to make every access fail as an unreachable RPC does."""
 
-    def __init__(self, *, chain_id: int = 31337, contract: str = CONTRACT, start: int = 1_700_000_000) -> None:
-        self.model = RegistryModel(Domain(chain_id, contract))
+    def __init__(self, *, start: int = 1_700_000_000) -> None:
+        self.model = RegistryModel(Domain(CHAIN_ID, CONTRACT))
         self.blocks = [_block(0, start)]
         self.is_down = False
 

@@ -21,6 +21,8 @@ from roles.toploc.observation import Observation
 from roles.toploc.observing import Proven, observe, prove
 
 MAX_LINE = 1 << 24
+BLOCK = 4
+"""Submissions collected in one environment before the next one has its turn."""
 Builder = Callable[[Environment], Engine]
 Said = Callable[[str, int, float], None]
 
@@ -116,10 +118,10 @@ class Collector:
     said: Said = lambda name, done, left: None
     _held: tuple[Build, Engine] | None = field(default=None)
 
-    def collect(self, environments: Sequence[Environment], *, block: int = 4) -> None:
+    def collect(self, environments: Sequence[Environment]) -> None:
         """Make what is missing. Blocking, for as long as it takes; can be killed at any moment."""
         began, made = time.monotonic(), 0
-        missing = list(self._missing(environments, block))
+        missing = list(self._missing(environments))
         total = sum(len(numbers) for _, numbers in missing)
         for environment, numbers in missing:
             left = (time.monotonic() - began) / made * (total - made) if made else 0.0
@@ -127,11 +129,11 @@ class Collector:
             self._make(environment, numbers)
             made += len(numbers)
 
-    def _missing(self, environments: Sequence[Environment], block: int) -> Iterator[tuple[Environment, list[int]]]:
-        for start in range(0, self.plan.submissions, block):
+    def _missing(self, environments: Sequence[Environment]) -> Iterator[tuple[Environment, list[int]]]:
+        for start in range(0, self.plan.submissions, BLOCK):
             for environment in environments:
                 held = self.kept.table.get(environment.name, {})
-                numbers = [n for n in range(start, min(start + block, self.plan.submissions)) if n not in held]
+                numbers = [n for n in range(start, min(start + BLOCK, self.plan.submissions)) if n not in held]
                 if numbers:
                     yield environment, numbers
 

@@ -49,13 +49,13 @@ def frame(parts: Iterable[bytes]) -> bytes:
     return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
 
 
-def unframe(data: bytes, *, most: int, longest: int = MAX_ROW) -> list[bytes]:
-    """Split what `frame` joined: at most `most` parts of at most `longest` bytes. Raises Malformed."""
+def unframe(data: bytes, *, most: int) -> list[bytes]:
+    """Split what `frame` joined: at most `most` parts of at most `MAX_ROW` bytes. Raises Malformed."""
     parts, position = list[bytes](), 0
     while position < len(data):
         size = int.from_bytes(data[position : position + 4], "big")
         position += 4
-        if size > longest or position + size > len(data) or len(parts) == most:
+        if size > MAX_ROW or position + size > len(data) or len(parts) == most:
             raise Malformed("not rows behind their lengths")
         parts.append(data[position : position + size])
         position += size

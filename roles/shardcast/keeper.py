@@ -46,10 +46,10 @@ class _Watched:
 class Keeper:
     """Uploads of the last seconds. `push` gives a blob to one relay and says whether that went well."""
 
-    def __init__(self, link: RelayLink, push: Push, *, draw: random.Random | None = None) -> None:
+    def __init__(self, link: RelayLink, push: Push) -> None:
         self.after: Sequence[float] = AFTER
         self.tick = TICK
-        self._link, self._push, self._draw = link, push, draw or random.Random()
+        self._link, self._push = link, push
         self._watched: deque[_Watched] = deque()
 
     def watch(self, digest: str, data: bytes, holders: Sequence[NodeId], *, copies: int) -> None:
@@ -82,7 +82,7 @@ class Keeper:
         item.holders = tuple(held)
 
     async def _has(self, relay: RelayInfo, item: _Watched) -> bool:
-        start = self._draw.randrange(max(1, len(item.data) - PART))
+        start = random.randrange(max(1, len(item.data) - PART))
         wanted = item.data[start : start + PART]
         try:
             found = await self._link.read_part(relay, item.digest, start, len(wanted))

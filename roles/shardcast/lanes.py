@@ -68,13 +68,12 @@ class Lanes:
         self,
         *,
         names: Names,
-        threads: int = THREADS,
         context: ssl.SSLContext | None = None,
         line: Line | None = None,
     ) -> None:
         self._names, self._context = names, context
         self.line = line or Line()
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="lane")
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="lane")
         self._lock = threading.Lock()
         self._idle: dict[tuple[str, str, int], list[tuple[float, http.client.HTTPConnection]]] = {}
         self._calls: set[Call] = set()

@@ -33,14 +33,14 @@ class Names:
     """Addresses of hosts. A name is asked for once at a time, and its answer kept for a while, so that a flood of questions
     for a slow one waits in one thread."""
 
-    def __init__(self, look_up: LookUp = ask_system, *, threads: int = THREADS) -> None:
+    def __init__(self, look_up: LookUp = ask_system) -> None:
         self._look_up = look_up
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="names")
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="names")
         self._asked: OrderedDict[str, tuple[float, asyncio.Future[Sequence[str]]]] = OrderedDict()
 
     async def find(self, host: str, *, within: float | None) -> Sequence[str]:
-        """Addresses, the system's first choice first; what is an address already is given back. Raises OSError, TimeoutError
-        after `within` seconds."""
+        """Addresses of a host, the system's first choice first; one that is an address already is returned as it is. Raises
+        OSError, or TimeoutError after `within` seconds."""
         if host_address(host) is not None:
             return [host]
         async with asyncio.timeout(within):

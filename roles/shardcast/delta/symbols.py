@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from dht.errors import Malformed
 
 Integers = NDArray[np.int64]
-Symbols = NDArray[np.int32]
 Words = NDArray[np.uint32]
 
 VALUE_SYMBOLS = 64
