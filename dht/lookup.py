@@ -12,9 +12,11 @@ import time
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from dht.answers import Answer
 from dht.bare import DHTID, DHTNode, PeerID
 from dht.envelope import Envelope
-from dht.protocol import CALL_SECONDS, MAX_KEYS, Answer, RowProtocol, place_of_peer
+from dht.places import place_of_peer
+from dht.protocol import CALL_SECONDS, MAX_KEYS, RowProtocol
 
 WIDE_SECONDS = 4.0
 """This often a key is read from WIDE_COPIES of its peers, whoever keeps it; else from one. What was read stays read."""
