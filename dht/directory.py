@@ -190,7 +190,7 @@ class HivemindDirectory:
 
     @property
     def state(self) -> State:
-        """`waiting for seeds` is no error: the node goes on dialling."""
+        """What the node does on the DHT; `waiting for seeds` is not an error: it goes on dialling."""
         return self._upkeep.state
 
     def addresses(self) -> list[str]:
@@ -198,7 +198,7 @@ class HivemindDirectory:
         return list(self._upkeep.addresses)
 
     def add_peers(self, addresses: Sequence[str]) -> None:
-        """Dial these too, while they answer. What does not parse is ignored: it comes from peers."""
+        """Dial these peers too, for as long as they answer. Addresses that do not parse are ignored: they come from peers."""
         for text in addresses:
             with contextlib.suppress(Malformed):
                 self._upkeep.want([parse_peer(text)])
@@ -209,7 +209,7 @@ class HivemindDirectory:
         self._anchors = frozenset(PeerID.from_base58(node) for node in nodes if public_key_of(node))
 
     def peers(self) -> list[PeerInfo]:
-        """Everyone we know of: dialled, in the table, or heard from (pitfalls BOOT-11, DHT-30)."""
+        """Every peer known: dialled, in the routing table, or heard from (pitfalls BOOT-11, DHT-30)."""
         table = self._upkeep.table()
         nodes = {info.node for info in self._book.all()} | set(self._upkeep.wanted) | table
         return [
@@ -223,7 +223,7 @@ class HivemindDirectory:
         ]
 
     def on_rebuilt(self, callback: Callable[[], None]) -> None:
-        """Call this after the daemon died and everything was built again."""
+        """Register a callback for when the daemon died and everything was built again."""
         self._upkeep.on_rebuilt.append(callback)
 
     @property

@@ -42,7 +42,7 @@ class DiskFull(NodeError):
 
 
 def first_error(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The error of a group, however deep, that matters: ours before anything else."""
+    """The error to report of a (nested) group: the first NodeError, else the first of any kind."""
     ours, _ = errors.split(NodeError)
     found: BaseException = ours or errors
     while isinstance(found, BaseExceptionGroup):

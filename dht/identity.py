@@ -57,7 +57,7 @@ def verify(node: NodeId, message: bytes, signature: bytes) -> bool:
 
 
 def seal_to(node: NodeId, secret: bytes) -> bytes:
-    """A libsodium sealed box that only this node opens: 48 bytes longer than the secret. Raises Malformed for no node."""
+    """A libsodium sealed box that only this node opens: 48 bytes longer than the secret. Raises Malformed for a bad id."""
     try:
         return SealedBox(VerifyKey(public_key_of(node)).to_curve25519_public_key()).encrypt(secret)
     except (CryptoError, ValueError, RuntimeError) as error:

@@ -41,7 +41,7 @@ def seal_backup(key: NodeKey, password: str, *, operations: int = OPERATIONS, me
 
 
 def open_backup(data: bytes, password: str) -> NodeKey:
-    """The key of a backup. Raises IdentityError for a wrong password or anything that is no backup."""
+    """The key of a backup. Raises IdentityError for a wrong password, or data that is not a backup."""
     fields = _parse(data)
     try:
         salt, box = b64decode(fields["salt"], validate=True), b64decode(fields["box"], validate=True)
@@ -55,7 +55,7 @@ def open_backup(data: bytes, password: str) -> NodeKey:
 
 
 def backed_up_node(data: bytes) -> str:
-    """The node a backup says it is of, without its password. Raises IdentityError for what is no backup."""
+    """The node a backup says it is of, without its password. Raises IdentityError when the data is not a backup."""
     return str(_parse(data)["node"])
 
 

@@ -18,7 +18,7 @@ from dht.errors import Malformed, NodeError
 from dht.peers import check_transport
 
 PREFIX = "intellect-node-"
-"""Of our files in the temporary folder."""
+"""How our files in the temporary folder begin."""
 
 
 class StartError(NodeError):
@@ -27,7 +27,7 @@ class StartError(NodeError):
 
 @contextlib.contextmanager
 def locked(path: Path, what: str) -> Iterator[None]:
-    """Hold an exclusive lock file for as long as we run. Raises StartError when another node holds it (BOOT-13)."""
+    """Hold an exclusive lock file while the block lasts. Raises StartError when another node holds it (BOOT-13)."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = _lock(path)

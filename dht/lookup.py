@@ -12,9 +12,11 @@ import time
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from dht.answers import Answer
 from dht.bare import DHTID, DHTNode, PeerID
 from dht.envelope import Envelope
-from dht.protocol import CALL_SECONDS, MAX_KEYS, Answer, RowProtocol, place_of_peer
+from dht.places import place_of_peer
+from dht.protocol import CALL_SECONDS, MAX_KEYS, RowProtocol
 
 WIDE_SECONDS = 4.0
 """This often a key is read from WIDE_COPIES of its peers, whoever keeps it; else from one. What was read stays read."""
@@ -33,7 +35,7 @@ _Call = asyncio.Task[dict[DHTID, Answer] | None]
 
 @dataclass(slots=True)
 class _Search:
-    """One read under way."""
+    """State of one read."""
 
     replicas: dict[DHTID, list[PeerID]]
     asked: set[tuple[DHTID, PeerID]] = field(default_factory=set)
@@ -44,7 +46,7 @@ class _Search:
         self.rows = {key: [] for key in self.replicas}
 
     def unasked(self, blacklist: Container[PeerID]) -> dict[DHTID, list[PeerID]]:
-        """Who is left to ask for each key."""
+        """Peers not asked yet, by key."""
         return {
             key: [peer for peer in peers if (key, peer) not in self.asked and peer not in blacklist]
             for key, peers in self.replicas.items()
@@ -71,10 +73,10 @@ class _Search:
 class Lookup:
     """Reads over one DHT node."""
 
-    def __init__(self, node: DHTNode, *, seed: int | None = None) -> None:
+    def __init__(self, node: DHTNode) -> None:
         self._node = node
         self._protocol: RowProtocol = node.protocol
-        self._random = random.Random(seed)
+        self._random = random.Random()
         self._searched: dict[DHTID, tuple[float, list[PeerID]]] = {}
         self._read_widely: dict[DHTID, float] = {}
         self.calls = 0

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from dht.envelope import Envelope, to_bytes
 from dht.errors import Malformed, TransportError
 from dht.records import unix_ms
-from dht.rows import Caps, Membership, Outcome, RowGate, RowStore, everyone, newest
+from dht.rows import Outcome, RowGate, RowStore, newest
 
 
 class FakeClock:
@@ -39,13 +39,11 @@ class MemoryNetwork:
         run: str,
         limits: Mapping[str, int],
         lifetimes: Mapping[str, int],
-        membership: Membership = everyone,
-        caps: Caps | None = None,
         clock: Callable[[], int] = unix_ms,
     ) -> None:
         self.clock = clock
         self.gate = RowGate(run=run, limits=limits)
-        self.store = RowStore(lifetimes=lifetimes, membership=membership, caps=caps)
+        self.store = RowStore(lifetimes=lifetimes)
 
     def take(self, data: bytes) -> Outcome:
         """What a peer does with a row it is sent. Raises Malformed."""

@@ -44,8 +44,8 @@ log = structlog.get_logger()
 
 
 class _OpenCalls(dict[Any, "asyncio.Future[Any]"]):
-    """Calls that wait for a reply. A call given up is no longer among them: hivemind's reader would set its result,
-    fail, and end, leaving the node deaf though its daemon lives."""
+    """Calls that wait for a reply, cancelled ones left out: hivemind's reader would fail to set their result and end, and
+    the node would hear nothing more though its daemon lives."""
 
     def __contains__(self, call: object) -> bool:
         future = self.get(call)
@@ -53,14 +53,14 @@ class _OpenCalls(dict[Any, "asyncio.Future[Any]"]):
 
 
 class _RunningTasks(dict[Any, "asyncio.Task[Any]"]):
-    """Peers' calls being answered. hivemind forgets to take away those that the peer cancelled."""
+    """Peers' calls being answered. hivemind does not remove those that the peer cancelled."""
 
     def __setitem__(self, call: Any, task: asyncio.Task[Any]) -> None:
         super().__setitem__(call, task)
         task.add_done_callback(lambda _: self.pop(call, None))
 
     def pop(self, call: Any, default: Any = None) -> Any:
-        """Without an error when it is gone already."""
+        """Remove a task; one that is gone already is no error."""
         return super().pop(call, default)
 
 
@@ -95,7 +95,7 @@ class Daemon(P2P):  # type: ignore[misc]  # hivemind is untyped
         return [PeerID(peer.id) for peer in response.peers]
 
     async def own_addresses(self) -> list[Multiaddr]:
-        """Where the daemon thinks it can be reached."""
+        """Multiaddrs at which the daemon thinks it can be reached."""
         response = await self._ask(p2pd_pb2.Request(type=p2pd_pb2.Request.IDENTIFY))
         return [Multiaddr(address) for address in response.identify.addrs]
 
@@ -116,7 +116,7 @@ class Daemon(P2P):  # type: ignore[misc]  # hivemind is untyped
         return parse_reachability(text.decode("utf-8", "replace"))
 
     async def _ask(self, request: Any) -> Any:
-        """One question to the daemon. hivemind's own leave the connection open when they are cancelled."""
+        """Make one request of the daemon. hivemind's own leave the connection open when cancelled."""
         reader, writer = await self._client.control.daemon_connector.open_connection()
         try:
             await write_pbmsg(writer, request)
@@ -128,7 +128,7 @@ class Daemon(P2P):  # type: ignore[misc]  # hivemind is untyped
         return response
 
     def harden(self) -> None:
-        """Mend two faults of hivemind's control client; to be called before the first remote call."""
+        """Work around two bugs of hivemind's control client (see the classes above). Call before the first remote call."""
         control = self._client.control
         control._pending_calls = _OpenCalls()
         control._handler_tasks = _RunningTasks()
@@ -177,7 +177,7 @@ class Daemon(P2P):  # type: ignore[misc]  # hivemind is untyped
 
 
 def _heed(task: asyncio.Task[Any]) -> None:
-    """Look at how a task of hivemind's ended: nobody else does, and asyncio would print its traceback."""
+    """Retrieve the outcome of a hivemind task: nobody else does, and asyncio would print its traceback."""
     if not task.cancelled():
         task.exception()
 
@@ -227,7 +227,7 @@ async def start_daemon(
 
 
 async def _bury(daemon: Daemon) -> None:
-    """A daemon that did not come up: hivemind leaves its process, or the pipe to it."""
+    """Clean up after a daemon that did not come up: hivemind leaves its process, or the pipe to it."""
     child = getattr(daemon, "_child", None)
     if child is None:
         return
@@ -254,7 +254,7 @@ def _options(
 
 
 def _quieten() -> None:
-    """No traceback of hivemind's may reach a user; HIVEMIND_LOGLEVEL brings its log back for those who look for it."""
+    """Silence hivemind's logger, whose tracebacks would reach users; HIVEMIND_LOGLEVEL brings it back."""
     use_hivemind_log_handler("nowhere")
     os.environ.setdefault("GOLOG_LOG_LEVEL", "error")
     if "HIVEMIND_LOGLEVEL" not in os.environ:

@@ -1,4 +1,4 @@
-"""What we know of peers: how addresses are written, who answered lately, and a cache of addresses on disk. No network."""
+"""Peers: parsing of their addresses, a record of who answered lately, and a cache of addresses on disk. No network."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class PeerInfo:
 
 
 class PeerBook:
-    """Who answered, how fast, with what clock, and who did not. Bounded."""
+    """Which peers answered, how fast, with what clock, and which did not. Bounded."""
 
     def __init__(self) -> None:
         self._peers: dict[NodeId, PeerInfo] = {}
@@ -107,7 +107,7 @@ class PeerBook:
     def note_answer(
         self, node: NodeId, *, round_trip: float, skew: float | None = None, reaches_us: bool | None = None
     ) -> None:
-        """A peer answered."""
+        """Note that a peer answered. `round_trip` and `skew` are seconds."""
         old = self.get(node)
         smooth = round_trip if old.round_trip is None else 0.7 * old.round_trip + 0.3 * round_trip
         self._put(
@@ -123,7 +123,7 @@ class PeerBook:
         )
 
     def note_failure(self, node: NodeId, error: str) -> None:
-        """A peer did not answer."""
+        """Note that a peer did not answer, and why."""
         old = self.get(node)
         self._put(replace(old, failures=old.failures + 1, last_error=error[:400]))
 
@@ -163,7 +163,7 @@ class PeerCache:
         return list(reversed(self._seen))
 
     def note(self, address: PeerAddress) -> None:
-        """An address worked just now."""
+        """Note that an address worked just now."""
         self._seen.pop(str(address), None)
         self._seen[str(address)] = time.time()
         while len(self._seen) > MAX_CACHED:
@@ -171,7 +171,7 @@ class PeerCache:
         self._is_dirty = True
 
     def save(self) -> None:
-        """Write what changed; a full disk costs only the cache."""
+        """Write the cache if it changed. Failing to (a full disk) is logged, never raised."""
         if self.path is None or not self._is_dirty:
             return
         try:

@@ -7,63 +7,28 @@ Derived from hivemind's DHTProtocol; the wire messages are the same.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import time
 from collections.abc import Collection, Coroutine, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, TypeVar
 
-from dht.bare import (
-    DHTID,
-    DHTProtocol,
-    DHTRecord,
-    DictionaryDHTValue,
-    P2PContext,
-    PeerID,
-    ValueWithExpiration,
-    dht_pb2,
-)
-from dht.envelope import Envelope, to_bytes
+from dht.answers import LEFT_OUT, Answer, AnswerReader, in_hivemind_types
+from dht.bare import DHTID, DHTProtocol, DHTRecord, P2PContext, PeerID, dht_pb2
 from dht.errors import Malformed
 from dht.peers import PeerBook
-from dht.record_validator import EnvelopeValidator, parse_rows, wrap
+from dht.places import PLACE_BYTES, place_of_peer
+from dht.record_validator import EnvelopeValidator, parse_rows
 from dht.storage import NoCache, RowStorage
 
 T = TypeVar("T")
 
 CALL_SECONDS = 5.0
-PLACE_BYTES = 20  # of a node's or a key's place; hivemind asserts what it is sent
 MAX_KEYS = 64  # of one find request
 REPLY_BYTES = 3 * 2**19  # a reply's rows; p2pd drops replies over 4 MiB (pitfall DHT-09)
 REQUEST_BYTES = 2**20  # a store request's rows (pitfall DHT-10)
 FAILURES_TO_DROP = 2
-MAX_BAD_ROWS = 16  # of one reply; who keeps to the protocol judges rows before keeping them, and sends none
 _ROWS_BETWEEN_YIELDS = 32
 _HAND_OVER_SECONDS = 60.0
-_LEFT_OUT = -1.0  # expiration of a result that says "not found" for want of room
 _PEERS_KEPT = 2048
-_ANSWERS_KEPT = 1024  # replies that need no second parsing when they come again
-
-
-@lru_cache(maxsize=8192)
-def _peer(raw: bytes) -> PeerID:
-    return PeerID(raw)  # works out base58 each time it is made
-
-
-@lru_cache(maxsize=8192)
-def place_of_peer(peer: PeerID) -> DHTID:
-    """A node's place on the DHT. Derived from its id: nobody can choose one, and a restart leaves no ghost behind."""
-    return DHTID(int.from_bytes(hashlib.sha1(b"place/1" + peer.to_bytes(), usedforsecurity=False).digest(), "big"))
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """One peer's rows of one key, and its nearest neighbours to it. `is_left_out`: it has rows, but the reply was full."""
-
-    rows: tuple[Envelope, ...]
-    neighbours: dict[DHTID, PeerID]
-    is_left_out: bool = False
 
 
 class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
@@ -74,12 +39,14 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
     row_storage: RowStorage
     validator: EnvelopeValidator
     is_hidden: bool
+    _answers: AnswerReader
 
     @classmethod
     async def create(cls, *args: Any, **kwargs: Any) -> RowProtocol:
         """hivemind's own, with our storage in place before anything can be stored."""
         self: RowProtocol = await super().create(*args, **kwargs)
         self.storage, self.cache = self.row_storage, NoCache()
+        self._answers = AnswerReader(self.validator, most_neighbours=self.bucket_size)
         self.is_hidden = self.client_mode
         return self
 
@@ -88,10 +55,9 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
         self._tasks: set[asyncio.Task[Any]] = set()
         self._failures: dict[PeerID, int] = {}
         self._handed_over: dict[PeerID, float] = {}
-        self._answers: dict[tuple[PeerID, DHTID], tuple[int | None, tuple[Envelope, ...]]] = {}
 
     def hide(self, is_hidden: bool) -> None:
-        """Be in nobody's table, as a client is, while nobody can dial us (pitfall NAT-02); or be in them again."""
+        """While nobody can dial us, stay out of other nodes' routing tables, as a client does (pitfall NAT-02)."""
         self.is_hidden = is_hidden or self.client_mode
         place = b"" if self.is_hidden else self.node_id.to_bytes()
         self.node_info = dht_pb2.NodeInfo(node_id=place)
@@ -114,7 +80,7 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
     # -- what peers ask of us
 
     async def rpc_ping(self, request: dht_pb2.PingRequest, context: P2PContext) -> dht_pb2.PingResponse:
-        """A peer says that it is there, asks our time, and (validate) whether we can call it."""
+        """Answer a ping with our time and, if asked to validate, with whether we can call the peer back."""
         response = dht_pb2.PingResponse(peer=self.node_info, dht_time=time.time(), available=False)
         if request.peer.node_id:
             if request.validate:
@@ -123,7 +89,7 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
         return response
 
     async def rpc_store(self, request: dht_pb2.StoreRequest, context: P2PContext) -> dht_pb2.StoreResponse:
-        """A peer asks us to keep rows; each is judged by itself."""
+        """Store a peer's rows; each is judged by itself."""
         await self._meet(request.peer, context)
         response = dht_pb2.StoreResponse(store_ok=[], peer=self.node_info)
         items = zip(request.keys, request.subkeys, request.values, request.expiration_time, strict=False)
@@ -139,7 +105,7 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
         return response
 
     async def rpc_find(self, request: dht_pb2.FindRequest, context: P2PContext) -> dht_pb2.FindResponse:
-        """A peer asks for rows and for our neighbours nearest to their keys. What does not fit is left out."""
+        """Answer with rows and with our neighbours nearest to their keys. What does not fit into the reply is left out."""
         await self._meet(request.peer, context)
         response = dht_pb2.FindResponse(results=[], peer=self.node_info)
         asker = place_of_peer(context.remote_id)
@@ -147,18 +113,21 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
         wanted = self.bucket_size if len(keys) == 1 else 0  # searches are for one key; who reads many knows its peers
         room = REPLY_BYTES
         for key in map(DHTID.from_bytes, keys):
-            packed = self.row_storage.packed(key)
-            if packed is not None and (len(packed[0]) <= room or room == REPLY_BYTES):
-                result = dht_pb2.FindResult(type=dht_pb2.FOUND_DICTIONARY, value=packed[0], expiration_time=packed[1])
-                room -= len(packed[0])
-            else:
-                result = dht_pb2.FindResult(type=dht_pb2.NOT_FOUND, expiration_time=_LEFT_OUT if packed else 0.0)
+            result = self._find_rows(key, room)
+            room -= len(result.value)
             neighbours = self.routing_table.get_nearest_neighbors(key, k=wanted, exclude=asker) if wanted else ()
             for node_id, peer in neighbours:
                 result.nearest_node_ids.append(node_id.to_bytes())
                 result.nearest_peer_ids.append(peer.to_bytes())
             response.results.append(result)
         return response
+
+    def _find_rows(self, key: DHTID, room: int) -> dht_pb2.FindResult:
+        """A key's rows, if they fit into the room that a reply has left; the first key of a reply always does."""
+        packed = self.row_storage.packed(key)
+        if packed is not None and (len(packed[0]) <= room or room == REPLY_BYTES):
+            return dht_pb2.FindResult(type=dht_pb2.FOUND_DICTIONARY, value=packed[0], expiration_time=packed[1])
+        return dht_pb2.FindResult(type=dht_pb2.NOT_FOUND, expiration_time=LEFT_OUT if packed else 0.0)
 
     def _store_row(self, key: bytes, tag: bytes, value: bytes, expiration: float) -> bool:
         record = DHTRecord(key, tag, value, expiration)
@@ -211,7 +180,9 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
         if response is None:
             return None
         try:
-            return {key: self._answer(peer, key, result) for key, result in zip(keys, response.results, strict=False)}
+            return {
+                key: self._answers.read(peer, key, result) for key, result in zip(keys, response.results, strict=False)
+            }
         except Exception as error:  # whatever a peer sends, it must not end who reads it
             self.book.note_failure(peer.to_base58(), f"{type(error).__name__}: {error}")
             return None
@@ -219,7 +190,7 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
     async def call_find(self, peer: PeerID, keys: Collection[DHTID]) -> dict[DHTID, tuple[Any, Any]] | None:
         """`fetch` in hivemind's own types, for its searches."""
         answers = await self.fetch(peer, keys)
-        return None if answers is None else {key: _in_hivemind_types(answer) for key, answer in answers.items()}
+        return None if answers is None else {key: in_hivemind_types(answer) for key, answer in answers.items()}
 
     async def call_store(
         self,
@@ -264,39 +235,10 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
             del self.routing_table[place_of_peer(peer)]
         return response
 
-    def _answer(self, peer: PeerID, key: DHTID, result: dht_pb2.FindResult) -> Answer:
-        peers = [_peer(neighbour) for neighbour in result.nearest_peer_ids[: self.bucket_size]]
-        neighbours = {place_of_peer(neighbour): neighbour for neighbour in peers}
-        if result.type != dht_pb2.FOUND_DICTIONARY:
-            return Answer((), neighbours, is_left_out=result.expiration_time == _LEFT_OUT)
-        value = result.value
-        seen, rows = self._answers.get((peer, key), (None, ()))
-        if seen != hash(value):
-            rows = self._open_rows(key, value)
-            if len(self._answers) >= _ANSWERS_KEPT:
-                del self._answers[next(iter(self._answers))]
-            self._answers[peer, key] = (hash(value), rows)
-        return Answer(rows, neighbours)
-
-    def _open_rows(self, key: DHTID, dictionary: bytes) -> tuple[Envelope, ...]:
-        rows, bad, key_bytes = [], 0, key.to_bytes()
-        try:
-            items = parse_rows(dictionary)
-        except Malformed:
-            return ()
-        for subkey, value, expiration in items:
-            try:
-                rows.append(self.validator.open(key_bytes, subkey, value, expiration))
-            except Malformed:
-                bad += 1  # this row only; the others of the dictionary are as good as before (pitfall DHT-12)
-                if bad == MAX_BAD_ROWS:
-                    break  # verifying thousands of forged signatures would hold up everything else
-        return tuple(rows)
-
     # -- the table
 
     async def update_routing_table(self, node_id: DHTID | None, peer_id: PeerID, responded: bool = True) -> None:
-        """Note that a peer is there, or did not answer. A place that is not the peer's own is ignored."""
+        """Note that a peer answered, or did not. A DHT id that does not follow from the peer id is ignored."""
         place = place_of_peer(peer_id)
         if peer_id == self.p2p.peer_id or (responded and node_id != place):
             return
@@ -316,7 +258,7 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
             self.start(self.call_ping(idle[1]))
 
     async def _hand_over(self, place: DHTID, peer: PeerID) -> None:
-        """Give a node we just met the rows it should keep, if we are the nearest to them."""
+        """Send a node we just met the rows it should keep, if of all nodes known we are nearest to them."""
         now = time.monotonic()
         if now - self._handed_over.get(peer, -_HAND_OVER_SECONDS) < _HAND_OVER_SECONDS or self.is_hidden:
             return
@@ -348,7 +290,7 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
         return [(key, *item) for item in parse_rows(packed[0])] if packed else []
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Work that may outlive the call that found it needful; cancelled at shutdown."""
+        """Start background work that may outlive its caller; it is cancelled at shutdown."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -361,7 +303,7 @@ def skew_of(told: float, now: float) -> float | None:
 
 
 def _place_in(info: dht_pb2.NodeInfo) -> DHTID | None:
-    """The place a peer says it has; None when it is none at all."""
+    """The DHT id that a peer claims; None when it is not one."""
     return DHTID.from_bytes(info.node_id) if len(info.node_id) == PLACE_BYTES else None
 
 
@@ -369,15 +311,6 @@ def protocol_for(*, run: str, book: PeerBook, storage: RowStorage, validator: En
     """The protocol class of one directory."""
     fields = {"run": run, "book": book, "row_storage": storage, "validator": validator, "_rpc_handlers": None}
     return type("RowProtocol", (RowProtocol,), fields)
-
-
-def _in_hivemind_types(answer: Answer) -> tuple[Any, dict[DHTID, PeerID]]:
-    if not answer.rows:
-        return None, answer.neighbours
-    dictionary = DictionaryDHTValue()
-    for row in answer.rows:
-        dictionary.store(row.subkey, wrap(to_bytes(row)), row.expiration / 1000)
-    return ValueWithExpiration(dictionary, dictionary.latest_expiration_time), answer.neighbours
 
 
 def _parts(sizes: Sequence[int]) -> list[slice]:

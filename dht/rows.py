@@ -66,7 +66,7 @@ class Caps:
 
 
 class Outcome(Enum):
-    """What became of a row offered to a store. HELD: these very bytes were there already."""
+    """What became of a row offered to a store. HELD: exactly these bytes were there already."""
 
     STORED = "stored"
     HELD = "held"
@@ -198,12 +198,12 @@ class RowStore:
         return list(slot.rows.values()) if slot else []
 
     def held(self, key: str, now: int) -> Mapping[str, tuple[Envelope, bytes]]:
-        """The same by subkey, as they are kept: not a copy."""
+        """As `rows`, by subkey: the store's own mapping, not a copy."""
         slot = self._fresh_slot(key, now)
         return slot.rows if slot else {}
 
     def put(self, row: Envelope, now: int, data: bytes | None = None) -> Outcome:
-        """Take a verified row, or say why not."""
+        """Offer a verified row; the outcome says whether it is held now, and if not, why."""
         slot = self._slots.get(row.key)
         held = slot.rows.get(row.subkey) if slot else None
         if held is not None and held[0] is row and row.expiration > now:
@@ -243,7 +243,7 @@ class RowStore:
         return None if self._membership(row) else Outcome.STRANGER
 
     def _make_room_in_store(self, row: Envelope, growth: int, *, is_new_key: bool) -> Outcome | None:
-        """Within the store too: who fills it, with bytes or with keys of its own, makes room for who holds less."""
+        """Make room in the whole store, at the expense of the signer that holds most bytes or most keys of its own."""
         holdings, signer = self._holdings, row.signer
         while holdings.total + growth > self._caps.total_bytes:
             heaviest = max(holdings.weight, key=holdings.weight.__getitem__, default=signer)
@@ -293,7 +293,7 @@ class RowStore:
         self.counts["evicted"] += 1
 
     def _evict_one_of(self, places: Iterable[tuple[str, str]]) -> None:
-        """The row of these that ends first; a key left without rows goes too."""
+        """Evict the row that expires first; a key left without rows goes too."""
         key, subkey = min(places, key=lambda place: self._slots[place[0]].rows[place[1]][0].expiration)
         self._slots[key].drop(subkey)
         if not self._slots[key].rows:

@@ -14,7 +14,8 @@ from dht.identity import NodeId
 from dht.locks import StartError
 from dht.lookup import Lookup
 from dht.p2p import Daemon, start_daemon
-from dht.protocol import CALL_SECONDS, RowProtocol, place_of_peer
+from dht.places import place_of_peer
+from dht.protocol import CALL_SECONDS, RowProtocol
 
 REPLICAS = 5
 DIAL_SECONDS = 5.0

@@ -1,4 +1,4 @@
-"""Keeps a node on the DHT: dials seeds for ever, refreshes the table, watches clock and daemon, builds anew after a death.
+"""Keeps a node on the DHT: keeps dialling its seeds, refreshes the table, watches clock and daemon, builds anew after a death.
 
 Knows no rows; what must be done to them at each refresh is given to it.
 """
@@ -75,7 +75,7 @@ class Upkeep:
         self._is_stopping = False
 
     def want(self, addresses: Sequence[PeerAddress], *, are_seeds: bool = False) -> None:
-        """Dial these: seeds for ever, others until they have failed TRIES times in a row."""
+        """Keep dialling these: seeds until shutdown, others until they have failed TRIES times in a row."""
         for address in addresses:
             if address.node == self.node or (address.node not in self.wanted and len(self.wanted) >= MAX_DIALLED):
                 continue
@@ -92,7 +92,7 @@ class Upkeep:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Start; stop in order at the end. Raises StartError."""
+        """Run while the block lasts, then stop node and daemon in order. Raises StartError."""
         supervisor = None
         try:
             supervisor = asyncio.create_task(self._supervise(await self._build()))
@@ -108,7 +108,7 @@ class Upkeep:
             self._set_state("stopped")
 
     def _say_failure(self, supervisor: asyncio.Task[None]) -> None:
-        """Nobody awaits the supervisor before the end: without it the node would be off the DHT and say nothing."""
+        """Log a supervisor that failed: nobody awaits it before shutdown, and without it the node is off the DHT."""
         if not supervisor.cancelled() and (error := supervisor.exception()) is not None:
             log.error("directory.failed", causes=[repr(error)[:200]])
             self._set_state("down")
@@ -217,7 +217,7 @@ class Upkeep:
         return True
 
     async def _refresh(self, session: Session) -> None:
-        """Look up places to meet new nodes and drop dead ones (pitfalls BOOT-10, DHT-23), and look at the clock."""
+        """Look up keys to meet new nodes and drop dead ones (pitfalls BOOT-10, DHT-23), and compare clocks."""
         pause = 1.0
         while True:
             await asyncio.sleep(pause * random.uniform(0.8, 1.2))
@@ -243,7 +243,7 @@ class Upkeep:
                 session.daemon.kill()
 
     async def _look_from_outside(self, session: Session) -> None:
-        """Nobody can dial us: then we keep nothing for others, since they could not read it (pitfall NAT-02)."""
+        """Find out whether others can dial us. If not, keep nothing for them: they could not read it (pitfall NAT-02)."""
         with contextlib.suppress(OSError, TimeoutError):
             found = await session.daemon.read_reachability()
             if found != self.reachability:

@@ -34,8 +34,7 @@ from ledger.records import (
     Attestation,
     Block,
     Commit,
-    MoreTerms,
-    Operator,
+    NewRun,
     Proposal,
     Registration,
     RegistrationRequest,
@@ -180,32 +179,11 @@ class LedgerClient(BaseLedger):
         """Wei the operator account holds."""
         return quantity(await self._rpc.call("eth_getBalance", self._must_have_sender().address, "latest"))
 
-    async def create_run(
-        self,
-        *,
-        run: str,
-        validators: Sequence[Operator],
-        trainers: Sequence[Operator],
-        quorum: int,
-        epoch_checkpoints: int,
-        epoch_max_seconds: int,
-        round_seconds: int,
-        **more: Unpack[MoreTerms],
-    ) -> RunTerms:
+    async def create_run(self, **terms: Unpack[NewRun]) -> RunTerms:
         """Open a run. Repeated with the same terms by the same owner it is a success (so a deployment resumes)."""
-        wanted = RunTerms(
-            run=run,
-            owner=self._must_have_sender().address,
-            validators=tuple(validators),
-            trainers=tuple(trainers),
-            quorum=quorum,
-            epoch_checkpoints=epoch_checkpoints,
-            epoch_max_seconds=epoch_max_seconds,
-            round_seconds=round_seconds,
-            created_block=0,
-            **more,
-        )
-        operators = operator_tuples(validators), operator_tuples(trainers)
+        run = terms["run"]
+        wanted = RunTerms(owner=self._must_have_sender().address, created_block=0, **terms)
+        operators = operator_tuples(wanted.validators), operator_tuples(wanted.trainers)
         try:
             await self._send("create_run", check_digest(run), term_tuple(wanted), *operators)
         except LedgerRejected as error:
@@ -322,34 +300,6 @@ async def deploy(
 def built_code_hash() -> str:
     """keccak256 of the code that this version's contract has on a chain."""
     return str(keccak(abi.unhex(abi.built()["bytecode_runtime"])).hex())
-
-
-async def create_run(
-    url: str,
-    key: bytes,
-    *,
-    contract: str,
-    run: str,
-    validators: Sequence[Operator],
-    trainers: Sequence[Operator],
-    quorum: int,
-    epoch_checkpoints: int,
-    epoch_max_seconds: int,
-    round_seconds: int,
-    **more: Unpack[MoreTerms],
-) -> RunTerms:
-    """Open a run with `key` as its owner; see `LedgerClient.create_run`."""
-    async with await LedgerClient.connect([url], contract=contract, operator_key=key) as client:
-        return await client.create_run(
-            run=run,
-            validators=validators,
-            trainers=trainers,
-            quorum=quorum,
-            epoch_checkpoints=epoch_checkpoints,
-            epoch_max_seconds=epoch_max_seconds,
-            round_seconds=round_seconds,
-            **more,
-        )
 
 
 def _must_be(sender: Sender | None) -> Sender:

@@ -23,8 +23,10 @@ from eth_utils.address import is_hex_address
 
 from ledger.abi import revert_reason, unhex
 from ledger.accounts import ACCOUNTS, devnet_accounts
+from ledger.chain_journal import Genesis
+from ledger.chain_json import Json
 from ledger.errors import LedgerError
-from ledger.evm import CHAIN_ID, DevChain, Genesis, Json, Refused, Reverted
+from ledger.evm import CHAIN_ID, DevChain, Refused, Reverted
 from ledger.wallet import NO_ADDRESS, address_of, checked_address
 
 MAX_BODY = 512 * 1024
@@ -34,7 +36,7 @@ PRIORITY_FEE = 10**9
 NEWEST = ("latest", "pending", "safe", "finalized")
 
 
-__all__ = ["DevnetRpc", "devnet_accounts", "main", "running_devnet", "serve_devnet"]
+__all__ = ["DevnetRpc", "devnet_accounts", "main", "running_devnet"]
 
 
 class BadRequest(Exception):
@@ -130,24 +132,6 @@ class DevnetRpc:
         return [log for log in self._chain.logs(first, last) if _is_wanted(log, addresses, topics)]
 
 
-async def serve_devnet(
-    host: str,
-    port: int,
-    *,
-    seed: str,
-    ready: Callable[[str], None],
-    journal: Path | None = None,
-    block_seconds: float = 1.0,
-) -> None:
-    """Serve until cancelled; calls `ready` with the URL once it answers. Port 0 takes a free one.
-
-    With `journal` the chain survives a restart. Raises LedgerError when the port is taken or the host not loopback.
-    """
-    async with running_devnet(host, port, seed=seed, journal=journal, block_seconds=block_seconds) as url:
-        ready(url)
-        await asyncio.Event().wait()
-
-
 @contextlib.asynccontextmanager
 async def running_devnet(
     host: str = "127.0.0.1",
@@ -158,7 +142,11 @@ async def running_devnet(
     block_seconds: float = 1.0,
     fund: Sequence[str] = (),
 ) -> AsyncIterator[str]:
-    """A devnet that answers at the URL given, closed in order on leaving. Addresses in `fund` hold coins from the start."""
+    """A devnet that answers at the URL it yields, closed in order on leaving. Port 0 takes a free one; with `journal` the
+    chain survives a restart; addresses in `fund` hold coins from the start.
+
+    Raises LedgerError when the port is taken or the host is not loopback.
+    """
     listener = _listen(host, port)
     failure: Exception | None = None
     try:

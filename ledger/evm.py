@@ -1,4 +1,4 @@
-"""A development chain in this process: py-evm blocks, a journal that survives kill -9, and the index RPC needs.
+"""A development chain in this process: py-evm blocks, and the index that JSON-RPC needs.
 
 Owns state and block making; knows nothing of HTTP. Every block is a function of the journal (genesis, then time and
 transaction of each block), so a chain restarted from it has the same hashes. Not a network: no peers, no consensus,
@@ -8,11 +8,7 @@ one block a transaction.
 from __future__ import annotations
 
 import bisect
-import json
-import os
-import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +18,15 @@ from eth.db.atomic import AtomicDB
 from eth.vm.forks import CancunVM
 from eth.vm.spoof import SpoofTransaction
 from eth_keys.exceptions import BadSignature
-from eth_utils.address import to_canonical_address, to_checksum_address
+from eth_utils.address import to_canonical_address
 from eth_utils.exceptions import ValidationError
 from rlp.exceptions import RLPException  # type: ignore[import-untyped]
 
-from ledger.errors import LedgerError
+from ledger.chain_journal import Genesis, Journal
+from ledger.chain_json import Json, block_json, receipt_json
 from ledger.recursion import restore_recursion_limit
 
 restore_recursion_limit()
-
-# Importing py-evm raised the limit tenfold: deep enough for a parser written in C to crash instead of raising
-# RecursionError. Python's own default is plenty for a registry, a token and a wallet that call each other.
-sys.setrecursionlimit(1000)
 
 CHAIN_ID = 31337
 GAS_LIMIT = 30_000_000
@@ -44,8 +37,6 @@ TOO_DEEP = "contracts call each other too deeply for this chain"
 NO_COINBASE = bytes(20)
 NO_MIX = bytes(32)
 EMPTY_TRIE = bytes.fromhex("56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421")
-
-Json = dict[str, Any]
 
 
 class Refused(Exception):
@@ -60,49 +51,6 @@ class Reverted(Exception):
         self.data = data
 
 
-@dataclass(frozen=True, slots=True)
-class Genesis:
-    """What block 0 is made of: its time and the addresses that hold coins."""
-
-    timestamp: int
-    funded: tuple[str, ...]
-
-
-class Journal:
-    """Append-only file of one JSON line a block; the first line is the genesis. A torn last line is dropped."""
-
-    def __init__(self, path: Path, genesis: Genesis) -> None:
-        lines, kept = _read_lines(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        os.ftruncate(self._descriptor, kept)
-        self._before = os.lseek(self._descriptor, 0, os.SEEK_END)
-        if not lines:
-            self._write({"timestamp": genesis.timestamp, "funded": genesis.funded}, sync=True)
-            lines = [{"timestamp": genesis.timestamp, "funded": genesis.funded}]
-        self.genesis = Genesis(lines[0]["timestamp"], tuple(lines[0]["funded"]))
-        self.blocks: Sequence[tuple[int, str | None]] = tuple((line[0], line[1]) for line in lines[1:])
-
-    def append(self, timestamp: int, raw: bytes | None) -> None:
-        """Record a block before it is made; with a transaction, also flush it to the disk."""
-        self._write([timestamp, raw.hex() if raw else None], sync=raw is not None)
-
-    def take_back(self) -> None:
-        """Forget the last block recorded: it could not be made."""
-        os.ftruncate(self._descriptor, self._before)
-        os.lseek(self._descriptor, self._before, os.SEEK_SET)
-
-    def close(self) -> None:
-        """Give the file back."""
-        os.close(self._descriptor)
-
-    def _write(self, line: object, *, sync: bool) -> None:
-        self._before = os.lseek(self._descriptor, 0, os.SEEK_CUR)
-        os.write(self._descriptor, json.dumps(line).encode() + b"\n")
-        if sync:
-            os.fsync(self._descriptor)
-
-
 class DevChain:
     """A chain of this process. `clock` gives the time in seconds; a block's is max(parent + 1, clock)."""
 
@@ -111,7 +59,7 @@ class DevChain:
         self._journal = Journal(journal, genesis) if journal else None
         start = self._journal.genesis if self._journal else genesis
         self._chain = _new_chain(start)
-        self._blocks = [_block_json(self._chain.get_canonical_head(), None)]
+        self._blocks = [block_json(self._chain.get_canonical_head(), None)]
         self._numbers = {self._blocks[0]["hash"]: 0}
         self._receipts: dict[str, Json] = {}
         self._logs: list[Json] = []
@@ -258,35 +206,17 @@ class DevChain:
             done = (transaction, receipt, computation)
         # A fixed mix hash, so that a replay gives the same block hash.
         block = self._chain.mine_block(coinbase=NO_COINBASE, mix_hash=NO_MIX)
-        made = _block_json(block.header, done[0] if done else None)
+        made = block_json(block.header, done[0] if done else None)
         self._blocks.append(made)
         self._numbers[made["hash"]] = len(self._blocks) - 1
         if done:
             self._index(made, *done)
 
     def _index(self, block: Json, transaction: Any, receipt: Any, computation: Any) -> None:
-        place = {
-            "blockNumber": block["number"],
-            "blockHash": block["hash"],
-            "transactionHash": "0x" + transaction.hash.hex(),
-            "transactionIndex": "0x0",
-        }
-        logs = [{**place, **_log_json(index, log)} for index, log in enumerate(receipt.logs)]
-        self._logs.extend(logs)
-        self._log_blocks.extend([int(block["number"], 16)] * len(logs))
-        self._receipts[place["transactionHash"]] = {
-            **place,
-            "type": "0x2",
-            "from": to_checksum_address(transaction.sender),
-            "to": to_checksum_address(transaction.to) if transaction.to else None,
-            "contractAddress": None if transaction.to else to_checksum_address(computation.msg.storage_address),
-            "status": hex(int(not computation.is_error)),
-            "gasUsed": hex(receipt.gas_used),
-            "cumulativeGasUsed": hex(receipt.gas_used),
-            "effectiveGasPrice": hex(_gas_price(transaction, int(block["baseFeePerGas"], 16))),
-            "logs": logs,
-            "logsBloom": block["logsBloom"],
-        }
+        made = receipt_json(block, transaction, receipt, computation)
+        self._logs.extend(made["logs"])
+        self._log_blocks.extend([int(block["number"], 16)] * len(made["logs"]))
+        self._receipts[made["transactionHash"]] = made
 
 
 def _new_chain(genesis: Genesis) -> Any:
@@ -313,56 +243,3 @@ def _new_chain(genesis: Genesis) -> Any:
     account: Any = {"balance": BALANCE, "nonce": 0, "code": b"", "storage": {}}
     state: Any = {to_canonical_address(address): account for address in genesis.funded}
     return FixedGasLimit.from_genesis(AtomicDB(), header, state)
-
-
-def _read_lines(path: Path) -> tuple[list[Any], int]:
-    """Whole lines of a journal and how many bytes they fill. Raises LedgerError when it is no journal."""
-    if not path.exists():
-        return [], 0
-    raw = path.read_bytes()
-    kept = raw.rfind(b"\n") + 1
-    try:
-        return [json.loads(line) for line in raw[:kept].splitlines()], kept
-    except ValueError as error:
-        raise LedgerError(f"{path} is not a devnet journal: remove it to start a new chain") from error
-
-
-def _block_json(header: Any, transaction: Any) -> Json:
-    return {
-        "number": hex(header.block_number),
-        "hash": "0x" + header.hash.hex(),
-        "parentHash": "0x" + header.parent_hash.hex(),
-        "timestamp": hex(header.timestamp),
-        "baseFeePerGas": hex(header.base_fee_per_gas),
-        "gasLimit": hex(header.gas_limit),
-        "gasUsed": hex(header.gas_used),
-        "stateRoot": "0x" + header.state_root.hex(),
-        "receiptsRoot": "0x" + header.receipt_root.hex(),
-        "transactionsRoot": "0x" + header.transaction_root.hex(),
-        "logsBloom": "0x" + int(header.bloom).to_bytes(256, "big").hex(),
-        "miner": to_checksum_address(header.coinbase),
-        "mixHash": "0x" + header.mix_hash.hex(),
-        "nonce": "0x" + header.nonce.hex(),
-        "difficulty": "0x0",
-        "totalDifficulty": "0x0",
-        "extraData": "0x",
-        "sha3Uncles": "0x" + header.uncles_hash.hex(),
-        "size": "0x0",
-        "uncles": [],
-        "transactions": ["0x" + transaction.hash.hex()] if transaction else [],
-    }
-
-
-def _gas_price(transaction: Any, base_fee: int) -> int:
-    """Wei per gas that a transaction pays."""
-    return int(min(transaction.max_fee_per_gas, base_fee + transaction.max_priority_fee_per_gas))
-
-
-def _log_json(index: int, log: Any) -> Json:
-    return {
-        "logIndex": hex(index),
-        "removed": False,
-        "address": to_checksum_address(log.address),
-        "topics": ["0x" + topic.to_bytes(32, "big").hex() for topic in log.topics],
-        "data": "0x" + log.data.hex(),
-    }

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Unpack
 
 from ledger.base import BaseLedger
 from ledger.errors import LedgerError, LedgerUnavailable
@@ -19,8 +18,6 @@ from ledger.records import (
     Attestation,
     Block,
     Commit,
-    MoreTerms,
-    Operator,
     Proposal,
     Registration,
     RegistrationRequest,
@@ -31,14 +28,15 @@ from ledger.records import (
 from ledger.rules import NodeEvent, fold_registrations, is_signed_by_node
 from ledger.wallet import Domain
 
+CHAIN_ID = 31337
 CONTRACT = "0x5FbDB2315678afecb367f032d93F642f64180aa3"
 
 
 class MemoryChain:
     """Blocks and the registry's state. Set `is_down` to make every access fail as an unreachable RPC does."""
 
-    def __init__(self, *, chain_id: int = 31337, contract: str = CONTRACT, start: int = 1_700_000_000) -> None:
-        self.model = RegistryModel(Domain(chain_id, contract))
+    def __init__(self, *, start: int = 1_700_000_000) -> None:
+        self.model = RegistryModel(Domain(CHAIN_ID, CONTRACT))
         self.blocks = [_block(0, start)]
         self.is_down = False
 
@@ -64,33 +62,10 @@ class MemoryChain:
             raise LedgerUnavailable("no RPC end-point answers")
         return _block(self.head.number + 1, self.head.timestamp + 1)
 
-    def create_run(
-        self,
-        *,
-        run: str,
-        owner: str,
-        validators: Sequence[Operator],
-        trainers: Sequence[Operator],
-        quorum: int,
-        epoch_checkpoints: int,
-        epoch_max_seconds: int,
-        round_seconds: int,
-        **more: Unpack[MoreTerms],
-    ) -> RunTerms:
-        """Open a run. Raises LedgerRejected as the contract does."""
+    def create_run(self, terms: RunTerms) -> RunTerms:
+        """Open a run; what it is created with, and its block. Raises LedgerRejected as the contract does."""
         block = self.next_block()
-        terms = RunTerms(
-            run=run,
-            owner=owner,
-            validators=tuple(validators),
-            trainers=tuple(trainers),
-            quorum=quorum,
-            epoch_checkpoints=epoch_checkpoints,
-            epoch_max_seconds=epoch_max_seconds,
-            round_seconds=round_seconds,
-            created_block=block.number,
-            **more,
-        )
+        terms = replace(terms, created_block=block.number)
         self.model.create_run(terms, block=block)
         self.blocks.append(block)
         return terms

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, TypedDict
+from typing import Literal, NotRequired, TypedDict
 
 ZERO_DIGEST = "0" * 64
 """Parent of checkpoint 0, and parent root of epoch 0."""
@@ -63,17 +63,24 @@ class RunTerms:
     token: str | None = None
 
 
-class MoreTerms(TypedDict, total=False):
-    """What a run may be created with beside operators and epochs; left out, `RunTerms` has the defaults."""
+class NewRun(TypedDict):
+    """What a run is created with; units as in `RunTerms`, which has the defaults of what is left out."""
 
-    lease_seconds: int
-    takeover_blocks: int
-    min_stake: int
-    unbond_seconds: int
-    dispute_seconds: int
-    change_seconds: int
-    epoch_budget: int
-    token: str | None
+    run: str
+    validators: tuple[Operator, ...]
+    trainers: tuple[Operator, ...]
+    quorum: int
+    epoch_checkpoints: int
+    epoch_max_seconds: int
+    round_seconds: int
+    lease_seconds: NotRequired[int]
+    takeover_blocks: NotRequired[int]
+    min_stake: NotRequired[int]
+    unbond_seconds: NotRequired[int]
+    dispute_seconds: NotRequired[int]
+    change_seconds: NotRequired[int]
+    epoch_budget: NotRequired[int]
+    token: NotRequired[str | None]
 
 
 @dataclass(frozen=True, slots=True)

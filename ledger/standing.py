@@ -71,10 +71,10 @@ def validators_of(terms: RunTerms, changes: Iterable[Change], until: int | None 
     return held
 
 
-def waiting_validators(changes: Iterable[Change], until: int | None = None) -> ValidatorsProposed | None:
+def waiting_validators(changes: Iterable[Change]) -> ValidatorsProposed | None:
     """The announced set that is not in force yet."""
     waiting: ValidatorsProposed | None = None
-    for event in up_to(changes, until):
+    for event in changes:
         if isinstance(event, ValidatorsProposed):
             waiting = event
         elif isinstance(event, ValidatorsApplied):
@@ -126,19 +126,19 @@ def strikes_of(run: str, changes: Iterable[Change], until: int | None = None) ->
     return tuple(held.values())
 
 
-def paid_of(changes: Iterable[Change], until: int | None = None) -> Counter[tuple[Role, str, str]]:
+def paid_of(changes: Iterable[Change]) -> Counter[tuple[Role, str, str]]:
     """Base units paid, by (role, node, wallet)."""
     paid: Counter[tuple[Role, str, str]] = Counter()
-    for event in up_to(changes, until):
+    for event in changes:
         if isinstance(event, Claimed):
             paid[(event.role, event.node, event.wallet)] += event.paid
     return paid
 
 
-def paused_of(changes: Iterable[Change], until: int | None = None) -> bool:
+def paused_of(changes: Iterable[Change]) -> bool:
     """Whether the owner has stopped the run."""
     is_on = False
-    for event in up_to(changes, until):
+    for event in changes:
         if isinstance(event, Paused):
             is_on = event.on
     return is_on

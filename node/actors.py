@@ -29,6 +29,7 @@ from node.run_creation import default_model, model_files
 from roles.announce import Voice
 from roles.boards import UnionDirectory
 from roles.compute import ComputeThread
+from roles.context import RunContext
 from roles.messages import DHT_KINDS, ROW_RULES
 from roles.observer import Observer
 from roles.shardcast.client import RelayClient
@@ -44,21 +45,21 @@ EVERY_INTERFACE = ("0.0.0.0", "::")  # noqa: S104 - compared with, never bound t
 
 
 class Actor(Protocol):
-    """What a role is to the node: something that runs until the run has ended."""
+    """A role as the node runs it: `run` returns when the run has ended."""
 
     async def run(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """A role whose learner's processes end when it fails: it may be built again in this process."""
+    """An actor whose learner is closed when it fails, so that it can be built again in this process."""
 
     actor: Actor
     learner: object
     compute: ComputeThread
 
     async def run(self) -> None:
-        """The role's own run."""
+        """Run the actor; on an error, end the learner's processes first."""
         try:
             await self.actor.run()
         except Exception:
@@ -91,24 +92,28 @@ class Parts:
         """The role's own folder."""
         return self.config.home / self.config.role
 
+    @property
+    def context(self) -> RunContext:
+        """What the role's actor works with."""
+        return RunContext(
+            spec=self.spec,
+            node=self.key.node,
+            trusted=self.trusted,
+            observer=self.observer,
+            voice=self.voice,
+            relays=self.relays,
+            compute=self.compute,
+            clock=unix_ms,
+        )
+
 
 async def build_worker(parts: Parts) -> Actor:
     """A worker with an engine and the run's task."""
     await parts.compute.load(import_module, "roles.worker")  # seconds, which the loop must not wait for
     from roles.worker import Worker
 
-    return Worker(
-        spec=parts.spec,
-        trusted=parts.trusted,
-        observer=parts.observer,
-        voice=parts.voice,
-        relays=parts.relays,
-        engine=await parts.compute.load(_engine, parts),
-        task=_task(parts),
-        node=parts.key.node,
-        state=parts.state,
-        compute=parts.compute,
-    )
+    engine = await parts.compute.load(_engine, parts)
+    return Worker(parts.context, engine=engine, task=_task(parts), state=parts.state)
 
 
 async def build_validator(parts: Parts) -> Actor:
@@ -117,18 +122,12 @@ async def build_validator(parts: Parts) -> Actor:
     from roles.validator import Validator
 
     return Validator(
-        spec=parts.spec,
-        trusted=parts.trusted,
-        observer=parts.observer,
-        voice=parts.voice,
+        parts.context,
         ledger=parts.ledger,
-        relays=parts.relays,
         engine=await parts.compute.load(_engine, parts),
         task=_task(parts),
         key=parts.key,
         state=parts.state,
-        clock=unix_ms,
-        compute=parts.compute,
     )
 
 
@@ -140,20 +139,7 @@ async def build_trainer(parts: Parts) -> Actor:
     base = checked_base(parts.config, parts.spec)
     build = partial(build_learner, parts.config, parts.spec, base=base, state=parts.state)
     learner = await parts.compute.load(build)
-    trainer = Trainer(
-        spec=parts.spec,
-        trusted=parts.trusted,
-        observer=parts.observer,
-        voice=parts.voice,
-        ledger=parts.ledger,
-        relays=parts.relays,
-        learner=learner,
-        key=parts.key,
-        base=base,
-        state=parts.state,
-        compute=parts.compute,
-        clock=unix_ms,
-    )
+    trainer = Trainer(parts.context, ledger=parts.ledger, learner=learner, key=parts.key, base=base, state=parts.state)
     return Closing(trainer, learner, parts.compute)
 
 
@@ -203,7 +189,7 @@ def certificate_of(config: NodeConfig) -> Certificate | None:
 
 
 def check_relay(config: NodeConfig) -> None:
-    """Whether a relay can be made of these settings. Raises ConfigError."""
+    """Check that a relay can be made of these settings. Raises ConfigError."""
     from roles.relay import BadCertificate
 
     try:
@@ -222,7 +208,7 @@ def check_relay(config: NodeConfig) -> None:
 
 
 def sponsor_with(ledger: LedgerClient) -> Callable[[RegistrationRequest | RotationRequest], Awaitable[object]]:
-    """Pays a registration or rotation from the ledger client's operator key."""
+    """A sponsor that pays registrations and rotations from the ledger client's operator key."""
 
     async def sponsor(request: RegistrationRequest | RotationRequest) -> object:
         if isinstance(request, RotationRequest):

@@ -32,7 +32,7 @@ def parse_amount(text: str) -> int:
 
 
 def _shown(text: str) -> str:
-    """What was typed; of something endless both ends, the unit among them."""
+    """The text as typed; of a very long one only both ends, which include the unit."""
     return repr(text if len(text) <= LONGEST_SHOWN else f"{text[:20]}..{text[-10:]}")
 
 

@@ -1,4 +1,4 @@
-"""An archiving relay's errands: what an audit needs and nobody uploads to it is fetched from the other relays.
+"""Fetches what an audit needs and nobody uploads to an archiving relay from the other relays.
 
 Tallies and the rollouts they credit, and the evidence of strikes, as the ledger names them; checkpoints a relay pulls
 anyway. What is here is never dropped (`roles.shardcast.shelf`).
@@ -25,11 +25,11 @@ log = structlog.get_logger()
 
 PAUSE_SECONDS = 5.0
 TRIES = 20
-"""How often something is looked for before it is given up: then nobody has it."""
+"""Tries for each blob before it is given up."""
 
 
 class Archive:
-    """Fetches what is missing, for ever."""
+    """Fetches what is missing until cancelled."""
 
     def __init__(self, spec: RunSpec, *, ledger: BaseLedger, relays: Relays, store: BlobStore) -> None:
         self._spec, self._ledger, self._relays, self._store = spec, ledger, relays, store

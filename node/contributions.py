@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from dht.envelope import Envelope
 from ledger.client import LedgerClient
 from ledger.merkle import merkle_root
-from ledger.records import FinalRoot, Leaf, Registration
+from ledger.records import FinalRoot, Registration
 from node.errors import ConfigError
 from roles.messages import submissions_key, verdicts_key
 from roles.ports import Directory
@@ -34,7 +34,7 @@ def linked_wallet(node: str, registrations: Mapping[str, Registration]) -> str |
 
 
 def claimed_wallet(node: str, registrations: Mapping[str, Registration]) -> str | None:
-    """The address a node only names."""
+    """The address that a node claims without the wallet's signature."""
     held = registrations.get(node)
     return held.claimed if held else None
 
@@ -59,7 +59,7 @@ class Contributions:
         return dict(sorted(totals.items(), key=lambda item: (-sum(item[1]), item[0])))
 
     def name_of(self, owner: Owner) -> str:
-        """Wallet, or what stands in for one."""
+        """The wallet of an owner; without one, the text shown in its place."""
         node, wallet = owner
         if ours := wallet or linked_wallet(node, self.registrations):
             return ours
@@ -73,18 +73,13 @@ async def read_final(ledger: LedgerClient, get: Get) -> tuple[FinalRoot | None, 
     if not roots:
         return None, None
     body = open_final_tally(await get(roots[-1].blob), roots[-1])
-    leaves = leaves_of(body)
+    leaves = plain_leaves(body.leaves)
     sums = sum(leaf.units for leaf in leaves), sum(leaf.amount for leaf in leaves)
     if merkle_root(leaves) != roots[-1].root or sums != (roots[-1].total, roots[-1].amount):
         raise ConfigError(
             "the tally's leaves are not what the root on the ledger binds: the validators signed nonsense"
         )
     return roots[-1], body
-
-
-def leaves_of(body: TallyBody) -> Sequence[Leaf]:
-    """A tally's leaves as the ledger's records."""
-    return plain_leaves(body.leaves)
 
 
 def worker_units(body: TallyBody) -> dict[Owner, int]:

@@ -29,7 +29,7 @@ from roles.spec import RunSpec
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A run somebody wants: its draft and model, where its spec is to be written, and who pays at which end-points."""
+    """The run to create: its draft and model, where its spec is written, and who pays at which end-points."""
 
     draft: dict[str, Any]
     model: Path
@@ -69,7 +69,7 @@ async def create(wish: Wish) -> RunSpec:
 
 
 def _begin(wish: Wish) -> None:
-    """Refuse to write over another run's spec; note whose beginnings these are."""
+    """Refuse to overwrite another run's spec; note which draft and owner the folder belongs to. Raises ConfigError."""
     wanted = {"draft": sha256(json.dumps(wish.draft, sort_keys=True).encode()), "owner": address_of(wish.key)}
     note = wish.folder / "wish.json"
     if _is_begun(wish.folder):
@@ -89,7 +89,7 @@ def _begin(wish: Wish) -> None:
 
 
 def _is_begun(folder: Path) -> bool:
-    """Whether something there cost gas already, or is about to."""
+    """Whether something in the folder cost gas already, or is about to."""
     return any(path.suffix in (".json", ".deployed") and path.name != "wish.json" for path in folder.glob("*"))
 
 
@@ -144,7 +144,7 @@ def _write_spec(path: Path, data: bytes) -> None:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Whole or not at all, and on the disk when this returns."""
+    """Write the file durably. Raises ConfigError."""
     try:
         write_durably(path, data)
     except OSError as error:

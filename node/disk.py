@@ -55,7 +55,7 @@ def share_of_events(max_disk: int) -> int:
 
 
 def measure(folder: Path) -> DiskUse:
-    """What the files take, as the disk counts it. What vanishes meanwhile counts for nothing; links are not followed."""
+    """Bytes on disk of a folder's files. Files that vanish meanwhile are skipped; links are not followed."""
     parts: Counter[str] = Counter()
     for root, _, names in os.walk(folder):
         place = Path(root).relative_to(folder).parts
@@ -66,7 +66,7 @@ def measure(folder: Path) -> DiskUse:
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Whether this happened for want of room, and for nothing else: the error, each of its group, or what caused it."""
+    """Whether an error is due to a full disk alone: the error itself, every one of its group, or its cause."""
     if isinstance(error, BaseExceptionGroup):
         return all(map(is_disk_full, error.exceptions))
     if isinstance(error, DiskFull) or (isinstance(error, OSError) and error.errno in NO_ROOM):
@@ -92,13 +92,13 @@ class DiskWatch:
         self.used = 0
 
     async def run(self) -> None:
-        """Look, for ever."""
+        """Measure and act every `DISK_LOOK_SECONDS` until cancelled."""
         while True:
             await self.look()
             await asyncio.sleep(DISK_LOOK_SECONDS)
 
     async def look(self) -> None:
-        """One look."""
+        """Measure once: give up old logs if there is too much, and log it when even that does not help."""
         found = await asyncio.to_thread(measure, self._folder)
         if found.total > self._max_disk and (given_up := await asyncio.to_thread(self._give_up_logs)):
             log.warning("logs.given_up", files=given_up, used=found.total, budget=self._max_disk)

@@ -15,13 +15,13 @@ from dht.errors import Malformed, NodeError
 from ledger.client import LedgerClient
 from ledger.merkle import MerkleProof, merkle_proof
 from ledger.records import FinalRoot, Leaf, Registration
-from node.contributions import Get, leaves_of, read_final
+from node.contributions import Get, read_final
 from roles.messages import Receipt, Role, Submission, Verdict, open_row
 from roles.reputation import decide
 from roles.rules import name_of
 from roles.seals import earning_validators
 from roles.spec import RunSpec
-from roles.tally import TallyBody, TallyItem, open_final_tally, place_digest, sort_rows
+from roles.tally import TallyBody, TallyItem, open_final_tally, place_digest, plain_leaves, sort_rows
 from roles.tally.items import row_from_text
 from roles.trusted import is_verdict_on
 
@@ -67,7 +67,7 @@ async def read_holdings(ledger: LedgerClient, get: Get) -> Holdings:
     if body is None:
         return Holdings(None, None, ())
     paid = await ledger.paid()
-    leaves = leaves_of(body)
+    leaves = plain_leaves(body.leaves)
     return Holdings(root, body, [Holding(leaf, _paid(paid, leaf)) for leaf in leaves])
 
 

@@ -75,7 +75,7 @@ async def _measure_line(client: RelayClient, commits: Callable[[], Awaitable[Seq
 
 
 class Meter:
-    """Counts what arrives, and keeps none of it: a sink of shards, several at once, each in a thread of its own."""
+    """A sink that counts what arrives and keeps none of it; several shards at once, each in a thread of its own."""
 
     def __init__(self) -> None:
         self.received = 0
@@ -90,12 +90,12 @@ class Meter:
         return None
 
     def take(self, block: bytes | bytearray | memoryview, /) -> None:
-        """So much more."""
+        """Count a block."""
         with self._lock:
             self.received += len(block)
 
     def commit(self) -> None:
-        """The shard is whole."""
+        """Nothing to do: what is measured is not kept."""
 
 
 Receive = Callable[[str, int, Meter], Awaitable[None]]

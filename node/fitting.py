@@ -106,12 +106,12 @@ def _counter(tokenizer: Any, model: Path, *, chat: bool) -> Callable[[str], int]
 
 
 def _check_prompts(task: Task, spec: RunSpec, count: Callable[[str], int]) -> None:
-    from roles.tasks.asking import Asking
+    from roles.tasks.length import LengthTask
 
-    asking, most = Asking(task, spec.length), spec.sampling.max_prompt_tokens
-    target = max(asking.targets, default=None)
+    asked, most = LengthTask(task, spec.length), spec.sampling.max_prompt_tokens
+    target = max(asked.targets, default=None)
     longest = heapq.nlargest(MOST_PROMPTS, range(task.size), key=lambda number: len(task.prompt(number)))
-    tokens, number = max(((count(asking.prompt(number, target)), number) for number in longest), default=(0, 0))
+    tokens, number = max(((count(asked.prompt(number, target)), number) for number in longest), default=(0, 0))
     if tokens > most:
         raise ConfigError(
             f"task {task.name}: problem {number} has a prompt of {tokens} tokens, and the run allows {most}; raise "

@@ -23,7 +23,7 @@ class LoopLag:
         self._said = -COMPLAIN_SECONDS
 
     async def run(self) -> None:
-        """Measure for ever."""
+        """Measure until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             due = loop.time() + LAG_PERIOD_SECONDS

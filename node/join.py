@@ -69,7 +69,7 @@ def _fields(query: str) -> list[tuple[str, str]]:
 
 
 def check_places(join: JoinString, *, where: str) -> None:
-    """See that each address has the form of one. Raises UsageError naming the first that has not."""
+    """Check the form of each address. Raises UsageError naming the first that is wrong."""
     for peer in join.peers:
         try:
             parse_peer(peer)

@@ -1,4 +1,4 @@
-"""Finds out what the run is: the spec by its id, from disk or any relay, and that the contract agrees with it."""
+"""Finds the run: its spec by id, from disk or any relay, and its contract, which must agree with the spec."""
 
 from __future__ import annotations
 

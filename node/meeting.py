@@ -49,13 +49,13 @@ class Meeting:
         self._is_split = False
 
     async def run(self) -> None:
-        """Look, for ever."""
+        """Compare every `MEETING_SECONDS` until cancelled."""
         while True:
             await asyncio.sleep(MEETING_SECONDS)
             await self.look()
 
     async def look(self) -> None:
-        """One look."""
+        """Compare once, and dial some of the nodes that were not met."""
         keys = [nodes_key(self._run, role) for role in SERVING]
         try:
             found = await self._rows.read(keys)
@@ -92,7 +92,7 @@ class Meeting:
 
 
 def _own_addresses(record: NodeRecord) -> Sequence[str]:
-    """Those that lead to the node itself: a record may not have others dialled in somebody's name."""
+    """The record's addresses that name the node itself: it must not make others dial a third node."""
     found = []
     for address in record.addresses:
         try:

@@ -121,3 +121,8 @@ def described(command: Callable[[Sequence[str]], object]) -> Parser | None:
 def print_line(text: str) -> None:
     """Write a line of a command's own output, or several. What peers said may stand in it: nothing of it steers a terminal."""
     sys.stdout.write("\n".join(map(plain, text.split("\n"))) + "\n")
+
+
+def print_hint(text: str) -> None:
+    """Write a line for the person at the terminal to standard error, apart from the output that a script reads."""
+    sys.stderr.write(plain(text) + "\n")

@@ -1,4 +1,4 @@
-"""A node's record among the others: announced at the start, renewed while it lives, offline at the end."""
+"""Publishes a node's own record: announced at the start, renewed while it lives, OFFLINE at the end."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Presence:
         self._parts, self._hardware, self._lag, self._boot = parts, hardware, lag, boot
 
     async def keep_up(self, *, http: str) -> None:
-        """Announce the record again and again, for ever. `http`: where a relay is reached. Raises TwinFound."""
+        """Announce the record again and again until cancelled. `http`: where a relay is reached. Raises TwinFound."""
         voice = self._parts.voice
         first = (await voice.announce(self._record(http=http))).sequence
         while True:
@@ -36,7 +36,7 @@ class Presence:
             await voice.announce(self._record(http=http))
 
     async def say_offline(self) -> None:
-        """The last word, if it can be had within `OFFLINE_SECONDS`."""
+        """Publish the record as OFFLINE, giving up after `OFFLINE_SECONDS`."""
         try:
             async with asyncio.timeout(OFFLINE_SECONDS):
                 await self._parts.voice.announce(self._record(http="", is_online=False), keep_seconds=0)

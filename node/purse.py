@@ -22,7 +22,7 @@ from roles.spec import RunSpec
 
 @dataclass(frozen=True, slots=True)
 class Purse:
-    """A run's ledger, with the key that pays if one is named; `relays` None where nobody was looked for."""
+    """A run's ledger, opened with the key that pays if one is named; `relays` is None where none were needed."""
 
     spec: RunSpec
     ledger: LedgerClient

@@ -1,4 +1,4 @@
-"""What the contract's short reasons mean to who typed the command. Pure."""
+"""The contract's short reasons as sentences for the person who typed the command. Pure."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ def checked_signature(typed_data: dict[str, Any], signature: str, wallet: str) -
 async def send_request(
     request: RegistrationRequest | RotationRequest, *, ledger: LedgerClient, relays: RelayClient | None
 ) -> None:
-    """Have it on the ledger, by our own gas or a sponsor's; returns when the ledger shows it.
+    """Put a request on the ledger, paying gas ourselves or by a sponsor; returns when the ledger shows it.
 
     Raises LedgerError, TransportError, ConfigError when there is nobody to pay.
     """
@@ -168,7 +168,7 @@ async def send_request(
 
 
 async def _seen(request: RegistrationRequest | RotationRequest, ledger: LedgerClient) -> None:
-    """A sponsor's word is not enough: wait until the ledger shows it."""
+    """Wait until the ledger shows the request: a sponsor's word is not enough."""
     try:
         async with asyncio.timeout(CHECK_SECONDS):
             while not await _is_shown(request, ledger):  # noqa: ASYNC110 - nobody tells us

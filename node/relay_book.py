@@ -37,7 +37,7 @@ MAX_FREE = 8
 
 
 def nobody(node: str) -> bool:
-    """The ledger is not known yet."""
+    """The membership rule before the ledger is known: nobody is a member."""
     return False
 
 
@@ -53,7 +53,7 @@ async def open_relays(
 
 
 class RelayBook:
-    """Call it for the relays known now. `refresh` reads the directory once; `run` does so for ever. `is_member` says
+    """Call it for the relays known now. `refresh` reads the directory once; `run` does so until cancelled. `is_member` says
     whether an id is registered on the ledger or an operator's; whoever makes the book sets it when that is known."""
 
     def __init__(self, *, run: str, directory: Directory, http: httpx.AsyncClient, hints: Sequence[str]) -> None:
@@ -77,8 +77,8 @@ class RelayBook:
         return [*costly.values(), *free[:MAX_FREE]]
 
     def _may_ask(self, url: str) -> bool:
-        """Whether what anybody may have written is asked: this machine and its own network are others' business, unless the
-        run itself is there."""
+        """Whether to connect to a URL that a stranger may have written: not to this machine or its own network, unless the run
+        itself is there."""
         return is_usable(url) and (self._is_inside or not is_inside(url))
 
     def may_lead_inside(self, host: str) -> bool:
@@ -88,17 +88,17 @@ class RelayBook:
         return self._is_inside or host in {httpx.URL(url).raw_host.decode() for url in urls}
 
     def read_from(self, directory: Directory) -> None:
-        """Look here from now on: once relays are known, their boards carry the rows too."""
+        """Read this directory from now on: once relays are known, their boards carry the rows too."""
         self._directory = directory
 
     async def run(self) -> None:
-        """Stay current."""
+        """Refresh again and again until cancelled."""
         while True:
             await self.refresh()
             await asyncio.sleep(RELAY_REFRESH_SECONDS if self._found else FIRST_SECONDS)
 
     async def refresh(self) -> None:
-        """One look. A failure leaves what is known as it is."""
+        """Read the relays' records once. On failure what is known stays."""
         for url in [url for url in self._hints if url not in self._hinted]:
             await self._ask(url)
         key = nodes_key(self._run, "relay")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from ledger.records import MoreTerms, Operator
+from ledger.records import NewRun, Operator
 from ledger.wallet import checked_address
 from node.data_sets import place_data_set
 from node.defaults import MAX_CONFIG_BYTES
@@ -86,7 +86,7 @@ def model_files(model: Path) -> list[dict[str, Any]]:
 
 
 def _check_weights(path: Path) -> None:
-    """Whether the file is as long as its header says: a broken download is told here, not by the trainer."""
+    """Check that the file is as long as its header says, so that a broken download fails here and not in the trainer."""
     try:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
@@ -133,11 +133,7 @@ def build_spec(
     full["model"] = {"files": model_files(model), "name": model.name, **draft_table(draft, "model")}
     if full["model"].get("dtype", "float32") == "float32":
         full["checks"] = {**FLOAT32_CHECKS, **draft_table(draft, "checks")}
-    tasks = draft.get("tasks", [])
-    if not isinstance(tasks, list) or not all(isinstance(task, dict) for task in tasks):
-        raise ConfigError("the run's draft: tasks is a list of tables: [[tasks]] and below it name = ..")
-    with tempfile.TemporaryDirectory() as folder:
-        loaded = [_load_task(task, data_sets or Path(folder)) for task in tasks]
+    loaded = _load_tasks(draft, data_sets)
     full["tasks"] = [plain for plain, _ in loaded]
     if "tool" in draft:
         full["tool"] = _complete_tool(draft_table(draft, "tool"))
@@ -148,14 +144,30 @@ def build_spec(
         "deployment_block_hash": place.block_hash,
         **draft_table(draft, "ledger"),
     }
-    for name, operators in (("validators", validators), ("trainers", trainers)):
-        if operators:
-            full[name] = [{"node": o.node, "operator": o.operator, "payout": o.payout} for o in operators]
-        elif name not in full:
-            raise ConfigError(f"the draft names no {name}: add [[{name}]] with node, operator and payout")
+    full |= _operators(draft, validators=validators, trainers=trainers)
     spec = _validated(full)
     check_fit(spec, [task for _, task in loaded], model)
     return spec
+
+
+def _load_tasks(draft: dict[str, Any], folder: Path | None) -> list[tuple[dict[str, Any], Task]]:
+    tasks = draft.get("tasks", [])
+    if not isinstance(tasks, list) or not all(isinstance(task, dict) for task in tasks):
+        raise ConfigError("the run's draft: tasks is a list of tables: [[tasks]] and below it name = ..")
+    with tempfile.TemporaryDirectory() as temporary:
+        return [_load_task(task, folder or Path(temporary)) for task in tasks]
+
+
+def _operators(draft: dict[str, Any], **given: Sequence[Operator]) -> dict[str, Any]:
+    """Those given by the program, in place of the draft's. Raises ConfigError where neither names any."""
+    for name, operators in given.items():
+        if not operators and name not in draft:
+            raise ConfigError(f"the draft names no {name}: add [[{name}]] with node, operator and payout")
+    return {
+        name: [{"node": o.node, "operator": o.operator, "payout": o.payout} for o in operators]
+        for name, operators in given.items()
+        if operators
+    }
 
 
 def _validated(full: dict[str, Any]) -> RunSpec:
@@ -216,28 +228,16 @@ def _complete_tool(tool: dict[str, Any]) -> dict[str, Any]:
 
 
 def _from_its_folder(draft: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Files that a draft names are meant from where the draft lies."""
+    """Resolve the file names in a draft relative to the draft's own folder."""
     for task in draft.get("tasks", []) if isinstance(draft.get("tasks"), list) else []:
         if isinstance(task, dict) and "file" in task:
             task["file"] = str(folder / Path(str(task["file"])).expanduser())
     return draft
 
 
-class TermsOfRun(MoreTerms):
-    """What `create_run` takes."""
-
-    run: str
-    validators: tuple[Operator, ...]
-    trainers: tuple[Operator, ...]
-    quorum: int
-    epoch_checkpoints: int
-    epoch_max_seconds: int
-    round_seconds: int
-
-
-def terms_of(spec: RunSpec) -> TermsOfRun:
+def terms_of(spec: RunSpec) -> NewRun:
     """What the contract is told of a run, and must say of it to whoever joins."""
-    return TermsOfRun(
+    return NewRun(
         run=spec.run_id,
         validators=operators_of(spec.validators),
         trainers=operators_of(spec.trainers),

@@ -57,7 +57,7 @@ class StopSignal:
         self.hurry: Callable[[], None] | None = None
 
     def receive(self, number: int) -> None:
-        """Take note of a signal."""
+        """Handle a signal: set the event, or hurry, or end the process."""
         if self.event.is_set() and self.hurry is not None:
             hurry, self.hurry = self.hurry, None
             hurry()

@@ -52,7 +52,7 @@ def read_operator_key(config: NodeConfig) -> bytes | None:
 
 
 def known_password(path: Path, password_file: Path | None, variable: str) -> str:
-    """Password of an existing key store. Raises ConfigError when there is nowhere to have it from."""
+    """Password of an existing key store. Raises ConfigError when there is nowhere to get it from."""
     given = _given(password_file, variable)
     if given is not None:
         return given

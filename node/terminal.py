@@ -1,4 +1,4 @@
-"""What people see of a running node: lines, and one line of progress that is written over where the stream is a terminal.
+"""Terminal output of a running node: lines, and one line of progress that is overwritten where the stream is a terminal.
 
 Words of peers come through here: whatever could steer a terminal is taken out.
 """

@@ -26,7 +26,7 @@ class TwinFound(NodeError):
 
 
 def new_boot(now_ms: int) -> str:
-    """A fresh boot: 12 hexadecimal digits of time, 4 of chance."""
+    """A new boot id: 12 hexadecimal digits of unix milliseconds, 4 random ones."""
     return f"{now_ms:012x}{os.urandom(2).hex()}"
 
 

@@ -38,7 +38,7 @@ class Outdated(NodeError):
 
 
 class Upgrading:
-    """One node's part in it. `passes_on`: whether it keeps the newest demand published, as every node but a worker does."""
+    """One node's part in the handshake. `passes_on`: whether it publishes the newest demand, as all but workers do."""
 
     def __init__(
         self,
@@ -61,13 +61,13 @@ class Upgrading:
         """The newest of the owner's demands."""
 
     async def run(self) -> None:
-        """Look, for ever. Raises Outdated when the step has come."""
+        """Look every `UPGRADE_LOOK_SECONDS` until cancelled. Raises Outdated when the demanded step has come."""
         while True:
             await self.look()
             await asyncio.sleep(UPGRADE_LOOK_SECONDS)
 
     async def look(self) -> None:
-        """One look. Raises Outdated."""
+        """Look for demands once. Raises Outdated."""
         if self._trusted.view is None:
             return  # nobody's signature can be checked yet
         if self.demand is None:
@@ -83,7 +83,7 @@ class Upgrading:
 
     @property
     def is_met(self) -> bool:
-        """Whether this program is all that is asked for."""
+        """Whether this program meets the newest demand."""
         return self.demand is None or is_met(self.demand, software=self._software, messages=self._messages)
 
     @property
@@ -162,7 +162,7 @@ def _mark(row: Envelope, owner: str) -> bytes:
 
 
 def _read(path: Path) -> UpgradeRow | None:
-    """What was kept; nothing when it is damaged: others pass it on."""
+    """The demand kept on disk; None when it is missing or damaged: others pass it on."""
     try:
         data = path.read_bytes()
         return decode(UpgradeRow, data) if len(data) <= MAX_FILE else None

@@ -32,7 +32,7 @@ FINDING_SECONDS = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """What a visitor may look at."""
+    """A run as a visitor sees it."""
 
     spec: RunSpec
     directory: HivemindDirectory

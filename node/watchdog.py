@@ -30,7 +30,7 @@ MOST_BYTES = 2**20
 
 
 class Watchdog:
-    """`kill -USR1 PID` asks for the stacks of a node that does not hang."""
+    """Writes all threads' stacks when the event loop hangs; `kill -USR1 PID` asks for them at any time."""
 
     def __init__(self, home: Path, *, stuck: float = STUCK_SECONDS) -> None:
         self._path, self._stuck, self._tick = home / STACKS_FILE, stuck, min(TICK_SECONDS, stuck / 4)
@@ -38,7 +38,7 @@ class Watchdog:
         self._is_over = threading.Event()
 
     async def run(self) -> None:
-        """Watch for ever. A folder that cannot be written to is said, and nothing is watched."""
+        """Watch until cancelled. A folder that cannot be written to is said, and nothing is watched."""
         try:
             with self._open() as file, self._watching(file), _asked(file):
                 await self._turn(file)

@@ -1,4 +1,4 @@
-"""Says our messages: puts each under its own key and subkey, signed by the publisher it is given."""
+"""Publishes a node's own messages, each under the key and subkey that its kind prescribes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from roles.spec import RunSpec
 
 
 class Voice:
-    """A node's voice in one run."""
+    """Signs and publishes the messages of one node in one run."""
 
     def __init__(self, announcer: Announcer, *, node: str, spec: RunSpec) -> None:
         self.node = node

@@ -26,12 +26,12 @@ class AuditCoin:
         return self._rate >= 1000 or is_called(self.proof(digest), self._rate)
 
     def proof(self, digest: str) -> bytes:
-        """The signature by which others can toss the same coin."""
+        """The signature from which others can compute the same coin."""
         return self._key.sign(_message(self._run, digest))
 
 
 def is_called(proof: bytes, rate: int) -> bool:
-    """Whether a coin says that the submission is to be audited."""
+    """Whether the coin in this signature requires an audit at this rate (thousandths)."""
     return int.from_bytes(hashlib.sha256(proof).digest()[:8], "big") * 1000 < rate << 64
 
 

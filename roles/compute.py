@@ -19,7 +19,7 @@ LOOK_SECONDS = 5.0
 
 
 class ComputeStuck(NodeError):
-    """A load did not end. Its thread cannot be stopped, so the process has to: nothing else can use the model."""
+    """A bounded call did not return. Its thread cannot be stopped and holds the model, so the process must end."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(
@@ -45,7 +45,7 @@ class ComputeThread:
         return await asyncio.get_running_loop().run_in_executor(self._pool, lambda: function(*args, **kwargs))
 
     async def load(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """The same for a call that must end within `patience` (`bounded`)."""
+        """As `run`, for a call that must end within `patience` (see `bounded`)."""
         return await self.run(lambda: self.bounded(function, *args, **kwargs))
 
     def bounded(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -57,7 +57,7 @@ class ComputeThread:
             self._until = None
 
     async def watch(self) -> None:
-        """Look after bounded calls, for ever. Raises ComputeStuck."""
+        """Watch bounded calls until cancelled. Raises ComputeStuck when one exceeds `patience`."""
         while not self._is_stuck:
             await asyncio.sleep(min(LOOK_SECONDS, self._patience))
             until = self._until
@@ -65,5 +65,5 @@ class ComputeThread:
         raise ComputeStuck(self._patience)
 
     def close(self) -> None:
-        """Drop what has not begun; what runs is left to finish."""
+        """Drop calls that have not begun; one that runs is left to finish."""
         self._pool.shutdown(wait=False, cancel_futures=True)

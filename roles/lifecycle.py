@@ -1,4 +1,4 @@
-"""An actor's life as a table: which event leads from which state to which, and what ends it before its time."""
+"""An actor's life-cycle as a table of transitions, and the errors that end an actor early."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ S = TypeVar("S", bound=StrEnum)
 
 
 class Lifecycle(Generic[S]):
-    """Where one actor is in its table; each move is told as `event`. One that the table lacks is a fault of ours."""
+    """The current state of one actor. Each transition is logged as `event`; one missing from the table is a bug of ours."""
 
     def __init__(self, table: Mapping[tuple[S, str], S], start: S, *, event: str) -> None:
         self._table, self._event = table, event
         self.state = start
 
     def on(self, what: str) -> None:
-        """Move. Raises KeyError for an event that the state does not know."""
+        """Make the transition of event `what`. Raises KeyError when the current state has none for it."""
         before, self.state = self.state, self._table[(self.state, what)]
         log.debug(self._event, before=before.value, after=self.state.value, on=what)
 
 
 class DiskFailed(NodeError):
-    """The actor's folder cannot be written or read; the cause is the disk's own error, which may be want of room."""
+    """The actor's folder cannot be written or read; the cause is the OSError, which may be a full disk."""
 
 
 def fault_of(errors: ExceptionGroup[NodeError | OSError], actor: str) -> NodeError:
-    """What ends an actor, of all that its tasks raised: the disk's error, told as DiskFailed, before any other."""
+    """The one error to end an actor with, of all that its tasks raised: a disk error (as DiskFailed) before any other."""
     disk, _ = errors.split(OSError)
     first = first_error(disk or errors)
     if isinstance(first, NodeError):

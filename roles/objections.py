@@ -1,4 +1,4 @@
-"""Whose refusals oblige other validators to audit, and how often. Pure.
+"""Which validators' soft refusals oblige others to audit, within a budget for each. Pure.
 
 An audited refusal that is soft obliges them: so one audit finds for all what a sampled submission hides. But it is only
 said, never proven, so a validator that refuses what others find to be right has a budget. A fault needs none: it is
@@ -42,12 +42,12 @@ class Objections:
         return digest not in alone or digest in islice(alone, FREE + seen // SHARE)
 
     def forget(self, digest: str) -> None:
-        """It was upheld, or is of a step that is over."""
+        """Drop a submission whose refusal was upheld, or whose step is over."""
         for alone in self._alone.values():
             alone.pop(digest, None)
 
     def keep_only(self, validators: frozenset[str]) -> None:
-        """The set of validators has changed."""
+        """Drop validators that are no longer in the set."""
         for name in self._alone.keys() - validators:
             del self._alone[name]
 

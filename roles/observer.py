@@ -1,4 +1,4 @@
-"""Looks at the ledger and the DHT, feeds what it finds to the trusted state, and wakes the actor. Decides nothing.
+"""Polls the ledger and the DHT, feeds what it finds to the trusted state, and wakes the actor. Decides nothing.
 
 Rows that are ignored for now (a gap, an unknown block) are kept while their key is read, at most so many of a signer,
 and offered again at every look.
@@ -42,7 +42,7 @@ REJECTED: tuple[type[Exception], ...] = (PeerError, Reject)
 
 
 class Watch:
-    """One waiter's view of an observer: no change between two waits is missed, however many others wait too."""
+    """One waiter on an observer: it misses no change between two waits, however many others wait too."""
 
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
@@ -60,7 +60,7 @@ class Watch:
 
 
 class Observer:
-    """Keeps a `TrustedState` current."""
+    """Keeps a `TrustedState` current by polling every `interval` seconds. `watch` gives a waiter that hears of changes."""
 
     def __init__(
         self,
@@ -97,21 +97,21 @@ class Observer:
         self._beacons: dict[int, str] = {}  # hashes of settled blocks that a beacon needs, by number
 
     async def run(self) -> None:
-        """Look every `interval` seconds, for ever."""
+        """Poll every `interval` seconds until cancelled."""
         while True:
             await self.look()
             await asyncio.sleep(self.interval)
 
     async def changed(self, timeout: float = 5.0) -> None:
-        """Wait until a look found something new, or the timeout passed. For one waiter; several take a `watch` each."""
+        """Wait until a poll found something new, or the timeout passed. For a single waiter; several take a `watch` each."""
         await self._own_watch.changed(timeout)
 
     def listen(self, rejected: Callable[[Envelope, Reject], None]) -> None:
-        """Tell this function of rows whose signer is at fault at the gate."""
+        """Call `rejected` with each row that was refused at the gate by a fault of its signer. Replaces an earlier one."""
         self._rejected = rejected
 
     async def read_rows(self, keys: Sequence[str]) -> list[Envelope]:
-        """Rows under keys that no look covers; none when the directory does not answer."""
+        """Rows under keys that polling does not cover; none when the directory does not answer."""
         try:
             async with asyncio.timeout(15):
                 found = await self._directory.read(keys)
@@ -122,11 +122,11 @@ class Observer:
 
     @property
     def waiting(self) -> int:
-        """Rows that are kept because something is missing before they can be judged."""
+        """How many rows wait for something that is missing before they can be judged."""
         return len(self._pending)
 
     def watch(self) -> Watch:
-        """A waiter of its own."""
+        """A new waiter."""
         return Watch(self)
 
     async def next_change(self) -> None:
@@ -134,13 +134,13 @@ class Observer:
         await self._changed.wait()
 
     def wake(self) -> None:
-        """Wake the actor though nothing came from outside."""
+        """Wake all waiters though nothing came from outside."""
         self.version += 1
         self._changed.set()
         self._changed = asyncio.Event()
 
     async def look(self) -> None:
-        """One look at ledger and directory. Failures are remembered and logged once, never raised."""
+        """Poll ledger and directory once. Failures are remembered and logged once, never raised."""
         moved = await self._look_at_ledger()
         if self.trusted.view is not None:
             moved |= await self._look_at_directory()
@@ -180,7 +180,7 @@ class Observer:
         return LedgerView(terms, head, commits, registrations, beacons, ejected, stakes, lease, judges)
 
     def _say_assumed(self) -> None:
-        """Once a lease may have run out unseen: the last known leader is believed on, for a while, and that is said."""
+        """Log once that the last known leader is still believed though its lease may have run out unseen."""
         view, silent = self.trusted.view, self._monotonic() - self._heard_at
         if view is not None and not self._has_assumed and silent > view.terms.lease_seconds:
             self._has_assumed = True
@@ -237,7 +237,7 @@ class Observer:
         return self.offer(rows)
 
     def offer(self, rows: Iterable[Envelope]) -> bool:
-        """Offer rows from any source to the trusted state; whether anything was admitted."""
+        """Offer rows from any source to the trusted state. Returns whether any was admitted."""
         fresh = [row for row in rows if _identity(row) not in self._seen]
         fresh_places = {(row.key, row.subkey) for row in fresh}
         waiting = [row for place, row in self._pending.items() if place not in fresh_places]
@@ -301,7 +301,7 @@ class Observer:
                 del self._waiting[row.signer]
 
     def _forget_waiting(self, keys: Container[str]) -> None:
-        """What waits under a key that is read no more is of a step that is over."""
+        """Drop waiting rows under keys that are no longer read: their step is over."""
         for place in [place for place in self._pending if place[0] not in keys]:
             self._drop_waiting(place)
 
@@ -323,7 +323,7 @@ def _identity(row: Envelope) -> tuple[str, str, int]:
 
 
 def _fair(queue: Iterable[Envelope]) -> Iterator[Envelope]:
-    """The queue without what exceeds a signer's turn."""
+    """The queue, with at most `MAX_OF_SIGNER` rows of each signer."""
     taken: Counter[str] = Counter()
     for row in queue:
         taken[row.signer] += 1

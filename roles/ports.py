@@ -91,7 +91,7 @@ class Relays(Protocol):
         """
 
     def received(self, manifest: str) -> Mapping[str, int]:
-        """Verified bytes of a checkpoint fetched here, by the relay they came from. Told once."""
+        """Verified bytes of a checkpoint fetched here, by the relay they came from. Returned once, then forgotten."""
 
     async def put_checkpoint(
         self, manifest: Envelope, directory: Path, *, delta: tuple[Envelope, Path] | None = None, whole: bool = True

@@ -35,14 +35,14 @@ class Receipts:
         self._queue: asyncio.Queue[Receipt] = asyncio.Queue()
 
     def note(self, step: int, manifest: str) -> None:
-        """A checkpoint is here: its receipt is due, if it came from relays at all."""
+        """Note that a checkpoint was fetched: its receipt is due if any of it came from relays."""
         receipt = build_receipt(self._relays.received(manifest), run=self._run, client=self._voice.node, step=step)
         if receipt is not None and step not in self._said:
             self._said[step] = receipt
             self._queue.put_nowait(receipt)
 
     async def run(self) -> None:
-        """Say again what was said before a restart, then what is noted, for ever."""
+        """Announce the receipts kept from before a restart, then each one noted, until cancelled."""
         for receipt in await asyncio.to_thread(_load, self._folder):
             if receipt.client != self._voice.node:  # signed with a key that was replaced
                 continue

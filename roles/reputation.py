@@ -31,7 +31,7 @@ class WorkerRecord:
 
     @property
     def share(self) -> float | None:
-        """Accepted of those decided; None while nothing is."""
+        """Share of decided submissions that were accepted; None while none is decided."""
         decided = self.accepted + self.faults + self.soft
         return self.accepted / decided if decided else None
 
@@ -46,7 +46,7 @@ class ValidatorRecord:
 
     @property
     def share(self) -> float | None:
-        """Agreed of those decided; None while nothing is."""
+        """Share of verdicts on decided submissions that agreed; None while none is decided."""
         decided = self.agreed + self.differed
         return self.agreed / decided if decided else None
 

@@ -132,5 +132,5 @@ def with_upload(line: str, mbit: float | None) -> str:
 
 
 def _rounded_down(value: float) -> str:
-    """Never shown as large as what it falls short of."""
+    """Round down for display, so that a shortfall is never shown as large as what is required."""
     return f"{int(value * 10) / 10:g}"

@@ -17,7 +17,7 @@ HALF, MOST_SEEN = 32, 32
 
 
 def new_salt() -> str:
-    """A fresh salt, in hexadecimal."""
+    """A fresh random salt, in hexadecimal."""
     return secrets.token_hex(SALT_BYTES)
 
 
@@ -47,8 +47,8 @@ def _is_listed(seal: str, lists: Iterable[Collection[str]]) -> bool:
 
 
 def seen_seals(seals: Mapping[str, str], validator: str) -> tuple[str, ...]:
-    """What the opening of this validator lists: the others' seals, by their first half. Of more than fit, each validator
-    lists others, so that everybody is listed by somebody."""
+    """The other validators' seals that this validator's opening lists, first half of each. Where there are more than fit,
+    validators list different ones, so that every seal is listed by some."""
     others = {seal for name, seal in seals.items() if name != validator}
     chosen = sorted(others, key=lambda seal: digest("seal-order/1", validator, seal))[:MOST_SEEN]
     return tuple(sorted(seal[:HALF] for seal in chosen))

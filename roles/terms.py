@@ -1,4 +1,4 @@
-"""Who may say what in which term: the rules that fence a leader whose lease was taken over. Pure.
+"""What each trainer may sign in which term: the rules that fence a leader whose lease was taken over. Pure.
 
 A term is one trainer's time as the leader, counted by the ledger. Whoever looks at the ledger refuses heads of earlier
 terms, and checkpoints that an earlier leader made beyond what it had committed when it lost the lease.
@@ -18,7 +18,7 @@ def lease_of(lease: Lease | None, trainers: Sequence[Operator]) -> Lease:
 
 
 def check_term(*, signer: str, term: int, lease: Lease, trainers: Sequence[Operator]) -> None:
-    """What is said in this term may be believed now. Raises Reject, or Ignore for a term the ledger has not shown yet."""
+    """Check that the signer leads this term. Raises Reject, or Ignore for a term the ledger has not shown yet."""
     # [REJECT] only a trainer says it
     if not any(item.node == signer for item in trainers):
         raise Reject(Reason.NOT_THE_LEADER)
@@ -43,7 +43,7 @@ def check_checkpoint(
     lease: Lease,
     trainers: Sequence[Operator],
 ) -> None:
-    """A checkpoint may be spread: it is the committed one of its step, or the leader's of now. Raises Reject or Ignore."""
+    """Check that a checkpoint may be spread: it is its step's committed one, or the current leader's. Raises Reject, Ignore."""
     committed = commits.get(step)
     if committed is None:
         check_term(signer=signer, term=term, lease=lease, trainers=trainers)

@@ -47,7 +47,7 @@ def is_of_owner(demand: UpgradeRow, spec: RunSpec, owner: str) -> bool:
 
 
 def is_met(demand: UpgradeRow, *, software: str, messages: int) -> bool:
-    """Whether a node of this version is new enough. A version that cannot be read is taken for old."""
+    """Whether a node of this version is new enough. A version that does not parse counts as old."""
     return messages >= demand.messages and _numbers(software) >= _numbers(demand.software)
 
 

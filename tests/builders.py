@@ -345,19 +345,7 @@ def make_chain(spec: RunSpec) -> MemoryChain:
     """A chain on which the run is open."""
     chain = MemoryChain()
     chain.mine()
-    terms = make_terms(spec)
-    chain.create_run(
-        run=terms.run,
-        owner=terms.owner,
-        validators=terms.validators,
-        trainers=terms.trainers,
-        quorum=terms.quorum,
-        epoch_checkpoints=terms.epoch_checkpoints,
-        epoch_max_seconds=terms.epoch_max_seconds,
-        round_seconds=terms.round_seconds,
-        epoch_budget=terms.epoch_budget,
-        min_stake=terms.min_stake,
-    )
+    chain.create_run(make_terms(spec))
     return chain
 
 

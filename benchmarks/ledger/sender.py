@@ -17,9 +17,10 @@ import httpx
 import structlog
 
 from ledger.accounts import devnet_accounts
+from ledger.chain_journal import Genesis
 from ledger.devnet import DevnetRpc
 from ledger.errors import LedgerUnavailable
-from ledger.evm import BALANCE, CHAIN_ID, DevChain, Genesis
+from ledger.evm import BALANCE, CHAIN_ID, DevChain
 from ledger.rpc import Rpc
 from ledger.sender import Sender
 from ledger.wallet import address_of

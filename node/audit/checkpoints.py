@@ -22,7 +22,7 @@ async def audit_checkpoints(spec: RunSpec, ledger: BaseLedger, records: Records,
 
 
 def check_links(commits: Sequence[Commit]) -> None:
-    """Steps from 0 on without a gap, parents in line, terms that never fall, nothing after the final one."""
+    """Check that steps count up from 0, parents match, terms never fall and the final one is last. Raises AuditFailed."""
     before: Commit | None = None
     for number, commit in enumerate(commits):
         where = f"commit of checkpoint {commit.step}"

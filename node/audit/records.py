@@ -19,7 +19,7 @@ PATIENCE = 120.0
 
 
 class Records:
-    """What relays hold of a run."""
+    """A run's records as relays hold them, each fetched once."""
 
     def __init__(self, relays: Relays, home: Path) -> None:
         self._relays, self._home = relays, home

@@ -1,4 +1,4 @@
-"""What an audit found to hold, and what it could not look at."""
+"""What an audit verified, and what it could not check."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Report:
     missing: list[str] = field(default_factory=list)
 
     def held(self, what: str, count: int = 1) -> None:
-        """So many things of a kind were checked and hold."""
+        """Count things of a kind that were checked and hold."""
         self.checked[what] += count
 
     def lack(self, what: str) -> None:
-        """Something could not be checked, because a record is not to be had."""
+        """Note something that could not be checked because a record is unavailable."""
         self.missing.append(what)

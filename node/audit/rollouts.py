@@ -21,6 +21,7 @@ from roles.tally.items import row_from_text
 if TYPE_CHECKING:
     from roles.inference.engine import Engine
     from roles.tasks import Task
+    from roles.verification import Finding
 
 WHOLE = 2**64
 
@@ -62,19 +63,22 @@ async def audit_rollouts(
         seed = await seed_from_ledger(spec, ledger, submission)
         folder, data = await records.policy(policy.manifest), await records.blob(submission.blob, limit=submission.size)
         if seed is None or folder is None or data is None:
-            report.lack(
-                f"{where}: its {'blob' if data is None else 'policy' if folder is None else 'beacon'} is not to be had"
-            )
+            missing = "blob" if data is None else "policy" if folder is None else "beacon"
+            report.lack(f"{where}: its {missing} is not to be had")
             continue
         if loaded != policy.manifest:
             await asyncio.to_thread(engine.load, folder)
             loaded = policy.manifest
-        finding = await asyncio.to_thread(verifier.judge, submission, seed=seed, data=data)
-        if finding.outcome == "fault":
-            raise AuditFailed(where, f"credited, and at fault: {finding.reason.name.lower()} {finding.detail}".rstrip())
-        if finding.outcome == "soft":
-            report.lack(f"{where}: not decided on this machine ({finding.reason.name.lower()} {finding.detail})")
-            continue
+        _judge(await asyncio.to_thread(verifier.judge, submission, seed=seed, data=data), where, report)
+
+
+def _judge(finding: Finding, where: str, report: Report) -> None:
+    reason = finding.reason.name.lower()
+    if finding.outcome == "fault":
+        raise AuditFailed(where, f"credited, and at fault: {reason} {finding.detail}".rstrip())
+    if finding.outcome == "soft":
+        report.lack(f"{where}: not decided on this machine ({reason} {finding.detail})")
+    else:
         report.held("rollouts verified anew")
 
 

@@ -119,7 +119,7 @@ def _count(body: TallyBody, report: Report, *, unknown: Sequence[int]) -> None:
 
 
 async def _check_attesters(ledger: BaseLedger, root: FinalRoot) -> None:
-    """The contract checked the signatures; whose they were stands in its event."""
+    """Check the attesters named in the contract's event, which verified their signatures. Raises AuditFailed."""
     judges = await ledger.validators_at(root.block)
     allowed = {item.operator.lower() for item in judges.validators}
     attesters = {name.lower() for name in root.attesters}

@@ -1,9 +1,7 @@
-"""Makes the honest submissions that are not there yet and keeps what was measured of each, on disk as it comes."""
+"""Makes honest submissions, as many as are missing, and keeps what is measured of each on disk."""
 
 from __future__ import annotations
 
-import json
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -14,14 +12,17 @@ import torch
 from dht.encoding import digest
 from node.calibration.environments import Build, Environment, threads
 from node.errors import ConfigError
+from node.line_file import LineFile
 from roles.assignment import assigned_groups
 from roles.inference.engine import Engine, Request, SamplingSettings
 from roles.spec import CheckSpec, SamplingSpec
-from roles.tasks.asking import Asking
+from roles.tasks.length import LengthTask
 from roles.toploc.observation import Observation
 from roles.toploc.observing import Proven, observe, prove
 
 MAX_LINE = 1 << 24
+BLOCK = 4
+"""Submissions collected in one environment before the next one has its turn."""
 Builder = Callable[[Environment], Engine]
 Said = Callable[[str, int, float], None]
 
@@ -34,7 +35,7 @@ class Plan:
     name: str
     sampling: SamplingSpec
     checks: CheckSpec
-    asking: Asking
+    task: LengthTask
     submissions: int
     seed: int
 
@@ -48,12 +49,12 @@ class Plan:
         """The rows of one submission, drawn as a worker's assignment draws them."""
         groups = assigned_groups(
             digest("calibration/1", self.seed, environment, number),
-            problems=self.asking.task.size,
+            problems=self.task.task.size,
             groups=self.sampling.groups_per_submission,
             group_size=self.sampling.group_size,
-            targets=self.asking.targets,
+            targets=self.task.targets,
         )
-        prompts = [engine.encode(self.asking.prompt(group.problem, group.target)) for group in groups]
+        prompts = [engine.encode(self.task.prompt(group.problem, group.target)) for group in groups]
         return [Request(prompt, seed) for prompt, group in zip(prompts, groups, strict=True) for seed in group.seeds]
 
 
@@ -64,55 +65,49 @@ class Kept:
         """Raises ConfigError for a file that is another plan's or device's, or none of observations. With `device` None the
         file is another machine's, which is read as it is."""
         self._path, self._name, self._device = path, name, device
+        self._file = LineFile(path, longest=MAX_LINE)
         self.table: dict[str, dict[int, Observation]] = {}
+        if device is None and not path.exists():
+            raise ConfigError(f"there is no file {path}")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            if not self._read() and device is not None:
-                path.write_text(json.dumps({"calibration": name, "device": device}) + "\n")
+            is_begun = self._read()
+            if device is not None and is_begun:
+                self._file.repair()
+            elif device is not None:
+                self._file.begin({"calibration": name, "device": device})
         except OSError as error:
             raise ConfigError(f"cannot use {path}: {error.strerror}; name another file by --keep") from error
 
     def add(self, environment: str, number: int, observation: Observation) -> None:
-        """Keep one, on disk when this returns."""
-        line = {"environment": environment, "number": number, "observation": observation.to_plain()}
-        with self._path.open("a") as file:
-            file.write(json.dumps(line, separators=(",", ":")) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        """Keep an observation; it is on disk when this returns."""
+        self._file.append({"environment": environment, "number": number, "observation": observation.to_plain()})
         self.table.setdefault(environment, {})[number] = observation
 
     def of(self, environment: str, most: int | None = None) -> list[Observation]:
-        """In the order of their numbers, no more than `most`."""
+        """Observations of an environment by number, at most `most`."""
         return [observation for _, observation in sorted(self.table.get(environment, {}).items())][:most]
 
     def _read(self) -> bool:
-        """What was kept before; a line that a kill cut short is dropped."""
-        if not self._path.exists():
-            if self._device is None:
-                raise ConfigError(f"there is no file {self._path}")
-            return False
-        lines = self._path.read_text().splitlines(keepends=True)
-        whole = [line for line in lines if line.endswith("\n") and len(line) < MAX_LINE]
+        """Take what was kept before; whether there was anything, be it only the header."""
         try:
-            if not whole:
+            lines = self._file.read()
+            if not lines:
                 return False
-            header = json.loads(whole[0])
+            header = lines[0]
             if header["calibration"] != self._name or self._device not in (None, header["device"]):
                 raise ConfigError(f"{self._path} holds another calibration; delete it or name another file by --keep")
-            for line in whole[1:]:
-                kept = json.loads(line)
+            for kept in lines[1:]:
                 own = self.table.setdefault(str(kept["environment"]), {})
                 own[int(kept["number"])] = Observation.from_plain(kept["observation"])
         except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
             raise ConfigError(f"{self._path} holds no observations; delete it or name another by --keep") from error
-        if len(whole) < len(lines) and self._device is not None:
-            self._path.write_text("".join(whole))
         return True
 
 
 @dataclass(slots=True)
 class Collector:
-    """Works through the environments in turns, a block of submissions each, so that a run cut short has seen them all."""
+    """Collects a block of submissions in each environment in turn, so that a run cut short has seen them all."""
 
     plan: Plan
     kept: Kept
@@ -123,10 +118,10 @@ class Collector:
     said: Said = lambda name, done, left: None
     _held: tuple[Build, Engine] | None = field(default=None)
 
-    def collect(self, environments: Sequence[Environment], *, block: int = 4) -> None:
+    def collect(self, environments: Sequence[Environment]) -> None:
         """Make what is missing. Blocking, for as long as it takes; can be killed at any moment."""
         began, made = time.monotonic(), 0
-        missing = list(self._missing(environments, block))
+        missing = list(self._missing(environments))
         total = sum(len(numbers) for _, numbers in missing)
         for environment, numbers in missing:
             left = (time.monotonic() - began) / made * (total - made) if made else 0.0
@@ -134,11 +129,11 @@ class Collector:
             self._make(environment, numbers)
             made += len(numbers)
 
-    def _missing(self, environments: Sequence[Environment], block: int) -> Iterator[tuple[Environment, list[int]]]:
-        for start in range(0, self.plan.submissions, block):
+    def _missing(self, environments: Sequence[Environment]) -> Iterator[tuple[Environment, list[int]]]:
+        for start in range(0, self.plan.submissions, BLOCK):
             for environment in environments:
                 held = self.kept.table.get(environment.name, {})
-                numbers = [n for n in range(start, min(start + block, self.plan.submissions)) if n not in held]
+                numbers = [n for n in range(start, min(start + BLOCK, self.plan.submissions)) if n not in held]
                 if numbers:
                     yield environment, numbers
 

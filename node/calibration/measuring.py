@@ -21,7 +21,7 @@ from roles.inference.engine import Engine
 from roles.inference.errors import BadCheckpoint, InferenceError
 from roles.spec import RunSpec
 from roles.tasks import Task, TaskError, load_tasks
-from roles.tasks.asking import Asking
+from roles.tasks.length import LengthTask
 from roles.toploc.encoding import ENCODINGS
 
 
@@ -30,8 +30,8 @@ def plan_of(options: argparse.Namespace, spec: RunSpec) -> Plan:
     parts = (spec.model, *spec.tasks, spec.sampling, *([spec.length] if spec.length else []))
     weights, checks = weights_digest(options.checkpoint.expanduser()), spec.checks
     name = digest("calibration/1", weights, *map(encode, parts), checks.topk, checks.chunk, options.seed)
-    asking = Asking(_task(options, spec), spec.length)
-    return Plan(name, spec.sampling, checks, asking, options.submissions, options.seed)
+    task = LengthTask(_task(options, spec), spec.length)
+    return Plan(name, spec.sampling, checks, task, options.submissions, options.seed)
 
 
 def collect(

@@ -98,7 +98,7 @@ def report_of(
 
 
 def say(report: Mapping[str, Any]) -> str:
-    """The report for a person."""
+    """The report as text."""
     lines = [
         "environment     submissions  tokens    exact  margin     mismatches     mantissa mean  times level   smallest p",
         "                                      tokens  mean       mean, largest  mean, largest  e / m / t",

@@ -79,7 +79,7 @@ def _check_numbers(options: argparse.Namespace) -> None:
 
 
 def _spec(options: argparse.Namespace) -> RunSpec:
-    """The draft completed as far as it matters here: operators and a ledger are made up where it names none."""
+    """The draft as a spec; operators and ledger, which do not matter here, are made up where it names none."""
     from dht.identity import NodeKey
     from ledger.records import Operator
     from node.run_creation import NOWHERE, build_spec, read_draft

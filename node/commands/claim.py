@@ -40,12 +40,9 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _claim(options: argparse.Namespace) -> int:
-    from node.amounts import show_amount
     from node.earnings import read_holdings
-    from node.errors import UsageError
     from node.purse import must_pay, open_purse
     from node.refusals import explained
-    from node.registration import given_address
     from roles.tally import MAX_BLOB
 
     async with open_purse(quiet_config(options), needs_relays=True) as purse:
@@ -54,11 +51,7 @@ async def _claim(options: argparse.Namespace) -> int:
         async def get(digest: str) -> bytes:
             return await relays.get(digest, limit=MAX_BLOB) if relays else b""
 
-        wallet = given_address(options.wallet) if options.wallet else None
-        if wallet is None and not options.node:
-            wallet = purse.ledger.operator
-        if wallet is None and not options.node:
-            raise UsageError("whose rewards? --wallet 0x.., --node 12D3.., or --operator-key with the wallet's own key")
+        wallet = _wallet(options, purse)
         if not options.dry_run:
             must_pay(purse)
         found = await read_holdings(purse.ledger, get)
@@ -68,22 +61,39 @@ async def _claim(options: argparse.Namespace) -> int:
             for each in due:
                 with explained():
                     await purse.ledger.claim(found.epoch, each.leaf, found.proof_of(each.leaf))
-    token = purse.spec.rewards.token
-    verb = "would go" if options.dry_run else "went"
-    lines = [
-        f"{show_amount(each.claimable, token)} {verb} to {each.leaf.wallet} ({each.leaf.role} {each.leaf.node})"
-        for each in due
-    ]
-    if not lines:
-        lines = [
-            "there is nothing to claim"
-            + (f"; {show_amount(waiting, token)} can be claimed in the epoch after the link" if waiting else "")
-        ]
     rows = [
         {"role": each.leaf.role, "node": each.leaf.node, "wallet": each.leaf.wallet, "amount": str(each.claimable)}
         for each in due
     ]
-    return answer(options, {"epoch": found.epoch, "sent": not options.dry_run, "claims": rows}, *lines)
+    fields = {"epoch": found.epoch, "sent": not options.dry_run, "claims": rows}
+    return answer(options, fields, *_lines(due, waiting, token=purse.spec.rewards.token, sent=not options.dry_run))
+
+
+def _wallet(options: argparse.Namespace, purse: Purse) -> str | None:
+    """Whose rewards are meant; None: whoever the node named earned them for."""
+    from node.errors import UsageError
+    from node.registration import given_address
+
+    if options.wallet:
+        return given_address(options.wallet)
+    if options.node:
+        return None
+    if purse.ledger.operator is None:
+        raise UsageError("whose rewards? --wallet 0x.., --node 12D3.., or --operator-key with the wallet's own key")
+    return purse.ledger.operator
+
+
+def _lines(due: Sequence[Holding], waiting: int, *, token: str | None, sent: bool) -> list[str]:
+    from node.amounts import show_amount
+
+    if not due:
+        later = f"; {show_amount(waiting, token)} can be claimed in the epoch after the link" if waiting else ""
+        return [f"there is nothing to claim{later}"]
+    verb = "went" if sent else "would go"
+    return [
+        f"{show_amount(each.claimable, token)} {verb} to {each.leaf.wallet} ({each.leaf.role} {each.leaf.node})"
+        for each in due
+    ]
 
 
 async def _waiting(purse: Purse, holdings: Sequence[Holding], wallet: str | None, node: str | None) -> int:

@@ -186,7 +186,7 @@ def _csv(steps: Sequence[dict[str, object]]) -> str:
 
 
 def _proofs(report: Report, options: argparse.Namespace) -> list[dict[str, object]]:
-    """What `claim` sends, for whoever sends it some other way."""
+    """The arguments of `claim`, for sending it by another program."""
     found, proofs = report.found, []
     for holding in found.holdings:
         leaf = holding.leaf
@@ -239,7 +239,7 @@ def _print_totals(report: Report, totals: Sequence[dict[str, object]]) -> None:
 
 
 def _stand_in(row: Mapping[str, object]) -> str:
-    """What stands for the wallet of units that were counted while the node had none."""
+    """Text shown in place of the wallet of units that were counted while the node had none."""
     if row["linked"]:
         return f"{row['linked']} +"
     return f"{row['claims']} *" if row["claims"] else "-"

@@ -51,7 +51,7 @@ def main(words: Sequence[str]) -> int:
 def _sample(
     options: argparse.Namespace, checkpoint: Path, *, name: str, engine: Engine | None = None
 ) -> tuple[Table, Engine]:
-    """Scores of a checkpoint, and the engine that holds it: the next one goes into it, for no machine has room for two."""
+    """Scores of a checkpoint, and its engine, to be reused for the next one: a machine may not have room for two."""
     import tempfile
 
     from node.evaluation.sampling import Scores, run_plan

@@ -6,13 +6,13 @@ import argparse
 import asyncio
 import json
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from node.cli import Parser, print_line
 from node.commands.reading import add_json_flag, add_paying_flags, add_run_flags, answer, quiet_config
+from node.parsing import print_hint
 
 if TYPE_CHECKING:
     from dht.identity import NodeKey
@@ -86,8 +86,8 @@ def _node(options: argparse.Namespace, path: Path, *, make: bool) -> int:
         key = NodeKey.generate()
         key.save(path)
         given = "" if path == DEFAULT_KEY.expanduser() else f" --key {path}"
-        say(f"keep a copy (intellect-node keys backup node.backup{given}), then take part with:")
-        say(f"intellect-node --role worker{given} --join .. --wallet ..")
+        print_hint(f"keep a copy (intellect-node keys backup node.backup{given}), then take part with:")
+        print_hint(f"intellect-node --role worker{given} --join .. --wallet ..")
     else:
         key = NodeKey.load(path)
     return answer(options, {"node": key.node, "file": str(path)}, f"node {key.node}", f"file {path}")
@@ -100,8 +100,10 @@ def _operator(options: argparse.Namespace, path: Path, *, make: bool) -> int:
     if make:
         path.parent.mkdir(parents=True, exist_ok=True)
         save_key(path, new_key())
-        say("the file is not encrypted (intellect-node wallet new makes one that is): keep it to yourself, and a copy")
-        say("elsewhere. Name it by --operator-key (pays gas) or by --wallet (is credited)")
+        print_hint(
+            "the file is not encrypted (intellect-node wallet new makes one that is): keep it to yourself, and a copy"
+        )
+        print_hint("elsewhere. Name it by --operator-key (pays gas) or by --wallet (is credited)")
     address = stated_address(path) if is_encrypted(path) else address_of(load_key(path))
     return answer(options, {"address": address, "file": str(path)}, f"address {address}", f"file {path}")
 
@@ -121,7 +123,7 @@ def _backup(options: argparse.Namespace, path: Path) -> int:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-    say("store it elsewhere, and its password apart from it: together they are the node")
+    print_hint("store it elsewhere, and its password apart from it: together they are the node")
     return answer(options, {"node": key.node, "file": str(target)}, f"node {key.node}", f"backup {target}")
 
 
@@ -138,7 +140,7 @@ def _restore(options: argparse.Namespace, path: Path) -> int:
     backed_up_node(data)  # what is no backup needs no password
     key = open_backup(data, known_password(source, options.password_file, NODE_KEY_PASSWORD))
     key.save(path)
-    say("one key, one machine: two nodes with the same key stop each other")
+    print_hint("one key, one machine: two nodes with the same key stop each other")
     return answer(options, {"node": key.node, "file": str(path)}, f"node {key.node}", f"file {path}")
 
 
@@ -170,7 +172,7 @@ async def _rotate(options: argparse.Namespace, path: Path) -> int:
 async def _signed(
     options: argparse.Namespace, purse: Purse, *, old: NodeKey | None, old_node: str, new: NodeKey, wallet: Wallet
 ) -> dict[str, Any] | None:
-    """Send the rotation; what the wallet still has to sign, if that is elsewhere."""
+    """Sign and send the rotation, or return what the wallet has to sign first where its key is elsewhere."""
     from ledger.records import RotationRequest
     from ledger.wallet import sign_typed_data
     from node.errors import UsageError
@@ -204,17 +206,12 @@ def _check_place(purse: Purse, held: Registration | None, node: str) -> None:
 
 
 def _rotated(options: argparse.Namespace, old_node: str, new: NodeKey, how: str) -> int:
-    say(f"stop the node and start it with --key {options.file}; the old key is of no use any more")
+    print_hint(f"stop the node and start it with --key {options.file}; the old key is of no use any more")
     return answer(options, {"old": old_node, "node": new.node}, f"{new.node} {how}: {old_node}")
 
 
 def _print_offer(offer: dict[str, Any], wallet: str | None) -> int:
     print_line(json.dumps(offer, indent=2))
-    say(f"this is what {wallet} has to sign (EIP-712): intellect-node wallet sign THIS.json --wallet FILE")
-    say(f"then the same command again, with --wallet {wallet} --signature 0x..")
+    print_hint(f"this is what {wallet} has to sign (EIP-712): intellect-node wallet sign THIS.json --wallet FILE")
+    print_hint(f"then the same command again, with --wallet {wallet} --signature 0x..")
     return 0
-
-
-def say(text: str) -> None:
-    """A hint, apart from the output that a script reads."""
-    sys.stderr.write(text + "\n")

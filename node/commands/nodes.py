@@ -13,7 +13,7 @@ from node.commands.reading import add_run_flags, quiet_config
 
 if TYPE_CHECKING:
     from node.config import NodeConfig
-    from node.roll import Participant
+    from node.participants import Participant
 
 EXAMPLES = """\
   intellect-node nodes --join RUN
@@ -35,8 +35,8 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--role", choices=ROLES_BY_USE, help="only nodes of this role")
     parser.add_argument("--json", action="store_true", help="everything known of each, as JSON")
     options = parser.parse_args(words)
-    roll = asyncio.run(_read(quiet_config(options)))
-    shown = [one for one in roll if options.role in (None, one.role)]
+    participants = asyncio.run(_read(quiet_config(options)))
+    shown = [one for one in participants if options.role in (None, one.role)]
     if options.json:
         print_line(json.dumps([asdict(one) for one in shown], indent=2))
     else:
@@ -45,22 +45,22 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _read(config: NodeConfig) -> list[Participant]:
-    from node.roll import read_roll
+    from node.participants import read_participants
     from node.visitor import visit_run
 
     async with visit_run(config) as visit:
-        return await read_roll(visit)
+        return await read_participants(visit)
 
 
-def _print(roll: Sequence[Participant]) -> None:
-    from node.roll import count_states
+def _print(participants: Sequence[Participant]) -> None:
+    from node.participants import count_states
 
-    online = ", ".join(f"{count} {role}s" for role, count in count_states(roll).items() if count)
+    online = ", ".join(f"{count} {role}s" for role, count in count_states(participants).items() if count)
     print_line(f"online: {online or 'nobody'}")
     print_line(
         f"{'role':9} {'node':52} {'state':7} {'good':>11} {'strikes':>7} {'final':>10} {'pending':>8} {'since':>7}  machine"
     )
-    for one in roll:
+    for one in participants:
         since = "" if one.since_block is None else str(one.since_block)
         print_line(
             f"{one.role:9} {one.node:52} {one.state:7} {_share(one):>11} {one.strikes:>7} {one.final:>10} "

@@ -38,6 +38,25 @@ def main(words: Sequence[str]) -> int:
     """Run the command."""
     from node.commands.reading import quiet_events
 
+    parser = _parser()
+    options = parser.parse_args(words)
+    quiet_events()
+    if options.action == "show":
+        if options.what is not None:
+            parser.error(f"run show reads a spec, not a draft: intellect-node run show --spec {options.what}")
+        return asyncio.run(_show(options))
+    if options.action == "create":
+        return asyncio.run(_create(options))
+    if options.action == "upgrade":
+        from node.commands.run_upgrade import upgrade
+
+        return asyncio.run(upgrade(options))
+    from node.commands.run_rule import rule
+
+    return asyncio.run(rule(options))
+
+
+def _parser() -> Parser:
     parser = Parser("intellect-node run", "Create a training run on a ledger, show it, or rule it.", examples=EXAMPLES)
     parser.add_argument("action", choices=ACTIONS)
     parser.add_argument("what", nargs="?", help="create: the draft (TOML); fund: amount; pause: on or off; and so on")
@@ -61,21 +80,7 @@ def main(words: Sequence[str]) -> int:
         "--by", help="upgrade: when you expect that step, as 2027-01-31T12:00 (UTC), for people to read"
     )
     parser.add_argument("--json", action="store_true", help="the answer (show: the whole spec) as JSON")
-    options = parser.parse_args(words)
-    quiet_events()
-    if options.action == "show":
-        if options.what is not None:
-            parser.error(f"run show reads a spec, not a draft: intellect-node run show --spec {options.what}")
-        return asyncio.run(_show(options))
-    if options.action == "create":
-        return asyncio.run(_create(options))
-    if options.action == "upgrade":
-        from node.commands.run_upgrade import upgrade
-
-        return asyncio.run(upgrade(options))
-    from node.commands.run_rule import rule
-
-    return asyncio.run(rule(options))
+    return parser
 
 
 async def _create(options: argparse.Namespace) -> int:

@@ -81,7 +81,7 @@ def _unix_seconds(text: str | None) -> int:
 
 
 async def _demands(visit: Visit) -> dict[str, UpgradeRow]:
-    """What nodes pass on now, by node."""
+    """The demands that nodes pass on now, by node."""
     from dht.errors import Malformed, TransportError
     from roles.messages import UpgradeRow, open_row, upgrades_key
 
@@ -101,7 +101,7 @@ async def _demands(visit: Visit) -> dict[str, UpgradeRow]:
 
 
 async def _next_number(visit: Visit) -> int:
-    """Above every demand that is heard, and by the clock above those that are not: perhaps nobody answers now."""
+    """A number above every demand that is heard; it follows the clock, to be above those that are not heard now."""
     from roles.upgrades import is_of_owner
 
     owner = (await visit.ledger.terms()).owner
@@ -110,7 +110,7 @@ async def _next_number(visit: Visit) -> int:
 
 
 async def _publish(visit: Visit, demand: UpgradeRow) -> int:
-    """How many nodes of the run pass it on, at the latest a minute later."""
+    """Publish the demand. Returns how many nodes pass it on, after at most `HEARD_SECONDS`."""
     from dht.identity import NodeKey
     from dht.records import Publisher
     from roles.announce import Voice

@@ -40,7 +40,7 @@ CONFIG_VARIABLE = "INTELLECT_NODE_CONFIG"
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What a command line says: the configuration file, if any, and the settings given as flags."""
+    """The settings part of a command line: the configuration file, if any, and the settings given as flags."""
 
     file: Path | None
     flags: dict[str, Any]

@@ -9,7 +9,7 @@ import re
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,11 +19,8 @@ from node.defaults import LEAST_MBIT
 from node.terminal import count, plain
 
 if TYPE_CHECKING:
-    import httpx
-
     from dht.identity import NodeKey
     from roles.shardcast.pace import Line
-    from roles.shardcast.replies import RelayInfo
 
 EXAMPLES = """\
   intellect-node shardcast serve ./checkpoint --key publisher.key              publish, and serve it from here
@@ -37,8 +34,6 @@ in a folder named by its digest, whole and verified, or not at all; a fetch that
 """
 ACTIONS = ("serve", "relay", "get")
 DEFAULT_DISK = 100 * 10**9
-LOOK_SECONDS = 5.0
-"""Between two tries to reach a relay that was named and has not answered yet."""
 
 
 def main(words: Sequence[str]) -> int:
@@ -50,6 +45,22 @@ def main(words: Sequence[str]) -> int:
 
 
 def _parse(words: Sequence[str]) -> argparse.Namespace:
+    parser = _parser()
+    options = parser.parse_args(words)
+    if options.action in ("serve", "get") and options.folder is None:
+        parser.error(f"shardcast {options.action} needs a folder: intellect-node shardcast {options.action} FOLDER")
+    if options.action in ("relay", "get") and not options.publisher:
+        parser.error(f"shardcast {options.action} needs --publisher ID: serve prints it")
+    if options.base is not None and not options.base.is_dir():
+        parser.error(f"there is no folder {options.base} to send the changes from")
+    if options.manifest is not None and not re.fullmatch(r"[0-9a-f]{64}", options.manifest):
+        parser.error(f"--manifest {options.manifest[:80]}: the digest that serve prints is meant, 64 hex digits")
+    if options.action == "get" and not options.relay:
+        parser.error("shardcast get needs --relay URL")
+    return options
+
+
+def _parser() -> Parser:
     parser = Parser(
         "intellect-node shardcast",
         "Publish, relay or fetch checkpoints over HTTP, in signed shards; without a run.",
@@ -80,18 +91,7 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--download-limit", type=_mbit, default=0, metavar="N", help="Mbit/s to receive at most")
     add_json_flag(parser)
-    options = parser.parse_args(words)
-    if options.action in ("serve", "get") and options.folder is None:
-        parser.error(f"shardcast {options.action} needs a folder: intellect-node shardcast {options.action} FOLDER")
-    if options.action in ("relay", "get") and not options.publisher:
-        parser.error(f"shardcast {options.action} needs --publisher ID: serve prints it")
-    if options.base is not None and not options.base.is_dir():
-        parser.error(f"there is no folder {options.base} to send the changes from")
-    if options.manifest is not None and not re.fullmatch(r"[0-9a-f]{64}", options.manifest):
-        parser.error(f"--manifest {options.manifest[:80]}: the digest that serve prints is meant, 64 hex digits")
-    if options.action == "get" and not options.relay:
-        parser.error("shardcast get needs --relay URL")
-    return options
+    return parser
 
 
 def _mbit(text: str) -> int:
@@ -153,72 +153,29 @@ async def _relay(options: argparse.Namespace) -> None:
 @asynccontextmanager
 async def _serving(options: argparse.Namespace, *, publisher: str) -> AsyncIterator[str]:
     """A relay that runs while the block lasts; its URL."""
-    from dht.locks import locked
-    from roles.relay import Certificate, Relay, RelaySettings, serve
-    from roles.shardcast import NodeKey, channel_of
-    from roles.shardcast.relay_http import make_http
+    from node.channel_relay import serving_channel
+    from roles.relay import Certificate
 
-    path = options.data / "relay.key"
     certificate = Certificate(options.tls_certificate, options.tls_key) if options.tls_certificate else None
-    neighbours = _Neighbours(options.relay, run=channel_of(publisher))
-    line = _line(options)
-    async with AsyncExitStack() as stack:
-        stack.enter_context(locked(options.data / "node.lock", f"folder {options.data} (--data names another)"))
-        if not path.exists():
-            NodeKey.generate().save(path)
-        http = await stack.enter_async_context(make_http(ca=options.ca, line=line))
-        relay = Relay(
-            NodeKey.load(path),
-            root=options.data,
-            run=channel_of(publisher),
-            trainers=[publisher],
-            is_member=lambda node: False,
-            relays=neighbours,
-            http=http,
-            settings=RelaySettings(max_disk=options.max_disk),
-        )
-        async with (
-            serve(relay.app, host=options.host, port=options.port, certificate=certificate, line=line) as url,
-            asyncio.TaskGroup() as group,
-        ):
-            beside = [group.create_task(relay.run()), group.create_task(neighbours.run(http))]
-            _say(options, f"relay at {url}", relay=relay.node, url=url)
-            try:
-                yield url
-            finally:
-                for task in beside:
-                    task.cancel()
+    async with serving_channel(
+        options.data,
+        publisher=publisher,
+        neighbours=options.relay,
+        host=options.host,
+        port=options.port,
+        max_disk=options.max_disk,
+        certificate=certificate,
+        ca=options.ca,
+        line=_line(options),
+    ) as served:
+        _say(options, f"relay at {served.url}", relay=served.node, url=served.url)
+        yield served.url
 
 
 def _line(options: argparse.Namespace) -> Line:
     from roles.shardcast.pace import line_of
 
     return line_of(options.upload_limit, options.download_limit)
-
-
-class _Neighbours:
-    """The relays named on the command line, as far as they have answered."""
-
-    def __init__(self, urls: Sequence[str], *, run: str) -> None:
-        self._urls, self._run = urls, run
-        self._found: dict[str, RelayInfo] = {}
-
-    def __call__(self) -> tuple[RelayInfo, ...]:
-        return tuple(self._found.values())
-
-    async def run(self, http: httpx.AsyncClient) -> None:
-        """Ask those that have not answered yet, now and then."""
-        from dht.errors import PeerError, TransportError
-        from roles.shardcast.direct import introduce
-
-        while len(self._found) < len(set(self._urls)):
-            for url in self._urls:
-                try:
-                    if url not in self._found:
-                        self._found[url] = await introduce(http, url, self._run)
-                except (PeerError, TransportError) as error:
-                    sys.stderr.write(f"{plain(str(error))}\n")
-            await asyncio.sleep(LOOK_SECONDS)
 
 
 async def _get(options: argparse.Namespace) -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from node.cli import Parser, print_line
+
+if TYPE_CHECKING:
+    from node.testnet.plan import TestnetOptions
 
 EXAMPLES = """\
   intellect-node testnet --steps 40
@@ -20,6 +25,27 @@ EXAMPLES = """\
 
 def main(words: Sequence[str]) -> int:
     """Run the command."""
+    parser = _parser()
+    options = parser.parse_args(words)
+    if options.adversary == "list":
+        return _list_adversaries()
+    from node.testnet.network import run_testnet
+    from node.testnet.setup import check_draft
+
+    wanted = _wanted(options)
+    if options.adversary and not wanted.adversaries:
+        parser.error(
+            f"--adversary {options.adversary} names no kind; intellect-node testnet --adversary list prints them"
+        )
+    wanted.check()
+    check_draft(wanted)
+    temporary = options.dir is None
+    if temporary:  # only now: a wrong option leaves no folder behind
+        wanted = replace(wanted, directory=Path(tempfile.mkdtemp(prefix="intellect-testnet-")))
+    return run_testnet(wanted, plain=options.plain, remove=temporary and not options.keep)
+
+
+def _parser() -> Parser:
     parser = Parser(
         "intellect-node testnet",
         "A whole network on this machine: chain, trainer, workers, validators and relays as processes of their own.",
@@ -48,16 +74,15 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--picture", type=Path, help="file for the view after the last step, as SVG")
     parser.add_argument("--page-port", type=int, default=0, help="port of the page; 0 takes a free one")
     parser.add_argument("--plain", action="store_true", help="lines instead of a live view")
-    options = parser.parse_args(words)
-    if options.adversary == "list":
-        return _list_adversaries()
-    from node.testnet.network import run_testnet
-    from node.testnet.plan import TestnetOptions
-    from node.testnet.setup import check_draft
+    return parser
 
-    temporary = options.dir is None
-    wanted = TestnetOptions(
-        directory=Path() if temporary else _absolute(options.dir),
+
+def _wanted(options: argparse.Namespace) -> TestnetOptions:
+    """The options as the testnet takes them; `directory` is empty where none is named."""
+    from node.testnet.plan import TestnetOptions
+
+    return TestnetOptions(
+        directory=_absolute(options.dir) if options.dir is not None else Path(),
         workers=options.workers,
         validators=options.validators,
         relays=options.relays,
@@ -70,15 +95,6 @@ def main(words: Sequence[str]) -> int:
         page_port=options.page_port,
         adversaries=tuple(word.strip() for word in options.adversary.split(",") if word.strip()),
     )
-    if options.adversary and not wanted.adversaries:
-        parser.error(
-            f"--adversary {options.adversary} names no kind; intellect-node testnet --adversary list prints them"
-        )
-    wanted.check()
-    check_draft(wanted)
-    if temporary:  # only now: a wrong option leaves no folder behind
-        wanted = replace(wanted, directory=Path(tempfile.mkdtemp(prefix="intellect-testnet-")))
-    return run_testnet(wanted, plain=options.plain, remove=temporary and not options.keep)
 
 
 def _list_adversaries() -> int:

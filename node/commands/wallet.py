@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from node.cli import Parser
+from node.cli import Parser, print_line
 from node.commands.reading import add_json_flag, add_paying_flags, add_run_flags, answer, quiet_config
+from node.parsing import print_hint
 
 if TYPE_CHECKING:
     from dht.identity import NodeKey
@@ -87,7 +88,7 @@ def _save(options: argparse.Namespace, key: bytes) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     save_keystore(path, key, new_password(path, options.wallet_password_file))
     address = address_of(key)
-    say("keep a copy of the file and the password: nobody can restore either")
+    print_hint("keep a copy of the file and the password: nobody can restore either")
     return answer(options, {"address": address, "file": str(path)}, f"address {address}", f"file {path}")
 
 
@@ -99,7 +100,7 @@ def _show(options: argparse.Namespace) -> int:
     encrypted = is_encrypted(path)
     address = stated_address(path) if encrypted else address_of(load_key(path))
     if not encrypted:
-        say(f"{path} is not encrypted: intellect-node wallet import {path}.json --from {path}")
+        print_hint(f"{path} is not encrypted: intellect-node wallet import {path}.json --from {path}")
     fields = {"address": address, "file": str(path), "encrypted": encrypted}
     return answer(options, fields, f"address {address or 'not stated'}", f"file {path}")
 
@@ -112,7 +113,9 @@ def _sign(options: argparse.Namespace) -> int:
     if not options.wallet:
         raise UsageError("wallet sign needs the wallet's key: --wallet FILE")
     data = _read_offer(options.file)
-    say(f"signing a {data['primaryType']} on chain {data['domain'].get('chainId')}: {json.dumps(data['message'])}")
+    print_hint(
+        f"signing a {data['primaryType']} on chain {data['domain'].get('chainId')}: {json.dumps(data['message'])}"
+    )
     key = read_secret(Path(options.wallet).expanduser(), options.wallet_password_file)
     signature = "0x" + sign_typed_data(data, key)
     return answer(options, {"address": address_of(key), "signature": signature}, signature)
@@ -168,14 +171,13 @@ def _linked(options: argparse.Namespace, node: str, wallet: str | None, how: str
 
 
 def _print_offer(offer: LinkOffer) -> int:
-    from node.cli import print_line
 
     print_line(json.dumps(offer.typed_data, indent=2))
-    say(
+    print_hint(
         f"this is what {offer.wallet} has to sign (EIP-712; nonce {offer.nonce}). With its key in a file elsewhere: "
         "intellect-node wallet sign THIS.json --wallet FILE"
     )
-    say(f"then the same command again, with --wallet {offer.wallet} --signature 0x..")
+    print_hint(f"then the same command again, with --wallet {offer.wallet} --signature 0x..")
     return 0
 
 
@@ -197,7 +199,7 @@ async def _unlink(options: argparse.Namespace) -> int:
             sign_node=key.sign,
         )
         await send_request(request, ledger=purse.ledger, relays=purse.relays)
-    say(f"what {held.wallet} earned until now stays its own")
+    print_hint(f"what {held.wallet} earned until now stays its own")
     return answer(options, {"node": key.node, "wallet": None}, f"{key.node} is no longer linked to {held.wallet}")
 
 
@@ -206,8 +208,3 @@ def _node_key(options: argparse.Namespace) -> NodeKey:
 
     folder = (options.data or Path("~/.intellect-node")).expanduser()
     return NodeKey.load(options.key.expanduser() if options.key else folder / "node.key")
-
-
-def say(text: str) -> None:
-    """A hint, apart from the output that a script reads."""
-    sys.stderr.write(text + "\n")

@@ -1,4 +1,4 @@
-"""What a check found: one line, and what to do about it when it is not well."""
+"""The finding of a check: one line, and how to fix it."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def _check_key(check: str, path: Path, load: Callable[[Path], str]) -> Finding:
 
 
 def _with_fix(said: str, fix: str) -> tuple[str, str]:
-    """An error that names its own remedy behind a colon, apart; else with the fix given."""
+    """Split an error into what is wrong and the remedy after its colon; without one, use the fix given."""
     cause, _, remedy = said.partition(": chmod ")
     return (cause, f"chmod {remedy}") if remedy else (said, fix)
 
@@ -111,7 +111,7 @@ def _warn_of_mode(check: str, path: Path) -> Finding | None:
 
 
 def examine_keys(config: NodeConfig) -> Iterator[Finding]:
-    """All of the above."""
+    """Every check of this module."""
     yield check_folder(config)
     yield check_node_key(config)
     yield check_operator_key(config)

@@ -195,7 +195,7 @@ def check_engine(config: NodeConfig) -> Finding:
 
 
 def examine_machine(config: NodeConfig) -> Iterator[Finding]:
-    """All of the above. Blocks for a few seconds."""
+    """Every check of this module. Blocks for a few seconds."""
     yield check_python()
     yield check_packages()
     yield check_p2pd()

@@ -19,7 +19,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A figure and the bounds that hold it with 95 % confidence."""
+    """A figure and its 95% confidence bounds."""
 
     value: float
     low: float
@@ -88,6 +88,6 @@ def _resampled_means(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]
 
 
 def _of_unanimous(count: int, passed: bool) -> tuple[float, float]:
-    """Resampling sees no spread where every problem came out alike; the binomial bound does."""
+    """The estimate where every problem came out alike: resampling sees no spread there, the binomial bound does."""
     bound = wilson(count if passed else 0, count)
     return (bound.low, 1.0) if passed else (0.0, bound.high)

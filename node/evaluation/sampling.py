@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from dht.encoding import digest
 from node.errors import ConfigError
+from node.line_file import LineFile
 from roles.assignment import TWO_63, draw
 from roles.inference.engine import Engine, Request, SamplingSettings
 from roles.tasks import Task, Undecided
@@ -42,37 +42,32 @@ class Scores:
 
     def __init__(self, path: Path, plan: Plan) -> None:
         self._path = path
+        self._file = LineFile(path, longest=MAX_LINE)
         self.table: dict[int, list[float]] = {}
         path.parent.mkdir(parents=True, exist_ok=True)
-        if not self._read(plan):
-            path.write_text(json.dumps({"plan": plan.name}) + "\n")
+        if self._read(plan):
+            self._file.repair()
+        else:
+            self._file.begin({"plan": plan.name})
 
     def add(self, problem: int, scores: Sequence[float]) -> None:
         """Keep the scores of a problem, on disk when this returns."""
-        with self._path.open("a") as file:
-            file.write(json.dumps({"problem": problem, "scores": list(scores)}) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        self._file.append({"problem": problem, "scores": list(scores)})
         self.table[problem] = list(scores)
 
     def _read(self, plan: Plan) -> bool:
-        """What was kept before; a line that a kill cut short is dropped. Raises ConfigError for another plan's file."""
-        if not self._path.exists():
-            return False
-        lines = self._path.read_text().splitlines(keepends=True)
-        whole = [line for line in lines if line.endswith("\n") and len(line) < MAX_LINE]
+        """Take what was kept before; whether there was anything, be it only the header. Raises ConfigError for another
+        plan's file."""
         try:
-            if not whole:
+            lines = self._file.read()
+            if not lines:
                 return False
-            if json.loads(whole[0])["plan"] != plan.name:
+            if lines[0]["plan"] != plan.name:
                 raise ConfigError(f"{self._path} holds another evaluation; delete it or name another file by --keep")
-            for line in whole[1:]:
-                kept = json.loads(line)
+            for kept in lines[1:]:
                 self.table[int(kept["problem"])] = [float(score) for score in kept["scores"]]
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ConfigError(f"{self._path} is no file of scores; delete it or name another by --keep") from error
-        if len(whole) < len(lines):
-            self._path.write_text("".join(whole))
         return True
 
 

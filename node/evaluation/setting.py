@@ -22,12 +22,12 @@ TOOL_TOKENS = 64
 """Of one answer, as a run has it by default."""
 
 
-def add_sampling_flags(parser: Parser, *, samples: int, problems: int | None = None) -> None:
+def add_sampling_flags(parser: Parser, *, samples: int) -> None:
     """Flags both commands share."""
     parser.add_argument("--task", required=True, help="name of a task, such as arithmetic, maths or reasoning-gym")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a parameter of the task")
     parser.add_argument("--file", type=Path, help="data set of the task (JSON lines or Parquet)")
-    parser.add_argument("--problems", type=int, default=problems, help="how many, from the first (default: all)")
+    parser.add_argument("--problems", type=int, help="how many, from the first (default: all)")
     parser.add_argument("--samples", type=int, default=samples, help="completions of each problem")
     parser.add_argument("--temperature", type=float, default=1.0, help="of the sampling; 0 takes the likeliest token")
     parser.add_argument(

@@ -19,7 +19,7 @@ NEWEST = 4
 
 
 class Credits:
-    """Tells a story of each final tally once."""
+    """Adds each final tally to a story once."""
 
     def __init__(self, story: Story, spec: RunSpec) -> None:
         self._story, self._spec = story, spec

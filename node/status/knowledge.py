@@ -49,11 +49,11 @@ class Knowledge:
 
     @property
     def is_watched(self) -> bool:
-        """Whether somebody has looked a moment ago."""
+        """Whether the page was looked at within `WATCHED_SECONDS`."""
         return time.monotonic() - self._at < WATCHED_SECONDS
 
     def refresh(self) -> None:
-        """Tell what is new, unless that was done just now."""
+        """Add what is new to the story, at most every `SECONDS`."""
         now = time.monotonic()
         if now - self._at < SECONDS:
             return

@@ -31,7 +31,7 @@ from roles.tally import MAX_BLOB
 
 
 class NodeStatus:
-    """Who composes the node sets `phase` and, once they are there, its parts."""
+    """The status of a node. Whoever composes the node sets `phase` and, once they exist, its parts."""
 
     def __init__(self, config: NodeConfig, events: EventStream) -> None:
         self._config, self._events = config, events

@@ -24,7 +24,8 @@ from node.status.pages import page_files
 from node.status.story import Story
 from node.status.stream import Streams
 from roles.messages import ROLES
-from roles.relay.server import ConnectionLimits, PortTaken, serve
+from roles.relay.connections import ConnectionLimits
+from roles.relay.server import PortTaken, serve
 
 Status = Mapping[str, Any]
 Read = Callable[[], Status]

@@ -50,7 +50,7 @@ MAX_TEXT, MAX_FIELDS = 300, 24
 
 
 class Story:
-    """Everything said, added up. Safe to tell from several threads."""
+    """All events so far as tables of rows. Thread-safe."""
 
     def __init__(self, *, limits: Mapping[str, int] | None = None) -> None:
         self.tables = Tables({**LIMITS, **(limits or {})})
@@ -90,7 +90,7 @@ class Story:
         return self._names.get(node) or (f"{node[:6]}..{node[-4:]}" if len(node) > 16 else node)
 
     def close(self) -> None:
-        """Nothing more will come."""
+        """Note that no more events will come, which ends the streams."""
         self.is_closed = True
 
     # -- events ----------------------------------------------------------------------------------------------------

@@ -103,7 +103,7 @@ class Fleet:
                 child.kill()
 
     async def _end_leftovers(self) -> None:
-        """Give children of children a moment, then say and end what is still there."""
+        """Give grandchildren a moment to end, then report and kill those that have not."""
         until = time.monotonic() + GONE_SECONDS
         while left := processes_of(os.getpid()):
             _reap()
@@ -116,7 +116,7 @@ class Fleet:
             await asyncio.sleep(0.1)
 
     def listen(self) -> None:
-        """Hear what the nodes have told since, and tell of those that have crashed."""
+        """Pass on the nodes' new events, and report nodes that have crashed."""
         for name, tail in self._tails.items():
             for event in tail.read():
                 self._told(name, event)
@@ -188,7 +188,7 @@ class Fleet:
         )
 
     def state_of(self, node: NodePlan) -> str:
-        """One word or two for a person."""
+        """The state of a node in a word or two."""
         child = self._children.get(node.name)
         if child is None or (child.code is None and not child.is_running):
             return "not started"

@@ -157,7 +157,7 @@ class Testnet:
                     await stop.event.wait()
 
     def _keep_picture(self, frame: Frame) -> None:
-        """While every node still stands; an empty one is of no use to anybody."""
+        """Save the picture while every node still runs."""
         if self._options.picture and self._picture.trained > self._pictured and not self._picture.has_ended:
             self._pictured = self._picture.trained
             save_picture(frame, self._options.picture)
@@ -177,7 +177,7 @@ class Testnet:
     # -- the end ---------------------------------------------------------------------------------------------------
 
     def _judge_adversaries(self) -> None:
-        """Say what each came to; one that must always be refused and was not is a fault."""
+        """Report each adversary's outcome. One that must always be refused and was not is a failure of the testnet."""
         for node in self._plan.adversaries:
             accepted, refused = self._picture.outcomes_of(node.key.node)
             reasons = ", ".join(f"{count} {reason}" for reason, count in refused.most_common()) or "none was judged"

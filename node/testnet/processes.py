@@ -144,11 +144,11 @@ class Child:
             return []
 
 
-async def stop_all(children: Iterable[Child], *, seconds: float = STOP_SECONDS) -> None:
+async def stop_all(children: Iterable[Child]) -> None:
     """Stop several at once."""
     async with asyncio.TaskGroup() as group:
         for child in children:
-            group.create_task(child.stop(seconds=seconds))
+            group.create_task(child.stop())
 
 
 def processes_of(parent: int) -> list[tuple[int, str]]:

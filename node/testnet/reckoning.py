@@ -34,7 +34,7 @@ class Reckoning:
         return self._contributions.by_wallet() if self._contributions else {}
 
     async def watch(self) -> None:
-        """Read again and again, for ever."""
+        """Read again and again until cancelled."""
         while True:
             with contextlib.suppress(NodeError, LedgerError):
                 await self._read()

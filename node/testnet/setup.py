@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dht.encoding import encode
-from ledger.client import LedgerClient, create_run, deploy
+from ledger.client import LedgerClient, deploy
 from ledger.errors import LedgerError
 from node.data_sets import FOLDER
 from node.errors import ConfigError, UsageError
@@ -105,27 +105,20 @@ def _adapted(options: TestnetOptions) -> dict[str, object]:
 
 async def _create(rpc: str, plan: TestnetPlan, spec: RunSpec) -> None:
     try:
-        await create_run(
-            rpc,
-            plan.owner_key,
-            contract=spec.ledger.contract,
-            **terms_of(spec),
-        )
-        await _fund(rpc, plan, spec)
+        async with await LedgerClient.connect(
+            [rpc], contract=spec.ledger.contract, run=spec.run_id, operator_key=plan.owner_key
+        ) as ledger:
+            await ledger.create_run(**terms_of(spec))
+            await _fund(ledger, spec)
     except LedgerError as error:
         raise ConfigError(f"the run could not be created on the ledger: {error}") from error
 
 
-async def _fund(rpc: str, plan: TestnetPlan, spec: RunSpec) -> None:
+async def _fund(ledger: LedgerClient, spec: RunSpec) -> None:
     """Pay in what all epochs of the run can cost."""
     amount = int(spec.rewards.budget) * (spec.training.steps // spec.epoch.checkpoints + 2)
-    if not amount or spec.rewards.token is not None:
-        return
-    client = await LedgerClient.connect(
-        [rpc], contract=spec.ledger.contract, run=spec.run_id, operator_key=plan.owner_key
-    )
-    async with client:
-        await client.fund(min(amount, MOST_COINS))
+    if amount and spec.rewards.token is None:
+        await ledger.fund(min(amount, MOST_COINS))
 
 
 def node_child(node: NodePlan) -> Child:

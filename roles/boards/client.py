@@ -1,4 +1,4 @@
-"""One relay's board, as a reader and a writer see it. Nothing here is believed: rows are verified by who takes them.
+"""Client of one relay's board, to write and to read. Nothing is verified here: whoever takes the rows does that.
 
 `Poster` sends rows in portions; `Follower` asks for keys and holds the question open. Neither ever ends by a fault of the
 relay: it waits, longer each time, and goes on.
@@ -66,7 +66,7 @@ async def call(http: httpx.AsyncClient, url: str, body: bytes, *, seconds: float
 
 
 class Poster:
-    """Rows on their way to one board."""
+    """Posts rows to one board."""
 
     def __init__(self, relay: RelayInfo, http: httpx.AsyncClient) -> None:
         self.relay, self._http = relay, http
@@ -74,7 +74,7 @@ class Poster:
         self._filled = asyncio.Event()
 
     def offer(self, row: bytes) -> asyncio.Future[bool]:
-        """Send a row; whether the board holds it."""
+        """Queue a row; the future tells whether the board holds it."""
         future = self._queue.get(row)
         if future is None:
             future = self._queue[row] = asyncio.get_running_loop().create_future()
@@ -84,7 +84,7 @@ class Poster:
         return future
 
     async def run(self) -> None:
-        """Send, for ever."""
+        """Send until cancelled."""
         while True:
             await self._filled.wait()
             self._filled.clear()
@@ -111,7 +111,7 @@ def _settle(future: asyncio.Future[bool], is_held: bool) -> None:
 
 
 class Follower:
-    """What one board says of the keys asked of it. `took` is given each row's bytes, and says whether they are one."""
+    """Follows keys on one board. `took` is given the bytes of each row and says whether they are a row at all."""
 
     def __init__(self, relay: RelayInfo, http: httpx.AsyncClient, took: Callable[[bytes], bool]) -> None:
         self.relay, self._http, self._took = relay, http, took
@@ -131,11 +131,11 @@ class Follower:
             self._changed.set()
 
     def covers(self, key: str) -> bool:
-        """Whether the board has answered about this key, not long ago."""
+        """Whether the board has answered about this key within `FRESH_SECONDS`."""
         return key in self._followed and time.monotonic() - self._heard < FRESH_SECONDS
 
     async def run(self) -> None:
-        """Ask, for ever."""
+        """Ask until cancelled."""
         while True:
             self._changed.clear()
             keys = self._keys

@@ -127,7 +127,7 @@ class UnionDirectory:
         writing.result()
 
     def _write(self, row: Envelope) -> asyncio.Task[None]:
-        """The DHT's part. What is under way for the same row is not begun again; for an older one it is given up."""
+        """Start writing the row to the DHT, unless that is under way; a write of an older row in its place is cancelled."""
         place = _place(row)
         before = self._writes.get(place)
         if before is not None and before[0] == row.sequence:
@@ -208,7 +208,7 @@ class UnionDirectory:
             reading.exception()  # looked at: perhaps nobody waits for it any more
 
     def _take_late(self, reading: asyncio.Task[Mapping[str, Sequence[Envelope]]]) -> None:
-        """An answer of the DHT that nobody waited for: it was heard all the same, and what it says is for the next read."""
+        """Take an answer of the DHT that came after its read returned: its rows are for the next read."""
         if reading.cancelled() or reading.exception() is not None:
             return
         self._dht_heard, now = time.monotonic(), self._clock()
@@ -222,7 +222,7 @@ class UnionDirectory:
             self._note_dht(why)
 
     def _compare(self, found: Mapping[str, Sequence[Envelope]], clock: int) -> None:
-        """What boards say and the DHT, asked for the same keys, does not, for long; looked at now and then."""
+        """Note rows that boards have and the DHT, asked for the same keys, lacks for long: then the DHT hides or loses rows."""
         now = time.monotonic()
         if not found or now - self._compared < COMPARE_SECONDS:
             return
@@ -254,7 +254,7 @@ class UnionDirectory:
             self._woken.set()
 
     def _take(self, data: bytes) -> bool:
-        """Whether it is a row at all: a relay that passes rubbish on is asked less often."""
+        """Take a row from a board. Returns whether it is one at all: a relay that passes rubbish on is asked less often."""
         try:
             self._held.put(self._gate.open(data), self._clock(), data)
         except Malformed:
@@ -264,7 +264,7 @@ class UnionDirectory:
     # -- boards
 
     def _boards_of(self, key: str) -> list[RelayInfo]:
-        """The relays whose boards carry a key: those whose ids cost something, before others."""
+        """The relays whose boards carry a key; registered ones come before free ids."""
         ranked = sorted(self._chosen, key=lambda relay: (relay.is_free, _rank(key, relay.node)))
         return ranked[:BOARDS]
 
@@ -274,7 +274,7 @@ class UnionDirectory:
         return sorted(usable, key=lambda relay: (relay.is_free, _rank("", relay.node)))[:MAX_RELAYS]
 
     def _arrange(self, group: asyncio.TaskGroup) -> None:
-        """One poster and one follower a relay that is known, and which keys each follower asks for."""
+        """Keep one poster and one follower for each relay chosen, and tell each follower its keys."""
         self._chosen = self._choose()
         now, relays = time.monotonic(), {relay.node: relay for relay in self._chosen}
         self._wanted = {key: seen for key, seen in self._wanted.items() if now - seen < WANTED_SECONDS}

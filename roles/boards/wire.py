@@ -1,4 +1,4 @@
-"""What goes over a board's HTTP: rows behind their lengths, and a head that names board and serial. Pure.
+"""Wire format of boards over HTTP: length-prefixed rows, and a head that names board and serial. Pure.
 
 `POST /board` takes rows and says which it holds; `POST /board/read` takes `{"board", "since", "keys"}` and answers a batch.
 """
@@ -45,17 +45,17 @@ class Question:
 
 
 def frame(parts: Iterable[bytes]) -> bytes:
-    """Parts behind their lengths."""
+    """Join parts, each behind its length."""
     return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
 
 
-def unframe(data: bytes, *, most: int, longest: int = MAX_ROW) -> list[bytes]:
-    """The parts. Raises Malformed."""
+def unframe(data: bytes, *, most: int) -> list[bytes]:
+    """Split what `frame` joined: at most `most` parts of at most `MAX_ROW` bytes. Raises Malformed."""
     parts, position = list[bytes](), 0
     while position < len(data):
         size = int.from_bytes(data[position : position + 4], "big")
         position += 4
-        if size > longest or position + size > len(data) or len(parts) == most:
+        if size > MAX_ROW or position + size > len(data) or len(parts) == most:
             raise Malformed("not rows behind their lengths")
         parts.append(data[position : position + size])
         position += size
@@ -63,13 +63,13 @@ def unframe(data: bytes, *, most: int, longest: int = MAX_ROW) -> list[bytes]:
 
 
 def pack_batch(batch: Batch) -> bytes:
-    """A batch as it is sent."""
+    """A batch in wire form."""
     head = json.dumps({"board": batch.board, "upto": batch.upto}).encode()
     return frame([head, *batch.rows])
 
 
 def parse_batch(data: bytes) -> Batch:
-    """A batch as it came, its rows not verified. Raises Malformed."""
+    """Parse a batch; its rows are not verified. Raises Malformed."""
     parts = unframe(data, most=1 + MAX_ANSWER // 64)
     if not parts or len(parts[0]) > _HEAD:
         raise Malformed("the board's answer has no head")
@@ -84,13 +84,13 @@ def parse_batch(data: bytes) -> Batch:
 
 
 def pack_question(question: Question) -> bytes:
-    """A question as it is sent."""
+    """A question in wire form."""
     body = {"board": question.board, "since": question.since, "keys": list(question.keys)}
     return json.dumps(body).encode()
 
 
 def parse_question(data: bytes) -> Question:
-    """A question as it came. Raises Malformed."""
+    """Parse a question. Raises Malformed."""
     try:
         body = json.loads(data)
         board, since, keys = body["board"], body["since"], body["keys"]
@@ -109,7 +109,7 @@ def _are_keys(keys: object) -> bool:
 
 
 def posts(rows: Sequence[bytes]) -> Iterable[list[bytes]]:
-    """Rows in portions that a board takes."""
+    """Cut rows into portions that fit one post."""
     portion, size = list[bytes](), 0
     for row in rows:
         if portion and (len(portion) == MAX_POSTED or size + len(row) + 4 > MAX_POST):

@@ -96,7 +96,7 @@ def load_tokenizer(folder: Path) -> Any:
 
 
 def check_tokenizer(tokenizer: Any, folder: Path, *, vocabulary: int, chat: bool) -> None:
-    """Whether a tokenizer fits a model of `vocabulary` tokens and speaks as the run does. Raises `BadCheckpoint`."""
+    """Check that a tokenizer fits a model of `vocabulary` tokens and the run's use of a chat template. Raises `BadCheckpoint`."""
     if max(len(tokenizer), tokenizer.eos_token_id + 1) > vocabulary:
         raise BadCheckpoint(f"{folder.name}: the tokenizer has {len(tokenizer)} tokens, the model only {vocabulary}")
     if chat and not tokenizer.chat_template:
@@ -111,7 +111,7 @@ def writes_date(tokenizer: Any) -> bool:
 
 
 def tokenizer_digest(folder: Path) -> str | None:
-    """What tells one tokenizer from another; None when the folder has none. Raises `BadCheckpoint`."""
+    """Digest that identifies a tokenizer; None when the folder has none. Raises `BadCheckpoint`."""
     with _refusals(folder):
         file = folder / "tokenizer.json"
         return hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else None
@@ -127,7 +127,7 @@ def read_shapes(checkpoint: Path) -> dict[str, tuple[int, ...]]:
 
 
 def check_fits(checkpoint: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Whether weights are those that config.json describes, before anybody loads them. Raises `BadCheckpoint`.
+    """Check, before loading them, that weights have the shapes that config.json describes. Raises `BadCheckpoint`.
 
     Not of experts: they are stored one by one, under names of their own, and held stacked.
     """

@@ -14,7 +14,7 @@ _LEAST_SHARED = 8
 
 
 def check_sequences(sequences: Sequence[tuple[int, ...]], *, vocabulary: int, positions: int, more: int = 0) -> None:
-    """Whether a model of so many tokens and positions can run them with `more` tokens after them.
+    """Check that a model of so many tokens and positions can run the sequences with `more` tokens after them.
 
     Raises ValueError for none or impossible tokens, `SequenceTooLong`.
     """

@@ -39,7 +39,7 @@ _SHARED_TOKENS = (
 class TransformersEngine:
     """`Engine` over `AutoModelForCausalLM`. Holds one model; not thread-safe.
 
-    `tokenizer` is a folder when the checkpoints carry weights only. `max_rows` bounds the rows generated together.
+    `max_rows` bounds the rows generated together.
     `attention` is the kernel, as transformers names it ("sdpa", "eager"). With `chat` a prompt is what a user says, in the
     tokenizer's chat template.
     """
@@ -50,7 +50,6 @@ class TransformersEngine:
         device: str = "cpu",
         dtype: torch.dtype = torch.float32,
         attention: str = "sdpa",
-        tokenizer: Path | None = None,
         max_rows: int = 256,
         chat: bool = False,
     ) -> None:
@@ -59,7 +58,6 @@ class TransformersEngine:
             torch.backends.cuda.enable_cudnn_sdp(False)  # it plans anew for every length, and differs between versions
         self._dtype = dtype
         self._attention = attention
-        self._tokenizer_folder = tokenizer
         self._max_rows = max_rows
         self._prefill_tokens = _PREFILL_TOKENS
         self._chat = chat
@@ -79,14 +77,13 @@ class TransformersEngine:
     def load(self, checkpoint: Path) -> None:
         architecture = read_architecture(checkpoint)
         same = self._model is not None and architecture == self._architecture
-        if same and self._tokenizer_folder is None and tokenizer_digest(checkpoint) != self._tokenizer_digest:
+        if same and tokenizer_digest(checkpoint) != self._tokenizer_digest:
             raise BadCheckpoint(f"{checkpoint.name}: another tokenizer than that of the weights before")
         if same and swap_weights(self._model, checkpoint):
             return
         model = load_model(checkpoint, device=self._device, dtype=self._dtype, attention=self._attention)
-        folder = self._tokenizer_folder or checkpoint
-        tokenizer = load_tokenizer(folder)
-        check_tokenizer(tokenizer, folder, vocabulary=sizes_of(model.config).vocabulary, chat=self._chat)
+        tokenizer = load_tokenizer(checkpoint)
+        check_tokenizer(tokenizer, checkpoint, vocabulary=sizes_of(model.config).vocabulary, chat=self._chat)
         self._model, self._tokenizer, self._architecture = model, tokenizer, architecture
         self._tokenizer_digest = tokenizer_digest(checkpoint)
 
@@ -224,12 +221,12 @@ class TransformersEngine:
         return ids.to(self._device), mask.to(self._device)
 
     def _take_fewer_rows(self, error: BaseException, rows: int) -> None:
-        """After the memory ran full: half as many rows from now on. Raises what was not that, and when one is too many."""
+        """Halve the rows generated together after running out of memory. Raises any other error, and OutOfMemory at one row."""
         self._free_memory(error, is_last=rows == 1)
         self._max_rows = rows // 2
 
     def _take_fewer_tokens(self, error: BaseException) -> None:
-        """The same for `prefill`."""
+        """As `_take_fewer_rows`, for the tokens of a `prefill`."""
         self._free_memory(error, is_last=self._prefill_tokens <= _LEAST_PREFILL_TOKENS)
         self._prefill_tokens //= 2
 

@@ -44,7 +44,6 @@ class VllmEngine:
         *,
         device: str = "cpu",
         dtype: torch.dtype = torch.float32,
-        tokenizer: Path | None = None,
         chat: bool = False,
         settings: VllmSettings | None = None,
     ) -> None:
@@ -55,7 +54,6 @@ class VllmEngine:
             )
         self._device = torch.device(device)
         self._dtype = dtype
-        self._tokenizer_folder = tokenizer
         self._chat = chat
         self._settings = settings or VllmSettings()
         self._architecture: dict[str, object] | None = None
@@ -78,9 +76,8 @@ class VllmEngine:
         if self._llm is not None and architecture == self._architecture:
             self._swap(checkpoint, shapes)
             return
-        folder = self._tokenizer_folder or checkpoint
-        tokenizer = load_tokenizer(folder)
-        check_tokenizer(tokenizer, folder, vocabulary=read_sizes(checkpoint).vocabulary, chat=self._chat)
+        tokenizer = load_tokenizer(checkpoint)
+        check_tokenizer(tokenizer, checkpoint, vocabulary=read_sizes(checkpoint).vocabulary, chat=self._chat)
         self._start(checkpoint)
         self._tokenizer, self._architecture, self._shapes = tokenizer, architecture, shapes
         self._tokenizer_digest = tokenizer_digest(checkpoint)
@@ -157,12 +154,12 @@ class VllmEngine:
         return list(outputs)
 
     def _forget_requests(self) -> None:
-        """After a failure: else the next call would go on with these, and answer them too."""
+        """Abort requests left by a failure: the next call would continue them, and return their answers too."""
         engine = self._loaded_model().llm_engine
         engine.abort_request(list(engine.output_processor.request_states), internal=True)
 
     def _collect(self) -> tuple[Any, list[tuple[int, int, torch.Tensor]]]:
-        """What the first rank kept: draws, and states of prefills."""
+        """Draws and states of prefills that the first rank kept."""
         draws, seen = self._call("node_collect")[0]
         return draws, seen
 
@@ -174,7 +171,7 @@ class VllmEngine:
         return list(self._loaded_model().collective_rpc(method, args=given))
 
     def _swap(self, checkpoint: Path, shapes: dict[str, tuple[int, ...]]) -> None:
-        if self._tokenizer_folder is None and tokenizer_digest(checkpoint) != self._tokenizer_digest:
+        if tokenizer_digest(checkpoint) != self._tokenizer_digest:
             raise BadCheckpoint(f"{checkpoint.name}: another tokenizer than that of the weights before")
         if shapes != self._shapes:
             names = sorted(name for name, _ in set(shapes.items()) ^ set(self._shapes.items()))

@@ -55,7 +55,7 @@ def require_vllm(device: str) -> None:
 
 
 def import_vllm() -> Any:
-    """The library, in the frame of mind we need. Its import warns of what only its authors can mend."""
+    """Import vLLM with the environment we need. Warnings of its import, which only its authors can fix, are silenced."""
     os.environ.update({name: value for name, value in ENVIRONMENT.items() if name not in os.environ})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

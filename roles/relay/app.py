@@ -18,13 +18,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from dht.errors import Malformed, PeerError
 from roles.relay.board_routes import BoardRoutes
 from roles.relay.bodies import LONGEST_WAIT, address_of, digest_in_path, drain, read_body, waiting_time
-from roles.relay.desk import Desk
+from roles.relay.connections import ZERO_COPY
 from roles.relay.following import FollowedHoldings
 from roles.relay.metrics import Counters, prometheus_text
+from roles.relay.parts import RelayParts
 from roles.relay.ranges import parse_range
 from roles.relay.readers import Readers
 from roles.relay.refusal import Refusal
-from roles.relay.server import ZERO_COPY
 from roles.relay.sponsor import MAX_FORM
 from roles.relay.uploads import Uploads
 from roles.relay.waiting import Waiting
@@ -46,10 +46,10 @@ Handler = Callable[[Request], Awaitable[Response]]
 class RelayRoutes:
     """The handlers."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
-        self._settings, self._shelf, self._counters = desk.settings, desk.shelf, desk.counters
-        self._uploads, self._board = Uploads(desk), BoardRoutes(desk)
+    def __init__(self, parts: RelayParts) -> None:
+        self._parts = parts
+        self._settings, self._shelf, self._counters = parts.settings, parts.shelf, parts.counters
+        self._uploads, self._board = Uploads(parts), BoardRoutes(parts)
         self._readers, self._waiting = Readers(), Waiting(MOST_HELD_OPEN)
 
     def app(self) -> ASGIApp:
@@ -158,13 +158,13 @@ class RelayRoutes:
     async def register(self, request: Request) -> Response:
         """Sponsor a registration."""
         body = await read_body(request, limit=MAX_FORM, idle=self._settings.idle, total=self._settings.base)
-        answer = await self._desk.sponsor.take(body, request.headers.get("x-work", ""))
+        answer = await self._parts.sponsor.take(body, request.headers.get("x-work", ""))
         self._counters.sponsored += 1
         return JSONResponse({"sponsored": True, "result": answer})
 
     async def get_spec(self, request: Request) -> Response:
         """The run's spec; its SHA-256 is the run's id."""
-        reader = await self._shelf.store.open(self._desk.run)
+        reader = await self._shelf.store.open(self._parts.run)
         if reader is None:
             raise Refusal(404, "not_held", "this relay does not hold the run's spec")
         try:
@@ -179,13 +179,13 @@ class RelayRoutes:
         return JSONResponse(
             {
                 "role": "relay",
-                "node": self._desk.node,
-                "run": self._desk.run,
-                "uptime": int(time.monotonic() - self._desk.started),
+                "node": self._parts.node,
+                "run": self._parts.run,
+                "uptime": int(time.monotonic() - self._parts.started),
                 "disk_used": store.used,
                 "disk_max": store.max_disk,
                 "blobs": len(store),
-                "board_rows": self._desk.board.rows if self._desk.board else 0,
+                "board_rows": self._parts.board.rows if self._parts.board else 0,
                 "checkpoints": self._checkpoints(),
                 "subscribers": self._readers.by_version(self._shelf.catalogue),
                 "bytes_served": counters.bytes_served,
@@ -197,20 +197,20 @@ class RelayRoutes:
         )
 
     async def metrics(self, request: Request) -> Response:
-        """The same for Prometheus."""
+        """What the relay holds and did, as Prometheus text."""
         store = self._shelf.store
         gauges = {
             "disk_used_bytes": store.used,
             "disk_max_bytes": store.max_disk,
             "blobs": len(store),
             "checkpoints": len(self._shelf.catalogue),
-            "board_rows": self._desk.board.rows if self._desk.board else 0,
-            "board_bytes": self._desk.board.total_bytes if self._desk.board else 0,
+            "board_rows": self._parts.board.rows if self._parts.board else 0,
+            "board_bytes": self._parts.board.total_bytes if self._parts.board else 0,
         }
         return PlainTextResponse(prometheus_text(self._counters, gauges), media_type="text/plain; version=0.0.4")
 
     def _held(self, request: Request) -> AbstractAsyncContextManager[None]:
-        """While the block waits for news, at most as long as the asker would."""
+        """Let the block wait for news, at most as long as the asker would."""
         return self._waiting.held(address_of(request), waiting_time(request))
 
     def _checkpoints(self) -> list[dict[str, object]]:
@@ -227,7 +227,7 @@ class RelayRoutes:
 
     def _guard(self, handler: Handler) -> Handler:
         async def guarded(request: Request) -> Response:
-            if not self._desk.rate.take(address_of(request)):
+            if not self._parts.rate.take(address_of(request)):
                 refusal = Refusal(429, "too_many_requests", "too many requests from this address")
             else:
                 try:
@@ -289,7 +289,7 @@ class _BlobResponse(StreamingResponse):
 
 
 class _Outermost:
-    """Counts answers, and ends what is left of errors here: answered with a 500 by then, and no traceback is printed."""
+    """Outermost middleware: counts answers, and swallows errors already answered with a 500, so that no traceback is printed."""
 
     def __init__(self, app: ASGIApp, counters: Counters) -> None:
         self._app, self._counters = app, counters

@@ -1,4 +1,4 @@
-"""A board's HTTP: rows come, rows go (`roles.boards.wire`)."""
+"""HTTP routes of a relay's board: posting and reading rows (`roles.boards.wire`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from starlette.responses import Response
 from roles.boards.wire import MAX_POST, MAX_POSTED, MAX_QUESTION, Batch, Question, pack_batch, parse_question, unframe
 from roles.relay.boards import Board
 from roles.relay.bodies import address_of, read_body, waiting_time
-from roles.relay.desk import Desk
+from roles.relay.parts import RelayParts
 from roles.relay.refusal import Refusal
 from roles.relay.waiting import Waiting
 
@@ -25,8 +25,8 @@ ROWS_OF_A_REQUEST = 2048
 class BoardRoutes:
     """The handlers; a relay without a board answers 404."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk, self._settings = desk, desk.settings
+    def __init__(self, parts: RelayParts) -> None:
+        self._parts, self._settings = parts, parts.settings
         self._waiting = Waiting(MOST_HELD_OPEN)
 
     async def post_rows(self, request: Request) -> Response:
@@ -35,12 +35,12 @@ class BoardRoutes:
         board, sender = self._board(), address_of(request)
         body = await read_body(request, limit=MAX_POST, idle=self._settings.idle, total=self._settings.base)
         rows = unframe(body, most=MAX_POSTED)
-        if not self._desk.rate.take(sender, len(rows) // AT_A_TIME):
+        if not self._parts.rate.take(sender, len(rows) // AT_A_TIME):
             raise Refusal(429, "too_many_requests", "this address has sent too many rows")
         held = bytearray(len(rows))
         for place, row in enumerate(rows):
             held[place] = board.put(row)
-            if not held[place] and not self._desk.rate.take(sender):
+            if not held[place] and not self._parts.rate.take(sender):
                 break
             if place % AT_A_TIME == AT_A_TIME - 1:
                 await asyncio.sleep(0)
@@ -53,7 +53,7 @@ class BoardRoutes:
         asked = parse_question(body)
         sender = address_of(request)
         weight = board.weight(asked.keys, board=asked.board, since=asked.since)
-        if not self._desk.rate.take(sender, weight // ROWS_OF_A_REQUEST):
+        if not self._parts.rate.take(sender, weight // ROWS_OF_A_REQUEST):
             raise Refusal(429, "too_many_requests", "this address has asked for too many rows")
         batch = await self._follow(board, asked, sender, waiting_time(request))
         return Response(pack_batch(batch), media_type="application/octet-stream")
@@ -64,6 +64,6 @@ class BoardRoutes:
         return board.read(asked.keys, board=asked.board, since=asked.since)  # somebody else needed its place
 
     def _board(self) -> Board:
-        if self._desk.board is None:
+        if self._parts.board is None:
             raise Refusal(404, "no_board", "this relay has no board")
-        return self._desk.board
+        return self._parts.board

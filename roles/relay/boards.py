@@ -46,16 +46,16 @@ class Board:
 
     @property
     def rows(self) -> int:
-        """Rows held."""
+        """Number of rows held."""
         return len(self._rows)
 
     @property
     def total_bytes(self) -> int:
-        """Their bytes."""
+        """Bytes of all rows held."""
         return self._rows.total_bytes
 
     def put(self, data: bytes) -> bool:
-        """Take a row; whether it is held now. Never raises for what somebody sends."""
+        """Take a row. Returns whether it is held now. Never raises for what a peer sends."""
         try:
             row = self._gate.open(data)
         except Malformed:

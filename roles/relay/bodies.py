@@ -1,4 +1,4 @@
-"""Reading a request's body: a byte at a time is too slow, one byte too many ends it."""
+"""Reading request bodies within limits of time and size."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 
 from starlette.requests import ClientDisconnect, Request
 
-from roles.relay.doors import party_of
+from roles.relay.connection_slots import party_of
+from roles.relay.connections import RAW_BODY
 from roles.relay.refusal import Refusal
-from roles.relay.server import RAW_BODY
 from roles.shardcast.sinks import Sink, pour
 
 LONGEST_WAIT = 10.0
@@ -21,7 +21,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 def address_of(request: Request) -> str:
-    """Whose the connection is (`party_of`): headers that claim another are not believed."""
+    """The address the connection is counted under (`party_of`); headers that claim another are not believed."""
     return party_of(request.client.host) if request.client else ""
 
 
@@ -86,7 +86,7 @@ async def read_body(request: Request, *, limit: int, idle: float, total: float) 
 
 
 async def drain(request: Request) -> bool:
-    """Read a refused body's rest, if it is short and comes at once. Whether that reached its end."""
+    """Read the rest of a refused body if it is short and comes at once. Returns whether its end was reached."""
     if getattr(request.state, "is_body_lost", False):
         return False
     if getattr(request.state, "is_body_read", False):

@@ -25,7 +25,7 @@ def no_terms(*, signer: NodeId, term: int, step: int, manifest: str) -> None:
 
 
 class Fence:
-    """Asks the rule. What the ledger has not shown yet passes: our view may lag, and who loads it looks for itself."""
+    """Applies the rule. A term not seen yet passes: our view of the ledger may lag, and whoever loads it checks again."""
 
     def __init__(self, rule: TermRule) -> None:
         self._rule = rule
@@ -40,7 +40,7 @@ class Fence:
             raise FencedLeader(str(refused)) from refused
 
     def check_parcel(self, kept: Parcel) -> Parcel:
-        """A manifest, or a delta to one, that may be kept. Raises FencedLeader."""
+        """As `check`, for a manifest or a delta to one. Raises FencedLeader."""
         term, step, _ = kept.age_rank
         manifest = kept.digest if isinstance(kept, KeptCheckpoint) else kept.delta.target
         self.check(signer=kept.signer, term=term, step=step, manifest=manifest)

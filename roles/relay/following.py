@@ -1,4 +1,4 @@
-"""An answer that goes on: which shards are here, said anew each time there is another, so that nobody asks again and again."""
+"""A streamed answer: which shards are held, a new line each time there is another, so that nobody has to poll."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def holdings_line(held: int) -> bytes:
 
 
 class FollowedHoldings(StreamingResponse):
-    """Ends once all of `every` are here, or the place to wait is left."""
+    """The lines of one answer. It ends once all of `every` are held, or its place to wait is given up."""
 
     def __init__(
         self,

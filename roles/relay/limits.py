@@ -25,7 +25,7 @@ class AddressRate:
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, address: str, requests: int = 1) -> bool:
-        """Whether one more request is admitted now, or what weighs as much as so many."""
+        """Whether work that weighs as much as so many requests is admitted now."""
         now = self._clock()
         tokens, since = self._buckets.pop(address, (self._burst, now))
         tokens = min(self._burst, tokens + (now - since) * self._rate)
@@ -36,7 +36,7 @@ class AddressRate:
         return is_admitted
 
     def give_back(self, address: str) -> None:
-        """The request proved to be a member's: it does not count."""
+        """Return the token of a request that proved to be a member's."""
         if address in self._buckets:
             tokens, since = self._buckets[address]
             self._buckets[address] = (tokens + 1, since)

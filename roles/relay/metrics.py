@@ -15,7 +15,7 @@ PREFIX = "intellect_relay"
 
 @dataclass(slots=True)
 class Counters:
-    """What happened since the start; bytes are of blobs, not of headers."""
+    """Counts since the start. Bytes are those of blobs, without headers."""
 
     bytes_served: int = 0
     bytes_received: int = 0

@@ -1,4 +1,4 @@
-"""Files to sockets, from the page cache, in threads: the event loop's part in each piece costs more than its bytes do.
+"""Sends files to sockets from the page cache, in threads: through the event loop each piece would cost more than its bytes.
 
 A thread stays with a reader only as long as that one takes what it is given; who does not is waited for in the loop.
 """

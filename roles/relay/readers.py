@@ -1,4 +1,4 @@
-"""Who waits for news here, by the checkpoint they hold: what a delta is made from, and how far a run's nodes are."""
+"""Counts the nodes that wait for news here by the checkpoint they hold, which tells how far a run's nodes are."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Readers:
 
     @contextmanager
     def counted(self, held: str) -> Iterator[None]:
-        """One more, while the block lasts."""
+        """Count one reader that holds `held`, while the block lasts."""
         held = held[:64]
         self._open[held] += 1
         try:

@@ -1,4 +1,4 @@
-"""A relay's way to a checkpoint without its bytes: deltas, and the base among its own shards."""
+"""How a relay rebuilds a checkpoint from deltas and a base that it holds in shards."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ class Rebuilder:
         return self._ways(kept, self.bases())
 
     def bases(self) -> set[str]:
-        """Manifest digests of the checkpoints that are here whole."""
+        """Manifest digests of the checkpoints held completely."""
         return {base.digest for base in self._shelf.catalogue if not self._shelf.missing(base)}
 
     def may_come(self, kept: KeptCheckpoint, pulling: Collection[str]) -> bool:
-        """Whether there will be such a way once what is being pulled is here."""
+        """Whether there will be a way (`way_to`) once the checkpoints being pulled are complete."""
         return bool(self._ways(kept, pulling))
 
     def _ways(self, kept: KeptCheckpoint, held: Collection[str]) -> list[KeptDelta]:

@@ -1,4 +1,4 @@
-"""A request refused: the status, a short code for programs, a sentence for people."""
+"""The refusal of a request: HTTP status, a short code for programs, a sentence for people."""
 
 from __future__ import annotations
 

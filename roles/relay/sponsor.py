@@ -42,7 +42,7 @@ class RegistrationForm(Message):
     node_signature: Signature
 
     def request(self) -> RegistrationRequest:
-        """As the ledger takes it."""
+        """The form as the ledger takes it."""
         return RegistrationRequest(**self.model_dump())
 
 
@@ -64,7 +64,7 @@ class RotationForm(Message):
 
     @property
     def node(self) -> str:
-        """Whose work is asked for: the key that is there already."""
+        """The node that has to show proof of work: the key that is registered already."""
         return self.old_node
 
 
@@ -73,7 +73,7 @@ _FORMS: TypeAdapter[Form] = TypeAdapter(Form)
 
 
 class SponsorDesk:
-    """Takes forms. The same form again gets the same answer, and is paid for once."""
+    """Judges and sponsors forms. The same form sent again gets the same answer, and is paid for once."""
 
     def __init__(
         self,
@@ -133,5 +133,5 @@ class SponsorDesk:
 
 
 def _was_free(error: Exception) -> bool:
-    """Whether nothing was sent, so that wrong forms do not use up the hour of right ones."""
+    """Whether the failure cost no gas, so that it need not count against the hourly budget."""
     return isinstance(error, WalletError) or (isinstance(error, LedgerRejected) and not error.was_paid)

@@ -1,4 +1,4 @@
-"""What a relay takes: blobs and manifests under grants, judged before their bodies are read."""
+"""HTTP routes for uploads: blobs and manifests under grants, which are judged before a body is read."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from dht.envelope import Envelope, from_bytes
 from dht.identity import NodeId
 from roles.messages import UploadGrant
 from roles.relay.bodies import address_of, body_blocks, declared_length, digest_in_path, pour_body, read_body
-from roles.relay.desk import Desk
 from roles.relay.fence import FencedLeader
+from roles.relay.parts import RelayParts
 from roles.relay.refusal import Refusal
 from roles.shardcast.blobs import BlobWriter
 from roles.shardcast.catalogue import KeptCheckpoint, Parcel
@@ -31,9 +31,9 @@ MANIFESTS_AT_ONCE = 4
 class Uploads:
     """The two PUT routes."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
-        self._settings, self._shelf, self._counters = desk.settings, desk.shelf, desk.counters
+    def __init__(self, parts: RelayParts) -> None:
+        self._parts = parts
+        self._settings, self._shelf, self._counters = parts.settings, parts.shelf, parts.counters
         self._manifests = asyncio.Semaphore(MANIFESTS_AT_ONCE)
         self._uploading: Counter[NodeId] = Counter()
 
@@ -42,7 +42,7 @@ class Uploads:
         digest, size = digest_in_path(request), declared_length(request)
         row, grant = self._open_grant(request, digest, size)
         listed = self._shelf.catalogue.shard_size(digest)
-        is_shard = row.signer in self._desk.members.trainers and listed is not None
+        is_shard = row.signer in self._parts.members.trainers and listed is not None
         if is_shard and listed != size:
             raise Refusal(400, "wrong_length", f"the manifest says that this shard has {listed} bytes")
         if not is_shard:
@@ -50,9 +50,9 @@ class Uploads:
         if digest in self._shelf.store:
             return JSONResponse({"stored": digest})
         if not is_shard:
-            self._desk.quota_of(row.signer).charge(row.signer, size)
-        self._desk.grants.use(row, grant)
-        self._desk.rate.give_back(address_of(request))
+            self._parts.quota_of(row.signer).charge(row.signer, size)
+        self._parts.grants.use(row, grant)
+        self._parts.rate.give_back(address_of(request))
         await (self._receive_shard if is_shard else partial(self._receive_blob, row.signer))(request, digest, size)
         self._counters.uploads += 1
         return JSONResponse({"stored": digest}, 201)
@@ -61,12 +61,12 @@ class Uploads:
         header = request.headers.get("x-grant")
         if header is None:
             raise Refusal(401, "grant_missing", "an upload needs a grant in the X-Grant header")
-        row, grant = open_grant(header, run=self._desk.run)
-        self._desk.grants.check(row, grant, blob=digest, size=size)
+        row, grant = open_grant(header, run=self._parts.run)
+        self._parts.grants.check(row, grant, blob=digest, size=size)
         return row, grant
 
     def _check_member(self, node: NodeId, size: int) -> None:
-        self._desk.members.check(node)
+        self._parts.members.check(node)
         if size > self._settings.max_blob:
             raise Refusal(413, "too_large", f"a blob has at most {self._settings.max_blob} bytes here")
         if self._uploading.total() >= self._settings.uploads_at_once:
@@ -75,9 +75,9 @@ class Uploads:
             raise Refusal(429, "too_many_uploads", "this node has too many uploads under way")
 
     async def _receive_shard(self, request: Request, digest: str, size: int) -> None:
-        self._desk.noticed()
+        self._parts.noticed()
         await self._receive(request, self._shelf.begin(digest, size, is_shard=True), size, is_shard=True)
-        self._desk.noticed()
+        self._parts.noticed()
 
     async def _receive_blob(self, node: NodeId, request: Request, digest: str, size: int) -> None:
         writer: BlobWriter | None = None
@@ -89,7 +89,7 @@ class Uploads:
             self._uploading[node] -= 1
             if not self._uploading[node]:
                 del self._uploading[node]
-            self._desk.quota_of(node).refund(node, size - min(size, writer.received if writer else 0))
+            self._parts.quota_of(node).refund(node, size - min(size, writer.received if writer else 0))
 
     async def _receive(self, request: Request, writer: BlobWriter, size: int, *, is_shard: bool) -> None:
         try:
@@ -109,9 +109,9 @@ class Uploads:
         """
         digest, size = digest_in_path(request), declared_length(request)
         row, grant = self._open_grant(request, digest, size)
-        if row.signer not in self._desk.members.trainers:
+        if row.signer not in self._parts.members.trainers:
             raise Refusal(403, "not_allowed", "only a trainer of the run uploads manifests")
-        self._desk.grants.use(row, grant)
+        self._parts.grants.use(row, grant)
         async with self._manifests:
             data = await read_body(
                 request,
@@ -124,7 +124,7 @@ class Uploads:
                 raise Refusal(400, "wrong_digest", "the manifest has another digest than the path says")
             is_new = kept.digest not in self._shelf.catalogue
             await self._shelf.add(kept)
-        self._desk.noticed()
+        self._parts.noticed()
         if is_new and isinstance(kept, KeptCheckpoint):  # a trainer gives it again now and then, to see who forgot it
             log.info("manifest.accepted", step=kept.manifest.step, manifest=digest)
         return JSONResponse({"stored": digest}, 201)
@@ -132,6 +132,6 @@ class Uploads:
     def _judge(self, data: bytes) -> Parcel:
         kept = self._shelf.catalogue.check(from_bytes(data, limit=MAX_MANIFEST_BYTES))
         try:
-            return self._desk.fence.check_parcel(kept)
+            return self._parts.fence.check_parcel(kept)
         except FencedLeader as error:
             raise Refusal(403, "old_term", str(error)) from error

@@ -1,7 +1,7 @@
-"""Questions held open until there is news: so many at once, shared among the addresses that ask.
+"""Requests held open until there is news, bounded in number and shared fairly among the addresses that ask.
 
-Of too many, the eldest one of the address that has most is answered as things stand, and its asker comes again: so a crowd
-of questions costs the crowd, and nobody else is kept from asking.
+When there are too many, the oldest request of the address that has most is answered at once as things stand, and its
+sender asks again. So a crowd of requests costs the crowd and keeps nobody else from asking.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ class Waiting:
         self._total = 0
 
     def __len__(self) -> int:
-        """How many wait now."""
+        """How many requests wait now."""
         return self._total
 
     @asynccontextmanager
     async def held(self, address: str, seconds: float) -> AsyncIterator[None]:
-        """Let the block wait, at most so long; it is left quietly when its time is over, or its place is needed."""
+        """Let the block wait for at most `seconds`; it is left without an error when that is over or its place is needed."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds) as place:
                 if seconds <= 0:

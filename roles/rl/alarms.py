@@ -25,7 +25,7 @@ AGAIN = 10
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """Something to look at: the event's name, what was measured and what it is compared with."""
+    """An alarm for the operator: event name, the value measured, and the one it is compared with."""
 
     event: str
     value: float
@@ -34,7 +34,7 @@ class Alarm:
 
 @dataclass(slots=True)
 class Alarms:
-    """Looks at each step as it is made."""
+    """Watches the metrics of each step."""
 
     _entropy: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
     _clipped: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
@@ -43,7 +43,7 @@ class Alarms:
     _raised: dict[str, int] = field(default_factory=dict)
 
     def look(self, metrics: StepMetrics) -> list[Alarm]:
-        """What this step gives cause for. A step that nothing was learned from tells nothing."""
+        """Alarms raised by this step; none for a step that nothing was learned from."""
         if not metrics.tokens:
             return []
         self._entropy.append(metrics.entropy)

@@ -22,11 +22,11 @@ NAME = "packed"
 _HALF = (torch.bfloat16, torch.float16)
 
 _varlen: Any = None
-_is_asked = False  # whether grouped heads have to be asked for: before PyTorch 2.12 they are taken as they come
+_needs_gqa_flag = False  # whether grouped heads have to be asked for: before PyTorch 2.12 they are taken as they come
 with suppress(ImportError):  # an older PyTorch has none, or one without windows: each row by itself on a GPU too
     _found = import_module("torch.nn.attention.varlen").varlen_attn
     if "window_size" in signature(_found).parameters:
-        _varlen, _is_asked = _found, "enable_gqa" in signature(_found).parameters
+        _varlen, _needs_gqa_flag = _found, "enable_gqa" in signature(_found).parameters
 
 
 def packing_of(
@@ -78,14 +78,8 @@ def attend(
         if cu_seq_lens_q is None:
             max_length_q = max_length_k = query.shape[2]
             cu_seq_lens_q = cu_seq_lens_k = torch.tensor((0, max_length_q), dtype=torch.int32, device=query.device)
-        q, k, v = (tensor[0].transpose(0, 1).contiguous() for tensor in (query, key, value))
-        window = (-1 if sliding_window is None else sliding_window - 1, 0)  # to the right: the ends of both are level
-        grouped = {"enable_gqa": q.shape[1] != k.shape[1]} if _is_asked else {}
-        mixed = _varlen(
-            q, k, v, cu_seq_lens_q, cu_seq_lens_k, max_length_q, max_length_k,
-            scale=scaling, window_size=window, **grouped,
-        )  # fmt: skip
-        return mixed.unsqueeze(0), None
+        places = (cu_seq_lens_q, cu_seq_lens_k, max_length_q, max_length_k)
+        return _attend_flash(query, key, value, places, scaling, sliding_window), None
     # split and not slices: the gradient of each slice would be as wide as the pack
     parts = (
         torch.split(tensor, tensor.shape[2] if ends is None else ends.diff().tolist(), dim=2)
@@ -93,6 +87,17 @@ def attend(
     )
     rows = [_attend_row(q, k, v, scaling, sliding_window, softcap) for q, k, v in zip(*parts, strict=True)]
     return torch.cat(rows, dim=2).transpose(1, 2), None
+
+
+def _attend_flash(
+    query: Tensor, key: Tensor, value: Tensor, places: tuple[Any, ...], scaling: float | None, window: int | None
+) -> Tensor:
+    """All rows at once by PyTorch's variable-length kernel, given the ends and longest of queries and keys."""
+    q, k, v = (tensor[0].transpose(0, 1).contiguous() for tensor in (query, key, value))
+    sides = (-1 if window is None else window - 1, 0)  # to the right: the ends of both are level
+    grouped = {"enable_gqa": q.shape[1] != k.shape[1]} if _needs_gqa_flag else {}
+    mixed: Tensor = _varlen(q, k, v, *places, scale=scaling, window_size=sides, **grouped)
+    return mixed.unsqueeze(0)
 
 
 def _attend_row(

@@ -3,6 +3,7 @@
 Knows tokens, rewards and shapes; knows nothing of models, peers or files.
 """
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -161,3 +162,9 @@ def count_tokens(rows: Sequence[Row]) -> int:
 def count_all_tokens(groups: Sequence[TrainingGroup]) -> int:
     """Count the completion tokens of whole groups, whether they teach something or not."""
     return sum(group.learned for group in groups)
+
+
+def mean_reward(groups: Sequence[TrainingGroup]) -> float:
+    """Mean over all completions: rewards `[0, 1]` and `[1, 1]` -> 0.75; without groups 0."""
+    rewards = [reward for group in groups for reward in group.rewards]
+    return math.fsum(rewards) / len(rewards) if rewards else 0.0

@@ -9,16 +9,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from roles.rl.batch import Row, TrainingGroup, count_all_tokens, count_tokens, is_usable
+from roles.rl.batch import Row, TrainingGroup, count_all_tokens, count_tokens, is_usable, mean_reward
 from roles.rl.grpo import LossTerms
 from roles.rl.objectives import Tokens
 from roles.rl.ranks import Ranks
 
 _SUMMED = ("loss", "kl", "entropy", "clipped_low", "clipped_high", "clipped_delta")
-_BINS, _WIDEST = (
-    1001,
-    5.0,
-)  # of log ratios: quantiles to 1%, over every rank, without gathering a token; 1 is a bin's middle
+_BINS, _WIDEST = 1001, 5.0
+"""Histogram of log ratios in [-5, 5]: quantiles to 1% over every rank without gathering a token. The middle bin is ratio 1."""
 _QUANTILES = (0.01, 0.5, 0.99)
 
 
@@ -43,12 +41,10 @@ class StepMetrics:
     ratio_median: float
     ratio_high: float
     effective_sample: float  # (sum r)**2 / (n sum r**2): 1 on policy, towards 0 as few tokens come to decide
-    staleness: (
-        float  # updates between the rollouts' policies and the weights before the step, mean over the groups used
-    )
-    mismatch: (
-        float  # mean |log pi - log pi_old| before the first update, of equal weights: what the arithmetic alone gives
-    )
+    # mean over the groups used: updates between the rollouts' policies and the weights before the step
+    staleness: float
+    # mean |log pi - log pi_old| before the first update, of equal weights: what the arithmetic alone gives
+    mismatch: float
     reported_mismatch: float  # mean |log pi as the worker reports it - as computed here|, where its policy was scored
     drift: float  # mean (log pi_before - log pi_behaviour)**2; 0 where the loss does not need it
     unscored: int  # completions whose own policy is not here any more: they are compared with the current one
@@ -65,8 +61,10 @@ class Totals:
         """Start a step with nothing in it. `equal_weights`: before the first update, `new` and `old` are of the same."""
         self._equal_weights = equal_weights
         self._sums = torch.zeros(len(_SUMMED), dtype=torch.float64)
-        self._spread = torch.zeros(7, dtype=torch.float64)  # n, r, r^2; first n, |difference|; scored n, (log rho)^2
-        self._reported = torch.zeros(2, dtype=torch.float64)  # n, |difference|
+        self._ratios = torch.zeros(3, dtype=torch.float64)  # count, sum, sum of squares
+        self._mismatch = torch.zeros(2, dtype=torch.float64)  # count and sum, as the next two
+        self._drift = torch.zeros(2, dtype=torch.float64)
+        self._reported = torch.zeros(2, dtype=torch.float64)
         self._bins = torch.zeros(_BINS, dtype=torch.float64)
         self._ratio_max = torch.zeros((), dtype=torch.float64)
         self._updates = 0
@@ -83,16 +81,15 @@ class Totals:
         ratio = logs.clamp(-20, 20).exp()
         self._ratio_max = torch.maximum(self._ratio_max, ratio.max())
         self._bins += torch.histc(logs.clamp(-_WIDEST, _WIDEST), _BINS, -_WIDEST, _WIDEST)
-        self._spread[:3] += torch.stack([torch.tensor(float(len(logs))), ratio.sum(), ratio.square().sum()])
+        self._ratios += torch.cat([_count_and_sum(ratio), ratio.square().sum().unsqueeze(0)])
         if self._updates == 0 and self._equal_weights:
-            self._spread[3:5] += torch.stack([torch.tensor(float(len(logs))), logs.abs().sum()])
+            self._mismatch += _count_and_sum(logs.abs())
         if given.behaviour is not None:
-            drift = (given.old - given.behaviour)[counts].double().cpu().square().sum()
-            self._spread[5:7] += torch.stack([torch.tensor(float(len(logs))), drift])
+            self._drift += _count_and_sum((given.old - given.behaviour)[counts].double().cpu().square())
 
     def compare(self, apart: Tensor) -> None:
         """Count how far what workers report is from what was computed, token by token (`roles.rl.reported`)."""
-        self._reported += torch.stack([torch.tensor(float(len(apart))), apart.double().sum().cpu()])
+        self._reported += _count_and_sum(apart.double().cpu())
 
     def close_update(self, grad_norm: float) -> None:
         """Count one optimizer step."""
@@ -112,8 +109,7 @@ class Totals:
     ) -> StepMetrics:
         """Join the ranks' sums with what the groups say of themselves."""
         means = ranks.add(self._sums.to(ranks.device)) / max(1, self._updates)
-        count, ratios, squares, first, apart, scored, drift = ranks.add(self._spread.to(ranks.device)).tolist()
-        told, off = ranks.add(self._reported.to(ranks.device)).tolist()
+        count, ratios, squares = ranks.add(self._ratios.to(ranks.device)).tolist()
         used = [group for group in groups if is_usable(group)]
         tokens = count_tokens(rows)
         # the loss is a mean over the tokens of all groups; the others are said of those that were trained on
@@ -134,15 +130,24 @@ class Totals:
             ratio_high=high,
             effective_sample=ratios**2 / (count * squares) if squares else 1.0,
             staleness=math.fsum(step - 1 - group.policy_step for group in used) / max(1, len(used)),
-            mismatch=apart / max(1.0, first),
-            reported_mismatch=off / max(1.0, told),
-            drift=drift / max(1.0, scored),
+            mismatch=_mean_over(ranks, self._mismatch),
+            reported_mismatch=_mean_over(ranks, self._reported),
+            drift=_mean_over(ranks, self._drift),
             unscored=unscored,
             grad_norm=self._grad_norm,
             learning_rate=learning_rate,
             seconds=seconds,
             tokens_per_second=tokens / seconds if seconds > 0 else 0.0,
         )
+
+
+def _count_and_sum(values: Tensor) -> Tensor:
+    return torch.stack([torch.tensor(float(len(values)), dtype=torch.float64), values.sum()])
+
+
+def _mean_over(ranks: Ranks, count_and_sum: Tensor) -> float:
+    count, total = ranks.add(count_and_sum.to(ranks.device)).tolist()
+    return float(total / max(1.0, count))
 
 
 def _quantiles(bins: Tensor) -> list[float]:
@@ -152,9 +157,3 @@ def _quantiles(bins: Tensor) -> list[float]:
         return [1.0] * len(_QUANTILES)
     places = torch.searchsorted(reached, reached[-1] * torch.tensor(_QUANTILES, dtype=reached.dtype))
     return [math.exp((place + 0.5) / _BINS * 2 * _WIDEST - _WIDEST) for place in places.tolist()]
-
-
-def mean_reward(groups: Sequence[TrainingGroup]) -> float:
-    """Mean over all completions: rewards `[0, 1]` and `[1, 1]` -> 0.75; without groups 0."""
-    rewards = [reward for group in groups for reward in group.rewards]
-    return math.fsum(rewards) / len(rewards) if rewards else 0.0

@@ -26,7 +26,7 @@ class Pass:
     reference: Tensor | None = None
 
     def tokens(self, new: Tensor) -> Tokens:
-        """What a loss looks at. `old` is known by then."""
+        """The tokens as a loss takes them. `old` must be known by then."""
         if self.old is None:
             raise ValueError("a pass is trained on before it was scored")
         return Tokens(

@@ -180,7 +180,7 @@ class RankedLearner:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Let the ranks end; those that do not are killed."""
+        """Ask the ranks to end; those that do not are killed."""
         if self._closed:
             return
         self._closed = True
@@ -199,7 +199,7 @@ class RankedLearner:
         self._process.wait()
 
     def _failed(self) -> RankFailed:
-        """What happened, after the ranks are gone."""
+        """The error that ended the ranks, once they are gone."""
         self._end()
         said = _last_words(self._log)
         self.close()

@@ -1,4 +1,4 @@
-"""The processes that train together under torchrun: who am I, where do I compute, how do we add up.
+"""The processes that train together under torchrun: rank, device and collectives of this one.
 
 With WORLD_SIZE unset or 1 every function here does nothing on a CPU, and the learner is the same code there.
 """

@@ -80,7 +80,7 @@ class Assembly:
         return True
 
     def close(self) -> None:
-        """Give the lock back; what is verified stays for the next time."""
+        """Release the lock; what is verified stays for the next time."""
         with self._closing:  # a fetch that is cancelled closes while its thread may be finishing
             lock, self._lock = self._lock, -1
         if lock >= 0:
@@ -91,7 +91,7 @@ class Assembly:
         return ShardWriter(self, index)
 
     def mark(self, index: int) -> None:
-        """Remember a verified shard."""
+        """Note a shard as verified, in the journal too."""
         with (self._partial / "journal").open("a") as journal:
             journal.write(f"{index}\n")
         self.missing.discard(index)
@@ -118,7 +118,7 @@ class Assembly:
         return self.final
 
     def discard(self) -> None:
-        """Give the lock back, and remove what was on the way."""
+        """Release the lock and delete what was fetched so far."""
         self.close()
         shutil.rmtree(self._partial, ignore_errors=True)
 
@@ -128,7 +128,7 @@ class Assembly:
             self._progress(self.layout.total - missing, self.layout.total)
 
     def _sync_now_and_then(self, size: int) -> None:
-        """So that the disk works while the line does, and little is left for the end. One thread at a time waits for it."""
+        """Sync every `SYNC_EVERY` bytes, so that little is left for the end. One thread at a time waits for it."""
         self._unsynced += size
         if self._unsynced >= SYNC_EVERY and self._syncing.acquire(blocking=False):
             try:

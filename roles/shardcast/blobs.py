@@ -100,7 +100,7 @@ class BlobWriter:
 
 
 def write_all(file: FileIO, block: bytes | bytearray | memoryview) -> None:
-    """The whole block: a disk that fills up takes a part first. Raises OSError."""
+    """Write the whole block, although a disk that fills up may take a part first. Raises OSError."""
     written = file.write(block)
     while written < len(block):
         written += file.write(memoryview(block)[written:])

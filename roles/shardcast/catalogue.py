@@ -116,11 +116,11 @@ class Catalogue:
         return len(self._checkpoints)
 
     def find(self, digest: str) -> KeptCheckpoint | None:
-        """The checkpoint of a manifest digest."""
+        """The checkpoint with this manifest digest, if it is kept."""
         return self._checkpoints.get(digest)
 
     def parcel(self, digest: str) -> Parcel | None:
-        """The checkpoint or the delta of a digest."""
+        """The checkpoint or the delta with this digest, if it is kept."""
         return self._checkpoints.get(digest) or self._deltas.get(digest)
 
     def deltas(self, target: str | None = None) -> list[KeptDelta]:
@@ -130,7 +130,7 @@ class Catalogue:
         return [delta for delta in self._newest_deltas if target in (None, delta.target)]
 
     def leading_on(self, held: str) -> list[KeptDelta]:
-        """Deltas that are of use to who holds a checkpoint: from exactly that one, and on from there; newest first."""
+        """Deltas usable by a holder of this checkpoint: those from exactly that one, and on from there; newest first."""
         return leading_on(self.deltas()[:KEPT_DELTAS], held)  # an archive has thousands, and nobody goes so far
 
     def shard_size(self, digest: str) -> int | None:
@@ -153,19 +153,19 @@ class Catalogue:
 
     @property
     def token(self) -> str:
-        """Names what is kept: another one once anything comes or goes."""
+        """A token of what is kept; it changes whenever anything is added or dropped."""
         if not self._token:
             self._token = digest_of("catalogue/1", *sorted([*self._checkpoints, *self._deltas]))[:16]
         return self._token
 
     async def wait_for_change(self, seconds: float) -> None:
-        """Until something comes, at the latest after so long."""
+        """Wait until something is added, for at most `seconds`."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._changed.wait()
 
     async def add(self, kept: Parcel) -> list[str]:
-        """Keep what was checked, on disk first. Gives the shards nothing lists any more. Raises OSError."""
+        """Keep what `check` admitted, on disk first. Returns shards that nothing lists any more. Raises OSError."""
         if kept.digest in self:
             return []
         await asyncio.to_thread(write_durably, self._folder / kept.digest, kept.data)
@@ -199,7 +199,7 @@ class Catalogue:
         return orphans
 
     def _too_old(self, like: Parcel) -> list[Parcel]:
-        """What must go of the signer's checkpoints, or of its deltas."""
+        """The signer's checkpoints, or deltas, that exceed what is kept."""
         mine = self._of(like.signer, like)
         if isinstance(like, KeptCheckpoint):
             return mine[self._kept :]

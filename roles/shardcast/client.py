@@ -75,7 +75,7 @@ class RelayClient:
         self._received: defaultdict[str, Counter[str]] = defaultdict(Counter)  # by manifest: bytes of each relay
 
     async def run(self) -> None:
-        """Background work of a node that publishes: second copies still owed, and a second look at what relays took."""
+        """Background work of a node that publishes: missing second copies, and checking that relays still hold what they took."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.origin.run())
             group.create_task(self.keeper.run())
@@ -133,7 +133,7 @@ class RelayClient:
         return envelope
 
     def received(self, manifest: str) -> Mapping[str, int]:
-        """Verified bytes of a checkpoint fetched here, by the relay they came from. Told once: then it is forgotten."""
+        """Verified bytes of a checkpoint fetched here, by the relay they came from. Returned once, then forgotten."""
         return self._received.pop(manifest, {})
 
     async def fetch_checkpoint(
@@ -211,7 +211,7 @@ class RelayClient:
         raise TransportError(f"no relay has manifest {digest[:12]}: {trouble}")
 
     async def _await_manifest(self, digest: str, relays: Sequence[NodeId]) -> tuple[Envelope, CheckpointManifest]:
-        """The same; where no relay has it yet, some are asked to answer once they do. Raises TransportError."""
+        """As `fetch_manifest`; where no relay has it yet, some are asked to answer once they do. Raises TransportError."""
         try:
             return await self._fetch_manifest(digest, relays)
         except TransportError:

@@ -1,4 +1,4 @@
-"""Doing one thing at several relays until enough of them have done it."""
+"""Replication: pushes something to relays until enough of them have taken it."""
 
 from __future__ import annotations
 

@@ -238,7 +238,7 @@ class Channel:
 
 
 async def introduce(http: httpx.AsyncClient, url: str, run: str) -> RelayInfo:
-    """Who answers at a relay's base URL. Raises TransportError, or Malformed for a relay of another channel."""
+    """The relay that answers at a base URL. Raises TransportError, or Malformed for a relay of another channel."""
     try:
         said = await read_status(http, url, seconds=ASK_SECONDS)
     except TransportError as error:
@@ -249,7 +249,7 @@ async def introduce(http: httpx.AsyncClient, url: str, run: str) -> RelayInfo:
 
 
 async def _introduce(http: RelayHttp, urls: Sequence[str], run: str) -> tuple[RelayInfo, ...]:
-    """Those that answer. Raises TransportError when none does, with the last one's trouble."""
+    """The relays that answer at these URLs. Raises TransportError with the last one's error when none does."""
     found = await asyncio.gather(*(introduce(http, url, run) for url in urls), return_exceptions=True)
     relays = tuple(one for one in found if isinstance(one, RelayInfo))
     troubles = [one for one in found if isinstance(one, PeerError | TransportError)]

@@ -16,8 +16,8 @@ WORTH_RESERVING = 2**20
 
 
 def reserve_room(descriptor: int, size: int) -> None:
-    """Have the disk set aside what a file will hold, where it can: one too full for it says so before a byte was fetched,
-    and writing costs a third less. The file has that length then. Raises OSError."""
+    """Have the file system reserve `size` bytes for a file, where it can. A disk too full for it fails here, before a byte
+    was fetched, and writing costs a third less. The file has that length afterwards. Raises OSError."""
     if size < WORTH_RESERVING:
         return
     missing, disk = size - 512 * os.fstat(descriptor).st_blocks, os.fstatvfs(descriptor)

@@ -1,4 +1,4 @@
-"""What one exchange with a relay may take, and how it goes: bounded in time, scored, by httpx or, in bulk, by a lane."""
+"""One request to a relay: bounded in time, scored, over httpx or, for bulk transfers, over a lane."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Exchanges:
         self._lanes = http.lanes if isinstance(http, RelayHttp) else None
 
     def _goes_by_lane(self, size: int) -> bool:
-        """Whether so many bytes take a thread of their own."""
+        """Whether a transfer of so many bytes uses a lane, which takes a thread of its own."""
         return self._lanes is not None and size >= self.limits.bulk
 
     @asynccontextmanager
@@ -138,7 +138,7 @@ class Exchanges:
             raise TransportError(f"relay {relay.node} at {relay.url}: {text}") from error
 
     def report_cheat(self, relay: RelayInfo, what: str) -> None:
-        """The relay served wrong bytes: out of the draw, and said in the log."""
+        """Ban a relay that served wrong bytes, and log it."""
         self.choice.cheated(relay.node)
         log.warning("relay.dropped", relay=relay.node, reason=what)
 

@@ -70,7 +70,7 @@ class ShardGatherer:
         self._news = asyncio.Event()
 
     async def gather(self, missing: Iterable[int]) -> None:
-        """Fetch them all. Raises TransportError after `stall` seconds without one arriving, StoreFull at once."""
+        """Fetch all missing shards. Raises TransportError after `stall` seconds without one arriving, StoreFull at once."""
         order = list(missing)
         random.shuffle(order)  # neighbours fetch different shards first, and serve each other sooner
         queue = self._queue = deque(order)
@@ -90,7 +90,7 @@ class ShardGatherer:
             raise first_error(errors) from errors
 
     async def _scout(self, relay: RelayInfo) -> None:
-        """Keep what is known of a relay's shards fresh; of another one's, once this one fails or was of no use for long."""
+        """Keep up with which shards a relay holds; change to another one when it fails or is of no use for long."""
         useful = time.monotonic()
         while True:
             asked = time.monotonic()
@@ -102,7 +102,7 @@ class ShardGatherer:
             await asyncio.sleep(max(0.0, asked + ASK_AGAIN - time.monotonic()))
 
     async def _follow(self, relay: RelayInfo) -> bool:
-        """Hear for a while which shards a relay holds; whether it said."""
+        """Follow for a while which shards a relay holds. Returns whether it told."""
         if self._holdings.get(relay.node) == self._every:
             await asyncio.sleep(LONGEST_PAUSE)
             return True
@@ -127,7 +127,7 @@ class ShardGatherer:
         return not self._queue or held == self._every or any(held >> index & 1 for index in self._queue)
 
     def _elsewhere(self, relay: RelayInfo) -> RelayInfo:
-        """A relay that no scout looks at, rather one not heard of yet; the same when there is none."""
+        """A relay that no scout follows, preferably one not heard of yet; the given one when there is none."""
         others = [other for other in self._link.order(self._hints) if other.node not in self._scouted]
         other = min(others, key=lambda other: other.node in self._holdings, default=relay)
         self._scouted.discard(relay.node)
@@ -183,11 +183,11 @@ class ShardGatherer:
         return any(relay.node not in silent for relay in self._link.order(self._hints))
 
     def _places(self, held: int) -> int:
-        """How many shards are fetched at once from a relay that holds so much."""
+        """How many shards are fetched at once from a relay that holds these shards."""
         return self._from_whole if held == self._every else FROM_ONE
 
     async def _pause(self, seconds: float) -> None:
-        """Until there is news of a shard, at the latest after so long."""
+        """Wait for news of a shard, for at most `seconds`."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._news.wait()
@@ -226,7 +226,7 @@ class ShardGatherer:
         return True
 
     def _doubt(self, node: str, index: int) -> None:
-        """The relay did not give what it said it holds: until it is asked anew, that counts for nothing."""
+        """Disregard a relay's claim to a shard it did not deliver, until it is asked anew."""
         self._doubts[node] |= 1 << index
         if node in self._holdings:
             self._holdings[node] &= ~(1 << index)

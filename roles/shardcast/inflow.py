@@ -16,8 +16,7 @@ _KEPT = threading.local()
 
 
 def room() -> memoryview:
-    """This thread's own block, good until it asks again: to be given so much memory and give it back costs more than to
-    fill it."""
+    """This thread's own block of memory, valid until its next call: allocating one costs more than filling it."""
     if not hasattr(_KEPT, "room"):
         _KEPT.room = memoryview(bytearray(BLOCK))
     kept: memoryview = _KEPT.room
@@ -28,12 +27,12 @@ class LowWater:
     """Has a socket wake its reader for `LOW_WATER` bytes at least, as long as so many are sure to come."""
 
     def __init__(self, sock: socket.socket | None) -> None:
-        """Of a socket with TLS, or none, nothing is asked: there the bytes that come are not those that are read."""
+        """`sock` None, or one with TLS: does nothing, since there the bytes that arrive are not those that are read."""
         self._sock = None if isinstance(sock, ssl.SSLSocket) else sock
         self._level = 1
 
     def before(self, *, left: int) -> None:
-        """A block is read next, and `left` bytes are to come in all."""
+        """Prepare for reading a block when `left` bytes are still to come."""
         level = LOW_WATER if left >= BLOCK + LOW_WATER else 1
         if self._sock is not None and level != self._level:
             with suppress(OSError):  # a system that has no such thing wakes us oftener, and that is all

@@ -1,4 +1,4 @@
-"""Looks whether the relays that took a blob have it still, and gives it to others when they have not.
+"""Checks that relays that took a blob still hold it, and uploads it to others when they do not.
 
 Being a relay costs nothing, so one may say yes to every upload and keep none: without a second look its uploaders would
 go without their credit. A random part is asked for, which only who has the blob can give.
@@ -46,20 +46,20 @@ class _Watched:
 class Keeper:
     """Uploads of the last seconds. `push` gives a blob to one relay and says whether that went well."""
 
-    def __init__(self, link: RelayLink, push: Push, *, draw: random.Random | None = None) -> None:
+    def __init__(self, link: RelayLink, push: Push) -> None:
         self.after: Sequence[float] = AFTER
         self.tick = TICK
-        self._link, self._push, self._draw = link, push, draw or random.Random()
+        self._link, self._push = link, push
         self._watched: deque[_Watched] = deque()
 
     def watch(self, digest: str, data: bytes, holders: Sequence[NodeId], *, copies: int) -> None:
-        """Look after a blob that these relays took."""
+        """Watch a blob that these relays took."""
         self._watched.append(_Watched(digest, data, tuple(holders), copies, time.monotonic()))
         while sum(len(item.data) for item in self._watched) > MAX_BYTES:
             self._watched.popleft()
 
     async def run(self) -> None:
-        """Look, for ever."""
+        """Check blobs when due, until cancelled."""
         while True:
             for item in [item for item in self._watched if self._is_due(item)]:
                 item.looks += 1
@@ -82,7 +82,7 @@ class Keeper:
         item.holders = tuple(held)
 
     async def _has(self, relay: RelayInfo, item: _Watched) -> bool:
-        start = self._draw.randrange(max(1, len(item.data) - PART))
+        start = random.randrange(max(1, len(item.data) - PART))
         wanted = item.data[start : start + PART]
         try:
             found = await self._link.read_part(relay, item.digest, start, len(wanted))

@@ -54,7 +54,7 @@ class Patience:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A status, the bytes a sink took, and the body of what is no blob: at most 64 KiB of it."""
+    """A response: status, the number of bytes a sink took, and for other bodies their first 64 KiB."""
 
     status: int
     size: int = 0
@@ -68,13 +68,12 @@ class Lanes:
         self,
         *,
         names: Names,
-        threads: int = THREADS,
         context: ssl.SSLContext | None = None,
         line: Line | None = None,
     ) -> None:
         self._names, self._context = names, context
         self.line = line or Line()
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="lane")
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="lane")
         self._lock = threading.Lock()
         self._idle: dict[tuple[str, str, int], list[tuple[float, http.client.HTTPConnection]]] = {}
         self._calls: set[Call] = set()

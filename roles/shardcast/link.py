@@ -55,7 +55,7 @@ Content = Callable[[], AsyncIterator[bytes]]
 
 
 class RelayLink(Exchanges):
-    """Transfers in the name of one node. `relays` gives those known now; `clock` gives unix milliseconds. `upload_mbit` is what
+    """Transfers in the name of one node. `relays` gives those known now. `upload_mbit` is what
     uploads came to lately, one at a time, in Mbit/s; None before the first that tells."""
 
     def __init__(
@@ -66,12 +66,10 @@ class RelayLink(Exchanges):
         relays: Callable[[], Sequence[RelayInfo]],
         http: httpx.AsyncClient,
         limits: TransferLimits | None = None,
-        choice: ServerChoice | None = None,
-        clock: Callable[[], int] = unix_ms,
     ) -> None:
-        super().__init__(http, limits or TransferLimits(), choice or ServerChoice())
+        super().__init__(http, limits or TransferLimits(), ServerChoice())
         self.run = run
-        self.key, self._relays, self._clock = key, relays, clock
+        self.key, self._relays = key, relays
         self.upload_mbit: float | None = None
 
     def order(
@@ -262,7 +260,7 @@ class RelayLink(Exchanges):
             self.upload_mbit = rate if before is None else (rate + before) / 2
 
     def _grant(self, relay: RelayInfo, blob: str, size: int) -> dict[str, str]:
-        sealed = seal_grant(self.key, run=self.run, relay=relay.node, blob=blob, size=size, now_ms=self._clock())
+        sealed = seal_grant(self.key, run=self.run, relay=relay.node, blob=blob, size=size, now_ms=unix_ms())
         return {"X-Grant": sealed}
 
 

@@ -1,5 +1,5 @@
-"""What a checkpoint is made of: building, signing and judging a `CheckpointManifest`, and the `CheckpointDelta` that is a
-shorter way to it. Knows no network.
+"""Builds, signs and checks a `CheckpointManifest`, which says what a checkpoint is made of, and the `CheckpointDelta` that
+is a shorter way to it. Knows no network.
 
 The files, in the order of their names, are laid end to end and cut into shards; `weights` is SHA-256 over the ordered
 raw shard digests, so the whole is digested in the one pass that digests the shards.
@@ -109,9 +109,7 @@ def manifest_digest(row: Envelope | Sharded) -> str:
     return body_digest(row.run, row.kind, encode(row))
 
 
-def check_manifest(
-    envelope: Envelope, *, run: str, trainers: Collection[NodeId], max_bytes: int = MAX_CHECKPOINT_BYTES
-) -> CheckpointManifest:
+def check_manifest(envelope: Envelope, *, run: str, trainers: Collection[NodeId]) -> CheckpointManifest:
     """Judge a verified envelope. Raises PeerError when its signer is no trainer of the run, Malformed otherwise.
 
     The signer is looked at first: 8 MiB of JSON are parsed for a trainer only.
@@ -122,8 +120,8 @@ def check_manifest(
     if not isinstance(manifest, CheckpointManifest):
         raise Malformed("row is not a manifest")
     total = total_bytes(manifest)
-    if not 0 < total <= max_bytes:
-        raise Malformed(f"checkpoint of {total} bytes is empty or over the bound of {max_bytes}")
+    if not 0 < total <= MAX_CHECKPOINT_BYTES:
+        raise Malformed(f"checkpoint of {total} bytes is empty or over the bound of {MAX_CHECKPOINT_BYTES}")
     if len(manifest.shards) != -(-total // manifest.shard_size):
         raise Malformed("count of shards does not fit the sizes of the files")
     if len({file.name.casefold() for file in manifest.files}) != len(manifest.files):
@@ -133,17 +131,15 @@ def check_manifest(
     return manifest
 
 
-def check_delta(
-    envelope: Envelope, *, run: str, trainers: Collection[NodeId], max_bytes: int = MAX_CHECKPOINT_BYTES
-) -> CheckpointDelta:
+def check_delta(envelope: Envelope, *, run: str, trainers: Collection[NodeId]) -> CheckpointDelta:
     """Judge a verified envelope. Raises PeerError when its signer is no trainer of the run, Malformed otherwise."""
     if envelope.signer not in trainers:
         raise PeerError("delta is not signed by a trainer of this run")
     delta = open_row(envelope, run=run, buckets=1)
     if not isinstance(delta, CheckpointDelta):
         raise Malformed("row is not a delta")
-    if delta.size > max_bytes:
-        raise Malformed(f"delta of {delta.size} bytes is over the bound of {max_bytes}")
+    if delta.size > MAX_CHECKPOINT_BYTES:
+        raise Malformed(f"delta of {delta.size} bytes is over the bound of {MAX_CHECKPOINT_BYTES}")
     if len(delta.shards) != -(-delta.size // delta.shard_size):
         raise Malformed("count of shards does not fit the delta's size")
     if delta.base == delta.target:
@@ -157,7 +153,7 @@ def total_bytes(manifest: Sharded) -> int:
 
 
 def _shard_digests(paths: Iterable[Path], shard_size: int) -> Iterator[str]:
-    """In order, several at once: hashing needs nothing of Python while it lasts."""
+    """SHA-256 of each shard, in order; computed in threads, since hashing releases the interpreter's lock."""
     with ThreadPoolExecutor(min(HASHERS, os.cpu_count() or 1)) as threads:
         yield from threads.map(_digest_of, _spans(paths, shard_size))
 

@@ -1,4 +1,4 @@
-"""Looks up the hosts of relays in threads of its own. Anybody's relay record may name a host whose answer never comes, and
+"""Resolves the host names of relays in threads of its own. Anybody's relay record may name a host whose answer never comes, and
 the event loop's own look-ups share their few threads with all other work that blocks."""
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ class Names:
     from peers sets it.
     """
 
-    def __init__(self, look_up: LookUp = ask_system, *, threads: int = THREADS) -> None:
+    def __init__(self, look_up: LookUp = ask_system) -> None:
         self.may_lead_inside: Callable[[str], bool] = anywhere
         self._look_up = look_up
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="names")
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="names")
         self._asked: OrderedDict[str, tuple[float, asyncio.Future[Sequence[str]]]] = OrderedDict()
 
     async def find(self, host: str, *, within: float | None) -> Sequence[str]:
-        """Addresses, the system's first choice first; what is an address already is given back. Raises OSError, TimeoutError
-        after `within` seconds."""
+        """Addresses of a host, the system's first choice first; one that is an address already is returned as it is. Raises
+        OSError, or TimeoutError after `within` seconds."""
         if host_address(host) is not None:
             return [host]
         async with asyncio.timeout(within):
@@ -60,7 +60,7 @@ class Names:
         return addresses
 
     def close(self) -> None:
-        """Give up what is asked; its threads end with their look-ups."""
+        """Abandon open look-ups; threads end when theirs returns."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _answer(self, host: str) -> asyncio.Future[Sequence[str]]:

@@ -53,7 +53,7 @@ REBUILD_PATIENCE = 10.0
 
 @dataclass(frozen=True, slots=True)
 class _Parcel:
-    """What goes out in shards: a checkpoint's files, or the file of a delta."""
+    """Something published in shards: a checkpoint's files, or the file of a delta."""
 
     envelope: Envelope
     directory: Path
@@ -61,11 +61,11 @@ class _Parcel:
 
     @property
     def digest(self) -> str:
-        """Of the signed row."""
+        """Digest of the signed row."""
         return manifest_digest(self.envelope)
 
     def parts(self, index: int) -> list[FilePart]:
-        """Where a shard's bytes lie."""
+        """Where a shard's bytes lie on disk."""
         pieces = self.layout.pieces(index)
         return [FilePart(self.directory / piece.name, piece.offset, piece.length) for piece in pieces]
 
@@ -84,7 +84,7 @@ class _Cargo:
 
     @property
     def digest(self) -> str:
-        """The manifest's."""
+        """Digest of the manifest."""
         return self.checkpoint.digest
 
 

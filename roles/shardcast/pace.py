@@ -1,4 +1,4 @@
-"""How fast a node may use its line: bulk that fills a household's line takes everything else down with it (NAT-08)."""
+"""Rate limits on a node's transfers, so that bulk does not fill a household's line (NAT-08)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Pace:
         """Bytes to move between two waits, at most: with a thousand transfers each still gets some every few seconds."""
 
     def reserve(self, size: int) -> float:
-        """Count `size` bytes. Seconds until their time has passed."""
+        """Count `size` bytes. Returns the seconds to wait until they are paid for."""
         if self._rate is None:
             return 0.0
         with self._lock:
@@ -42,7 +42,7 @@ class Pace:
             time.sleep(seconds)
 
     async def pause(self, size: int) -> bool:
-        """The same in the event loop. Whether it waited at all."""
+        """As `wait`, in the event loop. Returns whether it waited at all."""
         if (seconds := self.reserve(size)) > 0:
             await asyncio.sleep(seconds)
         return seconds > 0
@@ -50,7 +50,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Both directions, as this machine sees them."""
+    """The paces of both directions, as seen from this machine."""
 
     up: Pace = field(default_factory=Pace)
     down: Pace = field(default_factory=Pace)

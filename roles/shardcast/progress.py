@@ -1,4 +1,4 @@
-"""How far a download is, said now and then: long ones only, so that small checkpoints pass without a word."""
+"""Logs the progress of long downloads; short ones end before the first line is due."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SECONDS = 2.0
 
 
 class Progress:
-    """Bytes of one checkpoint as they come. `count` is told of each piece; `total` is what is missing at the start."""
+    """Progress of one checkpoint. Call `count` with each piece; `total` is how many bytes are missing at the start."""
 
     def __init__(
         self, step: int, total: int, *, seconds: float = SECONDS, clock: Callable[[], float] = time.monotonic
@@ -24,7 +24,7 @@ class Progress:
         self._received = 0
 
     def count(self, size: int) -> None:
-        """So many bytes more; says so when it is time."""
+        """Count `size` bytes, and log the progress when it is time."""
         self._received += size
         now = self._clock()
         if now - self._said < self._seconds:

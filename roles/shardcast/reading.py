@@ -1,4 +1,4 @@
-"""What of a relay's answer is read: never more than its reader admits."""
+"""Reads relays' answers, never more of one than the caller admits."""
 
 from __future__ import annotations
 

@@ -14,6 +14,8 @@ from roles.shardcast.names import Names
 from roles.shardcast.pace import Line
 from roles.shardcast.wide_reads import WideTransport
 
+CONNECTIONS = 64
+
 
 class RelayHttp(httpx.AsyncClient):
     """The client every node uses: httpx for what is small, lanes for shards. Closing it closes both.
@@ -21,8 +23,8 @@ class RelayHttp(httpx.AsyncClient):
     Proxy variables are not read: relays on loopback must be reached (BOOT-06).
     """
 
-    def __init__(self, *, connections: int, context: ssl.SSLContext, line: Line, names: Names) -> None:
-        limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections, keepalive_expiry=4.0)
+    def __init__(self, *, context: ssl.SSLContext, line: Line, names: Names) -> None:
+        limits = httpx.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS, keepalive_expiry=4.0)
         super().__init__(trust_env=False, follow_redirects=False, transport=WideTransport(limits, context, line, names))
         self.lanes, self.names = Lanes(names=names, context=context, line=line), names
 
@@ -40,9 +42,7 @@ class RelayHttp(httpx.AsyncClient):
         self.names.close()
 
 
-def make_http(
-    *, connections: int = 64, ca: Path | None = None, line: Line | None = None, names: Names | None = None
-) -> RelayHttp:
+def make_http(*, ca: Path | None = None, line: Line | None = None, names: Names | None = None) -> RelayHttp:
     """Certificates are checked against the system's authorities, and against those of the file `ca`, if given. Transfers keep
     to the pace of `line`.
 
@@ -54,4 +54,4 @@ def make_http(
             context.load_verify_locations(ca.expanduser())
     except OSError as error:
         raise BadCertificate(f"no certificates of authorities in {ca}: {error.strerror or error}") from error
-    return RelayHttp(connections=connections, context=context, line=line or Line(), names=names or Names())
+    return RelayHttp(context=context, line=line or Line(), names=names or Names())

@@ -1,4 +1,4 @@
-"""What relays are known as, and what they say of themselves: unsigned, so bounded here and believed nowhere."""
+"""Relays' addresses and their unsigned JSON replies: bounded here, and believed nowhere."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ class News:
 
 
 def read_held(said: Any) -> int:
-    """Which shards of a checkpoint: bit i is shard i. Raises ValueError, KeyError, TypeError."""
+    """Parse which shards of a checkpoint a relay holds: bit i is shard i. Raises ValueError, KeyError, TypeError."""
     return int(str(said["held"]), 16)
 
 
 def read_news(relay: RelayInfo, said: Any) -> News:
-    """Checkpoints and deltas. Raises ValueError, KeyError, TypeError."""
+    """Parse a relay's list of checkpoints and deltas. Raises ValueError, KeyError, TypeError."""
     token, listed, deltas = said["token"], said["manifests"], said.get("deltas", [])
     if type(token) is not str or len(token) > MAX_TOKEN or not token.isascii():
         raise ValueError("not a token")
@@ -90,7 +90,7 @@ def _digest(name: object) -> str:
 
 
 def read_deltas(relay: RelayInfo, said: Any) -> list[DeltaHint]:
-    """Deltas kept. Raises ValueError, KeyError, TypeError."""
+    """Parse a relay's list of deltas. Raises ValueError, KeyError, TypeError."""
     return [_delta_hint(relay, **entry) for entry in said["deltas"]]
 
 
@@ -122,7 +122,7 @@ def is_usable(url: str) -> bool:
 
 
 def host_address(host: str) -> IPv4Address | IPv6Address | None:
-    """The address that a host is; None for a name."""
+    """The IP address that a host is written as; None for a name."""
     try:
         return ip_address(host)
     except ValueError:

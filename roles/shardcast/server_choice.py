@@ -62,7 +62,7 @@ class ServerChoice:
         return score
 
     def _guess(self) -> float:
-        """Bandwidth of a relay that was not measured."""
+        """Bandwidth assumed of a relay that was not measured, in bytes per second."""
         known = [score.bandwidth for score in self._scores.values() if score.is_measured]
         return sum(known) / len(known) if known else FIRST_GUESS
 

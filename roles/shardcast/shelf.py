@@ -85,7 +85,7 @@ class Shelf:
         return len(kept.layout.manifest.shards) - len(self.missing(kept))
 
     def holdings(self, kept: Parcel) -> int:
-        """Which shards are here: bit i is shard i. Counted once for all who ask before the next change."""
+        """Which shards are here: bit i is shard i. Cached until the next change."""
         state = (kept.digest, self.store.arrivals, self.store.losses)
         if self._counted != state:
             bits = "".join("1" if shard in self.store else "0" for shard in reversed(kept.layout.manifest.shards))

@@ -1,4 +1,4 @@
-"""Short ways to a checkpoint: deltas from one a node holds already, found at the relays, fetched and applied.
+"""Shortcuts to a checkpoint: deltas from one that the node holds already, found at relays, fetched and applied.
 
 What relays list is a hint; each delta's row is signed by a trainer, and the checkpoint it rebuilds is judged shard by
 shard. Whatever goes wrong here costs time only: the shards that are missing still are fetched from relays.
@@ -76,7 +76,7 @@ class Shortcuts:
                 del self._heard[next(iter(self._heard))]
 
     async def fill(self, assembly: Assembly, relays: Sequence[NodeId], fetched: Fetched) -> None:
-        """Fill in what deltas give, if they are the shorter way. What goes wrong is said, and costs time only."""
+        """Fill in the shards that deltas give, if they are the shorter way. Failures are logged and cost only time."""
         self._doubted.clear()
         for _ in range(TRIES):
             try:
@@ -90,8 +90,8 @@ class Shortcuts:
         await asyncio.to_thread(shutil.rmtree, assembly.scratch, ignore_errors=True)  # who is stopped goes on there
 
     async def _follow(self, assembly: Assembly, relays: Sequence[NodeId], fetched: Fetched) -> None:
-        """Go the shortest way there is, if any. Raises NodeError or OSError when that does not go; deltas that do not fit
-        their base are said and never tried again."""
+        """Fetch and apply the shortest chain of deltas, if there is one. Raises NodeError or OSError when it fails; deltas that
+        do not fit their base are logged and never tried again."""
         below = WORTHWHILE_SHARE * sum(assembly.layout.size(index) for index in assembly.missing)
         into = assembly.final.parent
         hints = await self._find(assembly.digest, into, below=below, relays=relays)
@@ -122,7 +122,7 @@ class Shortcuts:
         )
 
     async def _ask(self, target: str, relays: Sequence[NodeId]) -> set[DeltaHint]:
-        """What some relays list, all that was told until one knew of a delta to `target`."""
+        """Deltas that relays list, from all asked until one knew of a delta to `target`."""
         hints = set[DeltaHint]()
         async with asyncio.TaskGroup() as group:
             asked = [group.create_task(self._ask_one(relay)) for relay in self._link.order(relays, most=ASKED)]
@@ -166,7 +166,7 @@ class Shortcuts:
         return hint.delta not in self._refused and hint.relay.node not in self._doubted
 
     def _distrust(self, relay: RelayInfo) -> None:
-        """What else it listed is of no use either: it may have made up hundreds."""
+        """Drop everything else this relay listed: it may have made up hundreds."""
         self._doubted.add(relay.node)
         self._heard = {name: hint for name, hint in self._heard.items() if hint.relay.node != relay.node}
 
@@ -199,7 +199,7 @@ class Shortcuts:
             parcel.close()
 
     async def _blame(self, chain: Sequence[_Link], base: Path, error: NodeError) -> None:
-        """The base, when it is damaged, else whoever signed the deltas: their bytes are those that were signed."""
+        """After a rebuild failed: delete the base if it is damaged, else refuse the deltas, whose bytes are as signed."""
         kept = await asyncio.to_thread(
             load_checkpoint_manifest, base, digest=base.name, run=self._link.run, trainers=self._trainers
         )

@@ -110,7 +110,7 @@ class BlobStore:
         )
 
     async def put(self, data: bytes, *, pin: bool = False) -> str:
-        """Store bytes we made ourselves; their digest. Raises StoreFull."""
+        """Store bytes we made ourselves. Returns their digest. Raises StoreFull."""
         digest = hashlib.sha256(data).hexdigest()
         if pin:
             self.pin(digest)
@@ -140,7 +140,7 @@ class BlobStore:
         return BlobReader(file, entry.size)
 
     async def intact_paths(self, digests: Iterable[str]) -> list[Path] | None:
-        """Where blobs lie, none of them damaged; None when one is not here. They may be evicted any time after."""
+        """Paths of blobs, none of them damaged; None when one is missing or is damaged. They may be evicted any time after."""
         paths = list[Path]()
         for digest in digests:
             reader = await self.open(digest)
@@ -151,7 +151,7 @@ class BlobStore:
         return paths
 
     async def wait_for(self, digest: str, seconds: float) -> bool:
-        """Whether the blob is here, at the latest after `seconds`."""
+        """Wait for a blob, for at most `seconds`. Returns whether it is here."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while digest not in self:
@@ -159,7 +159,7 @@ class BlobStore:
         return digest in self
 
     async def wait_for_any(self, seconds: float) -> None:
-        """Until the next blob arrives, whichever it is; at the latest after `seconds`."""
+        """Wait until another blob arrives, whichever it is, for at most `seconds`."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._next_arrival.wait()

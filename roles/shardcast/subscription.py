@@ -52,13 +52,13 @@ class Subscription:
         self._busy: set[str] = set()
 
     async def run(self) -> None:
-        """Ask, for ever."""
+        """Ask until cancelled."""
         async with asyncio.TaskGroup() as group:
             for _ in range(ASKED):
                 group.create_task(self._sit())
 
     async def _sit(self) -> None:
-        """Ask one relay after the other, never one that is asked already."""
+        """Subscribe at one relay after the other, never at one that another task subscribes at."""
         pause = FIRST_PAUSE
         while True:
             relay = next((one for one in self._link.order() if one.node not in self._busy), None)
@@ -73,7 +73,7 @@ class Subscription:
             await asyncio.sleep(pause)
 
     async def _ask(self, relay: RelayInfo) -> bool:
-        """Keep a question open at the relay for a turn; whether it answered any."""
+        """Keep a question open at the relay for a turn. Returns whether it answered any."""
         token, pause, until = "", FIRST_PAUSE, time.monotonic() + TURN
         while time.monotonic() < until:
             asked = time.monotonic()

@@ -43,7 +43,7 @@ class Call:
 
 
 async def run_stoppable(threads: Executor, call: Call, work: Callable[[], T]) -> T:
-    """`work` in a thread. When cancelled the call is stopped, and the thread waited for: it may be in a file still."""
+    """Run `work` in a thread. When cancelled, stop the call and wait for the thread, which may still be writing a file."""
     future = asyncio.get_running_loop().run_in_executor(threads, work)
     try:
         return await asyncio.shield(future)

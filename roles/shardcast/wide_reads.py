@@ -1,5 +1,5 @@
-"""An HTTP transport that takes from a socket as much as is there, not 64 KiB at a time (a third less work per byte), and no
-faster than the line may be used."""
+"""An HTTP transport for httpx that reads as much from a socket as is there, not 64 KiB at a time (a third less work per
+byte), and no faster than the line's pace allows."""
 
 from __future__ import annotations
 

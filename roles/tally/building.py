@@ -1,4 +1,4 @@
-"""Making the tally of an epoch: what may be credited goes in, what may not is left out."""
+"""Builds the tally of an epoch from what may be credited in it."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class _Draft:
             self.credit.receipts.append(receipt)
 
     def body(self, round_number: int) -> TallyBody:
-        """The whole."""
+        """The finished body."""
         context = self._context
         return TallyBody(
             run=context.run,
@@ -114,7 +114,7 @@ class _Draft:
         )
 
     def _take(self, place: str, *rows: str) -> bool:
-        """Whether this place is free, and its rows fit."""
+        """Take a place and room for its rows. Returns whether the place was free and they fit."""
         if place in self._taken or not self._room.take(*rows):
             return False
         self._taken.add(place)

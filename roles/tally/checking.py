@@ -1,4 +1,4 @@
-"""Judging a tally that somebody else proposed, or that is final: everything in it is counted again."""
+"""Checks a tally that another validator proposed, or that is final, by counting everything in it again."""
 
 from __future__ import annotations
 

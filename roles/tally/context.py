@@ -15,7 +15,7 @@ from roles.tally.limits import LIMITS, TallyLimits
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """Who may judge in a run: the validators of a moment, and how many of them it takes."""
+    """The validators whose verdicts count at some moment, and their quorum."""
 
     run: str
     buckets: int
@@ -58,7 +58,7 @@ class TallyContext:
     _by_key: dict[str, Registration] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Remember whose each key is, those rotated away among them."""
+        """Index registrations by every key of a node, replaced ones included."""
         self._by_key.update(by_any_key(self.registrations))
 
     @property

@@ -51,7 +51,7 @@ def refusal_digest(submission_digest: str) -> str:
 
 
 def pack_item(contribution: Contribution) -> TallyItem:
-    """Rows as a tally holds them."""
+    """A contribution as a tally holds it."""
     verdicts = sorted(contribution.verdicts, key=lambda row: row.signer)
     return TallyItem(submission=row_text(contribution.submission), verdicts=tuple(map(row_text, verdicts)))
 
@@ -76,7 +76,7 @@ def row_from_text(text: str, kind: str) -> Envelope:
 
 
 def submissions_of(items: Iterable[TallyItem], spec: RunSpec) -> list[Submission]:
-    """What the items of a tally are about; one that does not parse is left out."""
+    """The submissions of a tally's items; an item that does not parse is left out."""
     found: list[Submission] = []
     for item in items:
         with suppress(Malformed):

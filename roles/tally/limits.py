@@ -41,7 +41,7 @@ LIMITS = TallyLimits()
 
 
 class Room:
-    """What is left for rows in one tally."""
+    """The room left for rows in one tally."""
 
     def __init__(self, limits: TallyLimits, parent: TallyBody | None) -> None:
         self._rows, self._bytes = limits.rows, min(limits.bytes_for_rows(parent), limits.rows + NEW_BYTES)
@@ -52,7 +52,7 @@ class Room:
         return size <= self._rows and cost <= self._bytes
 
     def take(self, *texts: str) -> bool:
-        """Whether they fit; if so, they have their room from now on."""
+        """Take room for these rows. Returns whether they fit."""
         if not self.has(*texts):
             return False
         size, cost = _costs(texts)

@@ -73,7 +73,7 @@ def new_leaves(context: TallyContext, units: Units) -> tuple[TallyLeaf, ...]:
 
 
 def _with_room(units: Mapping[str, int], *, known: Collection[str], most: int | None, leaves: int) -> Mapping[str, int]:
-    """Who has a leaf, and of the others those who did most, as long as there may be more: with one place left,
+    """Units of the nodes that have a leaf, and of the others that did most, up to `most` leaves: with one place left,
     `{known: 1, a: 2, b: 3} -> {known: 1, b: 3}`."""
     if most is None:
         return units

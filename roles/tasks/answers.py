@@ -1,4 +1,4 @@
-"""Which part of a completion is judged, and the question to a scorer in its sandbox."""
+"""The part of a completion that is judged, and calling a scorer in its sandbox."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class Match(ProblemList):
     is_repeatable: bool = True
 
     def score(self, index: int, completion: str) -> float:
-        """1.0 iff the text after the last mark is the answer, but for blanks and case."""
+        """1.0 iff the text after the last mark equals the answer, ignoring blanks and case."""
         said = answer_part(completion)
         if self.after:
             _, mark, said = said.rpartition(self.after)

@@ -24,7 +24,7 @@ MAX_TESTS = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is asked, and what is right: a text, or for programs the tests as JSON."""
+    """A prompt and its right answer: a text, or for programs the tests as JSON."""
 
     prompt: str
     answer: str
@@ -32,7 +32,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class ProblemList:
-    """The half of a `Task` that a list of problems makes."""
+    """The part of a `Task` that follows from its list of problems."""
 
     problems: tuple[Problem, ...]
     digest: str
@@ -47,7 +47,7 @@ class ProblemList:
         return problem_at(self.problems, index).prompt
 
     def answer(self, index: int) -> str:
-        """What is right. Raises IndexError outside `range(size)`."""
+        """The right answer. Raises IndexError outside `range(size)`."""
         return problem_at(self.problems, index).answer
 
 
@@ -90,7 +90,7 @@ def parse_problems(data: bytes, *, right: str = "answer") -> tuple[Problem, ...]
 
 
 def read_rows(data: bytes) -> Iterable[Any]:
-    """The rows of a data set as they are. Raises TaskError for bytes that are none."""
+    """The rows of a data set, unchecked. Raises TaskError for bytes that are not a data set."""
     return _parquet_rows(data) if data[:4] == b"PAR1" else _json_rows(data)
 
 
@@ -153,7 +153,7 @@ def _parquet_rows(data: bytes) -> Iterable[Any]:
 
 
 def problem_at(problems: Sequence[Problem], index: int) -> Problem:
-    """The problem of that number. Raises IndexError for one that there is not, below zero too."""
+    """The problem of that number. Raises IndexError outside `range(len(problems))`."""
     if not 0 <= index < len(problems):
         raise IndexError(f"problem {index} of {len(problems)}")
     return problems[index]

@@ -11,7 +11,7 @@ class TaskError(ValueError):
 
 
 class Undecided(Exception):
-    """The scorer did not come to an end in its time, or broke: how an answer scores is not known."""
+    """The scorer ran out of time or broke, so the score of an answer is unknown."""
 
 
 class Task(Protocol):

@@ -18,6 +18,8 @@ from roles.toploc.verify import Judgement
 
 MARGIN_CAP = 5.0  # one freak token weighs at most this in a mean
 LOW, HIGH = 0.1, 0.9
+LEAST_TOKENS, LOW_SHARE, HIGH_SHARE, EXCESS = 30, 0.2, 0.5, 8.0
+"""When probabilities count as two-humped: tokens, shares of them below LOW and above HIGH, standard deviations."""
 _BLOCK_ELEMENTS = 1 << 22  # logits compared at a time
 
 Margins = npt.NDArray[np.float64]
@@ -43,16 +45,6 @@ class SamplingThresholds:
     def admits(self, statistics: SamplingStatistics) -> bool:
         """Whether neither is exceeded."""
         return statistics.mean_clipped <= self.mean_clipped and statistics.largest <= self.largest
-
-
-@dataclass(frozen=True, slots=True)
-class HumpRule:
-    """When chosen-token probabilities count as two-humped. Shares of tokens; `excess` in standard deviations."""
-
-    least_tokens: int = 30
-    low_share: float = 0.2
-    high_share: float = 0.5
-    excess: float = 8.0
 
 
 def margins(logits: npt.NDArray[np.float32], tokens: Sequence[int], seed: int, settings: SamplingSettings) -> Margins:
@@ -113,19 +105,19 @@ def find_termination_fault(output: Sequence[int], finish: str, *, eos: int, max_
     return None if len(output) == max_tokens else "stopped before the maximum without an end token"
 
 
-def is_two_humped(logprobs: Margins, unlikely: Margins, rule: HumpRule | None = None) -> bool:
+def is_two_humped(logprobs: Margins, unlikely: Margins) -> bool:
     """Whether chosen-token probabilities have one hump near 1 and one near 0: another model decoded, this one prefilled.
 
     Some tokens below 0.1 are honest luck, and a flat policy gives many: they count only beyond what the policy itself
-    gives, `sum over positions of the mass below 0.1`, by `excess` standard deviations. For each token `[T]` its
+    gives, `sum over positions of the mass below 0.1`, by `EXCESS` standard deviations. For each token `[T]` its
     log-probability, and that mass (`roles.toploc.readings`).
     """
-    rule, count = rule or HumpRule(), len(logprobs)
-    if count < rule.least_tokens:
+    count = len(logprobs)
+    if count < LEAST_TOKENS:
         return False
     chosen = np.exp(logprobs)
     low, high = int((chosen < LOW).sum()), int((chosen > HIGH).sum())
-    if low < rule.low_share * count or high < rule.high_share * count:
+    if low < LOW_SHARE * count or high < HIGH_SHARE * count:
         return False
     spread = float(np.sqrt((unlikely * (1 - unlikely)).sum()))
-    return low - float(unlikely.sum()) > rule.excess * max(spread, 1.0)
+    return low - float(unlikely.sum()) > EXCESS * max(spread, 1.0)

@@ -5,12 +5,11 @@ Order of acceptance, never reward or length, decides what is taken, so that a ba
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from roles.rl.batch import TrainingGroup, is_usable
+from roles.rl.batch import TrainingGroup, is_usable, mean_reward
 from roles.spec import TrainingSpec
 
 Outcome = Literal["full", "short", "saturated"]
@@ -26,7 +25,7 @@ class PooledGroup:
 
     @property
     def place(self) -> tuple[str, int]:
-        """What is used up once the group was in a batch."""
+        """Identity of the group: it may be in one batch only."""
         return self.submission, self.number
 
 
@@ -68,7 +67,7 @@ def close_batch(
         walked.append(group)
         usable += is_usable(group.training)
         if usable == training.batch_groups:
-            return ClosedBatch(step, tuple(walked), "full", 0, mean_reward(walked))
+            return ClosedBatch(step, tuple(walked), "full", 0, mean_reward([group.training for group in walked]))
         if len(walked) == training.max_groups:
             return _close_at_most(walked, usable, step=step, training=training, rounds_before=rounds_before)
     return None
@@ -77,14 +76,8 @@ def close_batch(
 def _close_at_most(
     walked: list[PooledGroup], usable: int, *, step: int, training: TrainingSpec, rounds_before: int
 ) -> ClosedBatch:
-    reward = mean_reward(walked)
+    reward = mean_reward([group.training for group in walked])
     if usable >= training.min_batch:
         return ClosedBatch(step, tuple(walked), "short", 0, reward)
     spent = tuple(group for group in walked if not is_usable(group.training))
     return ClosedBatch(step, spent, "saturated", rounds_before + 1, reward)
-
-
-def mean_reward(groups: Sequence[PooledGroup]) -> float:
-    """Mean over all completions: rewards `[0, 1]` and `[1, 1]` -> 0.75; without groups 0."""
-    rewards = [reward for group in groups for reward in group.training.rewards]
-    return math.fsum(rewards) / len(rewards) if rewards else 0.0

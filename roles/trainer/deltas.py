@@ -41,7 +41,7 @@ class Deltas:
         folder.mkdir(parents=True, exist_ok=True)
 
     def is_anchor(self, step: int) -> bool:
-        """Whether a checkpoint is sent whole, whatever relays could rebuild."""
+        """Whether a checkpoint is sent whole even to relays that could rebuild it."""
         return not self._spec.broadcast.delta or step % self._spec.broadcast.anchor_every == 0
 
     def make(self, step: int) -> tuple[Envelope, Path] | None:
@@ -78,19 +78,7 @@ class Deltas:
             shutil.rmtree(temporary)
             log.info("delta.skipped", step=step, seconds=round(time.monotonic() - began, 3))
             return None
-        row = seal_manifest(
-            self._key,
-            build_delta(
-                temporary / FILE,
-                run=self._spec.run_id,
-                term=self._term,
-                step=step,
-                base=ends[0],
-                target=ends[1],
-                shard_size=max(SMALLEST_PART, choose_shard_size(report.delta_bytes)),
-            ),
-            now_ms=self._clock(),
-        )
+        row = self._seal(step, ends, temporary / FILE, size=report.delta_bytes)
         write_durably(temporary / ROW, to_bytes(row))
         shutil.rmtree(folder, ignore_errors=True)
         temporary.rename(folder)
@@ -105,6 +93,18 @@ class Deltas:
             seconds=round(time.monotonic() - began, 3),
         )
         return row, folder
+
+    def _seal(self, step: int, ends: tuple[str, str], file: Path, *, size: int) -> Envelope:
+        delta = build_delta(
+            file,
+            run=self._spec.run_id,
+            term=self._term,
+            step=step,
+            base=ends[0],
+            target=ends[1],
+            shard_size=max(SMALLEST_PART, choose_shard_size(size)),
+        )
+        return seal_manifest(self._key, delta, now_ms=self._clock())
 
     def _kept(self, step: int, ends: tuple[str, str]) -> Envelope | None:
         """The row on disk, if it is ours and of these two checkpoints."""

@@ -1,4 +1,4 @@
-"""The head: what the trainer says it collects. On disk before it is said; told to our own trusted state at once."""
+"""The trainer's head: on disk before it is published, and admitted to our own trusted state at once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_OPEN = 16
 
 
 class HeadBoard:
-    """One head at a time, of one term; changes from several tasks come one after another."""
+    """Publishes the head of one term. Changes from several tasks are serialised."""
 
     def __init__(self, *, term: int, trusted: TrustedState, observer: Observer, voice: Voice, journal: Journal) -> None:
         self._term = term
@@ -31,7 +31,7 @@ class HeadBoard:
 
     @property
     def step(self) -> int:
-        """The furthest step said in this term; 0 before any."""
+        """The furthest step published in this term; 0 before any."""
         latest = self._latest()
         return latest.step if latest else 0
 
@@ -41,13 +41,13 @@ class HeadBoard:
         return max(said, key=lambda head: head.step, default=None)
 
     async def restore(self) -> None:
-        """Say again what was said last, if anything was in this term."""
+        """Publish the last head again, if there was one in this term."""
         stored = await asyncio.to_thread(self._journal.head)
         if stored is not None and stored.term == self._term:
             await self._say(lambda _: stored)
 
     def withdraw(self) -> None:
-        """Stop saying it: another trainer leads."""
+        """Stop publishing the head: another trainer leads."""
         if self.head is not None:
             self._voice.withdraw(self.head)
 
@@ -80,16 +80,16 @@ class HeadBoard:
         await self._say(change)
 
     async def set_state(self, state: State) -> None:
-        """Say `waiting`, `ended` and so on."""
+        """Publish another state of the head."""
         await self._change(lambda head: head.model_copy(update={"state": state}))
 
     async def set_policy(self, commit: Commit) -> None:
-        """A newer checkpoint is committed."""
+        """Publish a newer committed checkpoint."""
         update = {"policy_step": commit.step, "manifest": commit.manifest}
         await self._change(lambda head: head if head.policy_step >= commit.step else head.model_copy(update=update))
 
     async def raise_limit(self, step: int, limit: int) -> None:
-        """Ask for more indices of an open step."""
+        """Publish a higher limit of an open step."""
 
         def raised(opened: OpenStep) -> OpenStep:
             return opened.model_copy(update={"limit": limit}) if opened.step == step else opened

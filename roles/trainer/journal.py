@@ -1,4 +1,4 @@
-"""What a trainer has on disk before it says it: head, closed batches, manifests, checkpoints, the learner's state.
+"""What a trainer writes to disk before announcing it: head, closed batches, manifests, checkpoints, learner state.
 
 Everything is written whole or not at all, so a kill at any moment leaves a state to go on from. Blocking calls.
 """
@@ -45,12 +45,12 @@ class Journal:
     # -- head ----------------------------------------------------------------------------------------------------
 
     def head(self) -> Head | None:
-        """The head said last."""
+        """The last head, if any."""
         path = self._root / "head.json"
         return _read(path, partial(decode, Head))
 
     def save_head(self, head: Head) -> None:
-        """Before it is announced."""
+        """Save the head; call it before announcing it."""
         write_durably(self._root / "head.json", encode(head))
 
     # -- batches -------------------------------------------------------------------------------------------------
@@ -61,7 +61,8 @@ class Journal:
         return _read(path, lambda data: _batch_from_plain(json.loads(data)))
 
     def save_batch(self, batch: ClosedBatch) -> None:
-        """Before the head moves past its step. Without what workers report of their log-probabilities: only an alarm looks."""
+        """Save a closed batch; call it before the head moves past its step. Log-probabilities that workers report are left out:
+        only an alarm uses them."""
         plain = json.dumps(_batch_to_plain(batch), separators=(",", ":"))
         write_durably(self._root / "batches" / f"{batch.step}.json", plain.encode())
 
@@ -82,11 +83,11 @@ class Journal:
         return _read(path, partial(from_bytes, limit=MAX_MANIFEST_BYTES))
 
     def save_manifest(self, step: int, row: Envelope) -> None:
-        """Once, before it is sent anywhere: its existence means that the step is never trained again."""
+        """Save a sealed manifest; call it before sending it. Its existence means that the step is never trained again."""
         write_durably(self._root / "manifests" / f"{step}.row", to_bytes(row))
 
     def copy_base(self, base: Path, model: ModelSpec) -> None:
-        """Checkpoint 0: exactly the pinned files. Raises BaseMismatch."""
+        """Make checkpoint 0 from exactly the pinned files. Raises BaseMismatch."""
         target = self.checkpoint(0)
         temporary = target.with_name(".base.tmp")
         shutil.rmtree(temporary, ignore_errors=True)
@@ -129,7 +130,7 @@ class Journal:
         return _read(path, partial(decode, StateRef))
 
     def save_state_ref(self, ref: StateRef | None) -> None:
-        """What manifests name from now on."""
+        """Set the state that manifests name from now on."""
         folder = self._root / "sealed"
         folder.mkdir(exist_ok=True)
         if ref is None:
@@ -205,7 +206,7 @@ def _batch_to_plain(batch: ClosedBatch) -> dict[str, object]:
 
 
 def _read(path: Path, parse: Callable[[bytes], T]) -> T | None:
-    """What a file of ours says; None when there is none."""
+    """A file of ours, parsed; None when there is none."""
     try:
         return parse(path.read_bytes())
     except FileNotFoundError:

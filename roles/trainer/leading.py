@@ -18,18 +18,15 @@ from dht.errors import NodeError
 from dht.identity import NodeKey
 from ledger.errors import LedgerError
 from ledger.records import FIRST_TERM
-from roles.announce import Voice
-from roles.compute import ComputeThread
+from roles.context import RunContext
 from roles.inference.errors import BadCheckpoint
 from roles.inference.model_sizes import read_sizes
 from roles.lifecycle import DiskFailed, Lifecycle, fault_of
 from roles.messages import SHARE_ALL, OpenStep
-from roles.observer import Observer
-from roles.ports import Clock, Ledger, Relays
-from roles.spec import RunSpec
-from roles.trainer.asking import Asking
+from roles.ports import Ledger
 from roles.trainer.closing import ClosedBatch, close_batch
 from roles.trainer.deltas import Deltas
+from roles.trainer.demand_control import DemandControl
 from roles.trainer.errors import Fenced, StateMissing
 from roles.trainer.heads import HeadBoard
 from roles.trainer.journal import Journal
@@ -42,7 +39,6 @@ from roles.trainer.resuming import Resuming
 from roles.trainer.state_uploads import StateUploads
 from roles.trainer.stepping import Learner, Stepper
 from roles.trainer.tallied import is_tallied
-from roles.trusted import TrustedState
 
 log = structlog.get_logger()
 
@@ -56,42 +52,40 @@ class Leading:
 
     def __init__(
         self,
+        context: RunContext,
         *,
         term: int,
         lifecycle: Lifecycle[TrainerState],
-        spec: RunSpec,
-        trusted: TrustedState,
-        observer: Observer,
-        voice: Voice,
         ledger: Ledger,
-        relays: Relays,
         learner: Learner,
         key: NodeKey,
         base: Path,
         state: Path,
-        compute: ComputeThread,
-        clock: Clock,
         linger: float,
         state_every: int,
     ) -> None:
-        self._term, self._lifecycle = term, lifecycle
-        self._spec, self._trusted, self._observer = spec, trusted, observer
-        self._ledger, self._key, self._base, self._clock = ledger, key, base, clock
-        self._compute, self._linger = compute, linger
+        spec, trusted, observer, clock = context.spec, context.trusted, context.observer, context.clock
+        self._term, self._lifecycle, self._node = term, lifecycle, context.node
+        self._spec, self._trusted, self._compute, self._clock = spec, trusted, context.compute, clock
+        self._ledger, self._base, self._linger = ledger, base, linger
         self._watch = observer.watch()
         self._journal = Journal(state)
-        self._heads = HeadBoard(term=term, trusted=trusted, observer=observer, voice=voice, journal=self._journal)
+        self._heads = HeadBoard(
+            term=term, trusted=trusted, observer=observer, voice=context.voice, journal=self._journal
+        )
         self._stepper = Stepper(
             spec, term=term, learner=learner, key=key, journal=self._journal, clock=clock, state_every=state_every
         )
-        self._pool = Pool(spec=spec, trusted=trusted, observer=observer, relays=relays, vocabulary=_vocabulary_of(base))
-        self._states = StateUploads(run=spec.run_id, relays=relays, journal=self._journal)
+        self._pool = Pool(
+            spec=spec, trusted=trusted, observer=observer, relays=context.relays, vocabulary=_vocabulary_of(base)
+        )
+        self._states = StateUploads(run=spec.run_id, relays=context.relays, journal=self._journal)
         self._publication = Publication(
             term=term,
             trusted=trusted,
-            voice=voice,
+            voice=context.voice,
             ledger=ledger,
-            relays=relays,
+            relays=context.relays,
             journal=self._journal,
             heads=self._heads,
             clock=clock,
@@ -99,32 +93,23 @@ class Leading:
             committed=self._states.offer,
         )
         self._lease = LeaseKeeper(
-            term=term, node=key.node, trusted=trusted, observer=observer, ledger=ledger, clock=clock
+            term=term, node=context.node, trusted=trusted, observer=observer, ledger=ledger, clock=clock
         )
         self._resuming = Resuming(
             term=term,
             stepper=self._stepper,
             trusted=trusted,
             journal=self._journal,
-            compute=compute,
-            rebuild=Rebuild(
-                spec=spec,
-                trusted=trusted,
-                relays=relays,
-                journal=self._journal,
-                learner=learner,
-                key=key,
-                compute=compute,
-                following=state / FOLLOWING,
-            ),
+            compute=context.compute,
+            rebuild=Rebuild(context, journal=self._journal, learner=learner, key=key, following=state / FOLLOWING),
         )
-        self._asking = Asking(spec, trusted=trusted, pool=self._pool, heads=self._heads, clock=clock)
+        self._demand_control = DemandControl(spec, trusted=trusted, pool=self._pool, heads=self._heads, clock=clock)
         self._said = ""
         self._first = 0  # the first step of this term
 
     async def run(self) -> None:
         """Train until the run has ended. Raises Fenced once another trainer leads, another NodeError with a sentence for
-        the operator when it cannot go on. Whatever ends it, nothing of it is said any more but what is committed."""
+        the operator when it cannot go on. Afterwards nothing is published any more but what is committed."""
         fault: NodeError | None = None
         try:
             async with asyncio.TaskGroup() as group:
@@ -142,12 +127,12 @@ class Leading:
             raise await self._explained(fault)
 
     async def _explained(self, fault: NodeError) -> NodeError:
-        """The fault, or that we were fenced: the ledger may have refused us for it before our view showed it."""
+        """The fault, or Fenced in its place: the ledger may have refused us because another leads, before our view shows it."""
         if not isinstance(fault, Fenced | DiskFailed):
             with suppress(LedgerError, TimeoutError):
                 async with asyncio.timeout(RENEW_TIMEOUT):
                     lease = await self._ledger.lease()
-                    if (lease.term, lease.leader) != (self._term, self._key.node):
+                    if (lease.term, lease.leader) != (self._term, self._node):
                         fault = Fenced(str(fault))
         if isinstance(fault, Fenced):
             self._heads.withdraw()
@@ -207,7 +192,7 @@ class Leading:
         return before.rounds if before else 0
 
     async def _open(self, step: int, *, rounds: int) -> None:
-        """Say that this step is collected, unless that was said before a restart."""
+        """Publish that this step is collected, unless that was done before a restart."""
         newest = self._trusted.newest_commit()
         if newest is None or (self._heads.head is not None and self._heads.head.step >= step):
             return
@@ -218,9 +203,9 @@ class Leading:
         log.info("step.opened", step=step, policy_step=newest.step, limit=opened.limit)
 
     def _demand(self, step: int) -> OpenStep:
-        """What is asked for. A step that the leader before us may have opened keeps its share, or admits everybody: who
-        sampled under the old one must not be found at fault."""
-        demand, known = self._asking.first(step), self._trusted.opened.get(step)
+        """Limit and share of a step. One that the leader before us may have opened keeps its share, or admits everybody:
+        workers that sampled under the old one must not be found at fault."""
+        demand, known = self._demand_control.first(step), self._trusted.opened.get(step)
         if known is not None:
             return OpenStep(step=step, limit=max(demand.limit, known.limit), share=known.share)
         was_open = self._term > FIRST_TERM and step <= self._first + self._spec.training.async_level
@@ -258,11 +243,11 @@ class Leading:
             batch = close_batch(self._pool.groups(step), step=step, training=self._spec.training, rounds_before=rounds)
             if batch is not None:
                 return batch
-            await self._asking.for_more(step)
+            await self._demand_control.for_more(step)
             await self._watch.changed(IDLE_SECONDS)
 
     async def _gate(self, batch: ClosedBatch) -> None:
-        """Wait until few enough checkpoints are under way; the head says so meanwhile."""
+        """Wait until at most `async_level` checkpoints are uncommitted; meanwhile the head's state is `waiting`."""
         needed = max(0, batch.step - self._spec.training.async_level)
         began = self._clock()
         if self._trusted.committed(needed) is None:
@@ -282,7 +267,7 @@ class Leading:
     # -- end -----------------------------------------------------------------------------------------------------
 
     async def _end(self) -> None:
-        """Wait for the final commit, say that the run has ended, and stay while the rest is tallied."""
+        """Wait for the final commit, publish that the run has ended, and stay until it is tallied or `linger` has passed."""
         last = self._stepper.made
         await self._committed(last)
         commit = self._trusted.newest_commit()

@@ -27,7 +27,7 @@ def is_due(lease: Lease, *, now: int, seconds: int) -> bool:
 
 
 class LeaseKeeper:
-    """One term of one leader."""
+    """Keeps the lease of one term."""
 
     def __init__(
         self, *, term: int, node: str, trusted: TrustedState, observer: Observer, ledger: Ledger, clock: Clock
@@ -42,7 +42,7 @@ class LeaseKeeper:
         self._said = ""
 
     async def run(self) -> None:
-        """Keep the lease, for ever. Raises Fenced once the ledger shows another leader or term."""
+        """Renew the lease when due, until cancelled. Raises Fenced once the ledger shows another leader or term."""
         while True:
             self.check()
             await self.renew_if_due()

@@ -96,7 +96,7 @@ class Pool:
         self._watch = observer.watch()
 
     async def run(self) -> None:
-        """Fetch what is accepted, for ever."""
+        """Fetch the blobs of accepted submissions until cancelled."""
         loop = asyncio.get_running_loop()
         async with asyncio.TaskGroup() as group:
             while True:
@@ -108,8 +108,7 @@ class Pool:
                 await self._watch.changed(RETRY_SECONDS)
 
     def take_accepted(self) -> None:
-        """Line up submissions that a quorum has accepted since the last call, and that nobody called a fault during the run's
-        audit window."""
+        """Queue submissions that a quorum has accepted since the last call and nobody called a fault within the audit window."""
         oldest, window = self._oldest_policy(), self._spec.checks.audit_window
         accepted = {item.digest: item for item in self._trusted.accepted() if item.submission.policy_step >= oldest}
         self._since = {digest: self._since.get(digest, self._monotonic()) for digest in accepted} if window else {}
@@ -142,7 +141,7 @@ class Pool:
 
     @property
     def recent(self) -> tuple[int, int]:
-        """Of the groups fetched lately: how many teach something, how many there were."""
+        """(usable, all) groups among those fetched lately; usable ones teach something."""
         return sum(self._recent), len(self._recent)
 
     def is_here(self, digest: str) -> bool:

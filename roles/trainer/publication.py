@@ -38,14 +38,14 @@ COMMIT_SEEN_MS = 30_000
 
 @dataclass(slots=True)
 class Sending:
-    """What became of a commit so far. `until` is unix milliseconds."""
+    """State of one commit that was sent. `until`: when to stop looking for it on the ledger, in unix milliseconds."""
 
     until: int = 0
     refusal: str = ""
 
 
 class Publication:
-    """A queue of trained steps. `publish` hands one over and returns at once; `run` sends for ever.
+    """A queue of trained steps. `publish` hands one over and returns at once; `run` sends until cancelled.
 
     Raises StateForked or CommitRefused when the ledger will never take what we made.
     """
@@ -74,16 +74,16 @@ class Publication:
         self._newest = (-1, False)
 
     def publish(self, step: int, *, final: bool) -> None:
-        """A checkpoint and its manifest are on disk; send them."""
+        """Queue a checkpoint whose manifest is on disk."""
         self._queue.put_nowait((step, final))
 
     def withdraw(self) -> None:
-        """Stop saying what was not committed: another trainer leads."""
+        """Stop publishing the checkpoint that is not committed: another trainer leads."""
         if self._uncommitted is not None:
             self._voice.withdraw(self._uncommitted)
 
     async def run(self) -> None:
-        """Send one after another; what a re-organised chain took back is sent again."""
+        """Send checkpoints one after another until cancelled; commits that a chain re-organisation undid are sent again."""
         while True:
             step, final = await self._next()
             await self._send(step, final)
@@ -103,7 +103,7 @@ class Publication:
             await self._mend(self._newest[0] + 1)
 
     async def _mend(self, before: int) -> bool:
-        """Commit again what the chain has lost of the steps before one (relays have it all); whether there was any."""
+        """Commit again the steps before `before` that a re-organisation undid (relays have them). Returns whether any was."""
         lost = self._first_lost()
         if lost is None or lost >= before:
             return False
@@ -130,19 +130,9 @@ class Publication:
         row = self._journal.manifest(step)
         if row is None:
             raise ValueError(f"checkpoint {step} has no manifest")
-        began = self._clock()
-        relays = await self._put(step, row)
-        published = self._clock()
         digest = manifest_digest(row)
-        size = total_bytes(check_manifest(row, run=row.run, trainers=frozenset({row.signer})))
-        log.info(
-            "checkpoint.published",
-            step=step,
-            manifest=digest,
-            bytes=size,
-            relays=len(relays),
-            seconds=(published - began) / 1000,
-        )
+        relays = await self._broadcast(step, row)
+        published = self._clock()
         self._uncommitted = CheckpointRow(term=self._term, step=step, manifest=digest)
         await self._voice.announce(self._uncommitted, relays=relays)
         commit = await self._commit(step, digest, final)
@@ -159,6 +149,20 @@ class Publication:
             seconds=(self._clock() - published) / 1000,
         )
         await self._heads.set_policy(commit)
+
+    async def _broadcast(self, step: int, row: Envelope) -> tuple[str, ...]:
+        """Put a checkpoint on relays; their ids."""
+        began = self._clock()
+        relays = await self._put(step, row)
+        log.info(
+            "checkpoint.published",
+            step=step,
+            manifest=manifest_digest(row),
+            bytes=total_bytes(check_manifest(row, run=row.run, trainers=frozenset({row.signer}))),
+            relays=len(relays),
+            seconds=(self._clock() - began) / 1000,
+        )
+        return relays
 
     async def _put(self, step: int, row: Envelope) -> tuple[str, ...]:
         delta = await asyncio.to_thread(self._deltas.make, step) if self._deltas else None
@@ -203,7 +207,8 @@ class Publication:
         return None
 
     async def _send_commit(self, step: int, digest: str, final: bool, outcome: Sending) -> bool:
-        """Send, unless only seeing it is awaited; whether it was sent. Raises CommitRefused for a refusal that stands."""
+        """Send the commit unless one sent is still being looked for. Returns whether it was sent. Raises CommitRefused when a
+        refusal outlasts that time."""
         now = self._clock()
         if outcome.refusal and now > outcome.until:
             raise CommitRefused(f"the contract refuses checkpoint {step}: {outcome.refusal}")

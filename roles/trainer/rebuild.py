@@ -17,17 +17,14 @@ from dht.envelope import Envelope, from_bytes
 from dht.errors import NodeError
 from dht.identity import NodeKey
 from ledger.records import Commit
-from roles.compute import ComputeThread
+from roles.context import RunContext
 from roles.messages import StateRef
-from roles.ports import Relays
 from roles.rl.checkpoint import STATE_FILE, CheckpointError
 from roles.shardcast.assembly import MANIFEST_FILE
 from roles.shardcast.manifest import MAX_MANIFEST_BYTES
-from roles.spec import RunSpec
 from roles.trainer.journal import Journal, manifest_in
 from roles.trainer.sealed_state import MAX_PIECE, open_state, read_index
 from roles.trainer.stepping import Learner
-from roles.trusted import TrustedState
 
 log = structlog.get_logger()
 
@@ -39,20 +36,11 @@ class Rebuild:
     """Rebuilds one run's folder. `following` is where fetched checkpoints lie (a stand-by has the newest there)."""
 
     def __init__(
-        self,
-        *,
-        spec: RunSpec,
-        trusted: TrustedState,
-        relays: Relays,
-        journal: Journal,
-        learner: Learner,
-        key: NodeKey,
-        compute: ComputeThread,
-        following: Path,
+        self, context: RunContext, *, journal: Journal, learner: Learner, key: NodeKey, following: Path
     ) -> None:
-        self._spec, self._trusted, self._relays = spec, trusted, relays
+        self._spec, self._trusted, self._relays = context.spec, context.trusted, context.relays
         self._journal, self._learner, self._key = journal, learner, key
-        self._compute, self._following = compute, following
+        self._compute, self._following = context.compute, following
 
     async def run(self, commit: Commit) -> None:
         """Put checkpoint `commit` and its optimizer into the folder. Raises TransportError while relays do not give it."""

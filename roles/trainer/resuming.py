@@ -1,4 +1,4 @@
-"""What a leader goes on from: its own folder where it holds what the ledger does, else one rebuilt from ledger and relays."""
+"""Where a leader resumes: from its own folder if it agrees with the ledger, else from one rebuilt from ledger and relays."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = structlog.get_logger()
 
 
 class Resuming:
-    """The start of one term."""
+    """Resumes training at the start of one term."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Resuming:
         return await self._compute.load(self._stepper.restore)
 
     def mark_used(self, pool: Pool, made: int) -> None:
-        """No group is trained on twice: by our own batches, and by what manifests say of others'."""
+        """Mark groups as used that our own batches or the manifests of other leaders have used: none is trained on twice."""
         for batch in self._journal.batches():
             pool.mark_used((group.place for group in batch.groups), batch.step)
         for step in range(max(0, made - KEPT_CHECKPOINTS), made + 1):

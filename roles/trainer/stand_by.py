@@ -14,13 +14,13 @@ import structlog
 from dht.errors import NodeError
 from ledger.errors import LedgerError, LedgerRejected
 from ledger.records import Commit, Lease
-from roles.observer import Observer
-from roles.ports import Clock, Ledger, Relays
+from roles.context import RunContext
+from roles.ports import Ledger
 from roles.shardcast.assembly import prune_checkpoints
 from roles.terms import distance
 from roles.trainer.lease import RENEW_TIMEOUT, RENEWAL_SEEN_MS
 from roles.trainer.tallied import is_tallied
-from roles.trusted import LedgerView, TrustedState
+from roles.trusted import LedgerView
 
 log = structlog.get_logger()
 
@@ -30,24 +30,13 @@ RETRY_SECONDS = 2.0
 
 
 class StandBy:
-    """Stands by in one run, as `node`; checkpoints go to `following`."""
+    """Stands by in one run; checkpoints go to `following`. `linger` seconds are waited for the last tally."""
 
-    def __init__(
-        self,
-        *,
-        node: str,
-        trusted: TrustedState,
-        observer: Observer,
-        ledger: Ledger,
-        relays: Relays,
-        following: Path,
-        clock: Clock,
-        linger: float,
-    ) -> None:
-        self._node, self._trusted, self._observer = node, trusted, observer
-        self._ledger, self._relays, self._following = ledger, relays, following
-        self._clock, self._linger = clock, linger
-        self._watch = observer.watch()
+    def __init__(self, context: RunContext, *, ledger: Ledger, following: Path, linger: float) -> None:
+        self._node, self._trusted, self._observer = context.node, context.trusted, context.observer
+        self._ledger, self._relays, self._following = ledger, context.relays, following
+        self._clock, self._linger = context.clock, linger
+        self._watch = context.observer.watch()
         self._done: tuple[Lease, str] | None = (
             None  # what was done last about which lease, and how long that is looked for
         )
@@ -83,7 +72,7 @@ class StandBy:
         return True
 
     async def _mind_the_lease(self) -> None:
-        """Report the lapse, then take over, as soon as the ledger takes it; what it refuses is looked at again."""
+        """Report the lapse, then take over, each as soon as it is possible; what the ledger refuses is tried again."""
         view, lease, now = self._trusted.view, self._trusted.lease, self._clock()
         newest = self._trusted.newest_commit()
         if view is None or lease is None or self._observer.ledger_down or (newest is not None and newest.final):
@@ -112,7 +101,7 @@ class StandBy:
     # -- following -------------------------------------------------------------------------------------------------
 
     async def _follow(self) -> None:
-        """Have the newest committed checkpoint here, for ever: a take-over has nothing left to fetch."""
+        """Fetch each newest committed checkpoint until cancelled, so that a take-over has nothing left to fetch."""
         watch, held = self._observer.watch(), ""
         while True:
             commit = self._trusted.newest_commit()
@@ -146,7 +135,7 @@ class StandBy:
 
 
 def next_act(lease: Lease, *, view: LedgerView, node: str) -> str | None:
-    """What a stand-by can do about the lease now: "report" that it has run out, "take over", or nothing yet."""
+    """What a stand-by may do about the lease now: "report" that it has run out, "take over", or None: nothing yet."""
     now, terms = view.head.timestamp, view.terms
     if not lease.until or now <= lease.until:
         return None

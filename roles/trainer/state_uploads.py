@@ -36,7 +36,7 @@ class StateUploads:
         self._due.set()
 
     async def run(self) -> None:
-        """Upload, for ever. After a restart what is newest is offered again: relays take what they lack."""
+        """Upload until cancelled. After a restart the newest state is offered again: relays take the pieces they lack."""
         while True:
             await self._due.wait()
             self._due.clear()

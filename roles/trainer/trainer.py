@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import structlog
 
 from dht.errors import NodeError
 from dht.identity import NodeKey
-from roles.announce import Voice
-from roles.compute import ComputeThread
+from roles.context import RunContext
 from roles.lifecycle import Lifecycle, fault_of
-from roles.observer import Observer
-from roles.ports import Clock, Ledger, Relays
-from roles.spec import RunSpec
+from roles.ports import Ledger
 from roles.trainer.errors import Fenced
 from roles.trainer.leading import FOLLOWING, Leading
 from roles.trainer.lifecycle import TRANSITIONS, TrainerState
 from roles.trainer.stand_by import StandBy
 from roles.trainer.stepping import STATE_EVERY, Learner
-from roles.trusted import TrustedState
 
 log = structlog.get_logger()
 
@@ -37,29 +33,31 @@ class Trainer:
 
     def __init__(
         self,
+        context: RunContext,
         *,
-        spec: RunSpec,
-        trusted: TrustedState,
-        observer: Observer,
-        voice: Voice,
         ledger: Ledger,
-        relays: Relays,
         learner: Learner,
         key: NodeKey,
         base: Path,
         state: Path,
-        compute: ComputeThread,
-        clock: Clock,
         linger: float = LINGER_SECONDS,
         state_every: int = STATE_EVERY,
     ) -> None:
-        self._trusted, self._observer, self._key = trusted, observer, key
+        self._trusted, self._observer, self._node = context.trusted, context.observer, context.node
         self._lifecycle = Lifecycle(TRANSITIONS, TrainerState.PREPARING, event="trainer.moved")
-        common = {"trusted": trusted, "observer": observer, "ledger": ledger, "relays": relays, "clock": clock}
-        self._common: dict[str, Any] = {**common, "linger": linger}
-        self._own: dict[str, Any] = {"spec": spec, "voice": voice, "learner": learner, "key": key, "base": base}
-        self._own |= {"state": state, "compute": compute, "state_every": state_every}
-        self._following = state / FOLLOWING
+        self._leading = partial(
+            Leading,
+            context,
+            lifecycle=self._lifecycle,
+            ledger=ledger,
+            learner=learner,
+            key=key,
+            base=base,
+            state=state,
+            linger=linger,
+            state_every=state_every,
+        )
+        self._standing_by = partial(StandBy, context, ledger=ledger, following=state / FOLLOWING, linger=linger)
         self._said = ""
 
     @property
@@ -81,7 +79,7 @@ class Trainer:
             raise fault
 
     async def _await_ledger(self) -> None:
-        """Nothing is said before the ledger was heard: it knows what was committed, and who leads."""
+        """Wait for the first view of the ledger: it knows what was committed, and who leads."""
         watch = self._observer.watch()
         while self._trusted.view is None:
             why = f"the ledger does not answer: {self._observer.ledger_down or 'not asked yet'}"
@@ -91,12 +89,12 @@ class Trainer:
             await watch.changed(IDLE_SECONDS)
 
     async def _take_a_turn(self) -> bool:
-        """Lead, or stand by, until that changes; whether the run is over."""
-        if self._trusted.leader() != self._key.node:
+        """Lead or stand by until that changes. Returns whether the run is over."""
+        if self._trusted.leader() != self._node:
             return not await self._stand_by()
         term = self._trusted.term
         try:
-            await Leading(term=term, lifecycle=self._lifecycle, **self._own, **self._common).run()
+            await self._leading(term=term).run()
         except Fenced as fenced:
             log.warning("trainer.fenced", why=str(fenced))
             self._lifecycle.on("fenced")
@@ -105,16 +103,16 @@ class Trainer:
         return True
 
     async def _until_seen(self, term: int) -> None:
-        """The ledger may have refused us before our view of it shows who leads now."""
+        """Wait until our view shows the new leader, whose lease the ledger refused us for."""
         watch = self._observer.watch()
         with suppress(TimeoutError):
             async with asyncio.timeout(SEEN_SECONDS):
-                while (self._trusted.term, self._trusted.leader()) == (term, self._key.node):
+                while (self._trusted.term, self._trusted.leader()) == (term, self._node):
                     await watch.changed(IDLE_SECONDS)
 
     async def _stand_by(self) -> bool:
         """Follow the leader until we are it; False when the run is over instead."""
         self._lifecycle.on("another leads")
-        leads = await StandBy(node=self._key.node, following=self._following, **self._common).run()
+        leads = await self._standing_by().run()
         self._lifecycle.on("took over" if leads else "run over")
         return leads

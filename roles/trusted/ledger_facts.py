@@ -1,4 +1,4 @@
-"""What the ledger says of a run, and what follows from it alone: who judges, leads, belongs, and which seed is whose. Pure."""
+"""The ledger's facts about a run and what follows from them alone: validators, leader, members, assignment seeds. Pure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class LedgerView:
     _by_key: dict[str, Registration] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Remember whose each key is, those that were replaced among them."""
+        """Index registrations by every key of a node, replaced ones included."""
         self._by_key.update(by_any_key(self.registrations))
 
     def registration_of(self, key: str) -> Registration | None:
@@ -68,7 +68,7 @@ def is_same_run(terms: RunTerms, spec: RunSpec, run: str) -> bool:
 
 
 class LedgerFacts:
-    """The ledger as last seen; nothing is believed of a run whose ledger was not."""
+    """The ledger as last seen. Before it was, nothing is believed: `view` is None."""
 
     def __init__(self, spec: RunSpec, run: str) -> None:
         self.spec = spec
@@ -129,7 +129,7 @@ class LedgerFacts:
 
     @property
     def quorum(self) -> int:
-        """How many of them it takes."""
+        """How many of `judges` make a quorum."""
         judges = self.view.judges if self.view else None
         return judges.quorum if judges else self.spec.quorum
 
@@ -142,7 +142,7 @@ class LedgerFacts:
         return self.view is not None and node in self.view.ejected
 
     def has_stake(self, node: str) -> bool:
-        """Whether as much is staked for the node as the run asks for."""
+        """Whether at least the run's minimum is staked for the node."""
         wanted = int(self.spec.rewards.min_stake)
         return not wanted or (self.view is not None and self.view.stakes.get(node, 0) >= wanted)
 

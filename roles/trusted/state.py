@@ -76,7 +76,7 @@ class TrustedState(Verdicts):
         return isinstance(message, NodeRecord)
 
     def _may_be_led_by(self, signer: str, message: Head | CheckpointRow) -> bool:
-        """Whether a trainer's row is not a fenced leader's. One of a term that we have not seen yet is kept too."""
+        """Whether a trainer's row is not a fenced leader's; True also for a term that was not seen yet."""
         if self.view is None or self.lease is None:
             return True
         trainers = self.view.terms.trainers

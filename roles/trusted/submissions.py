@@ -1,4 +1,4 @@
-"""Which submissions count, and in which open step. Pure."""
+"""Open steps, and the submissions admitted to them. Pure."""
 
 from __future__ import annotations
 
@@ -90,17 +90,17 @@ class Submissions(LedgerFacts):
             raise Ignore(Reason.NO_STAKE)
 
     def _was_handed_in_before(self, row: Envelope, submission: Submission) -> bool:
-        """Whether it is known that a replaced key's row is not of today: the node itself follows it with its new key."""
+        """Whether a row signed by a replaced key is known to be from before: a row of the node's new key names it."""
         return row.digest in self._named.get((self.root_of(submission.node), submission.step), ())
 
     def name(self, digest: str, *, node: str, step: int) -> None:
-        """Take note that a node of several keys names this submission as its own: it may be let in, whichever signed it."""
+        """Note that a node with several keys names this submission as its predecessor: it may be admitted whichever signed it."""
         held = self.view.registration_of(node) if self.view else None
         if held is not None and held.previous and len(self._named[(held.root, step)]) < MAX_NAMED:
             self._named[(held.root, step)].add(digest)
 
     def _say_again(self, known: AdmittedSubmission, row: Envelope) -> AdmittedSubmission:
-        """The same submission, said again: its blob may lie with other relays by now."""
+        """Take the newer row of a submission already admitted: it may name other relays."""
         if row.sequence > known.row.sequence:
             known = self.submissions[row.digest] = replace(known, relays=relays_in(row.hint), row=row)
         return known

@@ -1,4 +1,4 @@
-"""What validators say of submissions, and what stands once a quorum does. Pure."""
+"""Validators' verdicts and seals on submissions, and which submissions a quorum has accepted. Pure."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ class Verdicts(Submissions):
         self._early_seals: defaultdict[str, set[str]] = defaultdict(set)
 
     def admit_view(self, view: LedgerView) -> None:
-        """As before; where the set of validators has changed, the word of those that left it counts no more."""
+        """As `LedgerFacts.admit_view`; when the validator set changed, drops the verdicts of those that left it."""
         before = self.judges
         super().admit_view(view)
         if before and before != self.judges:
             self._drop_verdicts_of_others()
 
     def _drop_verdicts_of_others(self) -> None:
-        """The set of validators has changed: the word of those that left it counts no more."""
+        """Drop verdicts and seals of nodes that are no longer validators."""
         for standing in self.standings.values():
             for signer in [signer for signer in standing.verdicts if not self.is_validator(signer)]:
                 del standing.verdicts[signer], standing.rows[signer]
@@ -126,11 +126,11 @@ class Verdicts(Submissions):
             self._accepted.setdefault(self._place(admitted.submission), digest)  # the first to reach quorum stands
 
     def _place(self, submission: Submission) -> tuple[str, int, int]:
-        """What is accepted once: a node's index has one place, whatever key of the node signed."""
+        """What can be accepted only once: (node by its first key, step, index)."""
         return self.root_of(submission.node), submission.step, submission.index
 
     def _was_handed_in_before(self, row: Envelope, submission: Submission) -> bool:
-        """As before; or a quorum has judged it."""
+        """As in `Submissions`, or a quorum has judged the submission."""
         standing = self.standings.get(row.digest)
         said = standing.verdicts.values() if standing else ()
         is_judged = sum(is_verdict_on(verdict, submission) for verdict in said) >= self.quorum
@@ -189,7 +189,7 @@ class Verdicts(Submissions):
         return (item for digest, item in list(self.submissions.items()) if self.is_accepted(digest))
 
     def forget_before(self, step: int) -> None:
-        """As before, and of what validators said."""
+        """As in `Submissions`, and drop verdicts and seals of those steps."""
         super().forget_before(step)
         for digest in [d for d, s in self.standings.items() if all(v.step < step for v in s.verdicts.values())]:
             for signer in self.standings.pop(digest).verdicts:

@@ -1,4 +1,4 @@
-"""How a completion in turns comes about, and where in it a call ends: the same for whoever samples and whoever checks.
+"""Sampling of completions in turns, and where in a turn a call ends: shared by workers and validators.
 
 The engine knows nothing of tools: each turn is a request of its own with the longer prompt and the turn's seed. Rows that call
 nothing cost what they did before.
@@ -87,19 +87,32 @@ def find_turn_fault(output: Sequence[int], turns: Turns, *, engine: Engine, use:
     said = 0
     for number, (start, end) in enumerate(own):
         said += end - start
-        found = find_call(engine.decode, output[start:end], use.tool) if number < use.max_calls else None
-        is_last = number == len(own) - 1
-        if found is None:
-            if not is_last:
-                return "a tool's answer to no call"
-        elif found[0] != end - start:
-            return "a call that the policy went on after"
-        elif is_last:
-            if said < limit:
-                return "a call without its answer"
-        elif tuple(output[slice(*answers[number])]) != answer_tokens(engine, use, found[1]):
-            return "not what the tool answers"
+        call = find_call(engine.decode, output[start:end], use.tool) if number < use.max_calls else None
+        answer = tuple(output[slice(*answers[number])]) if number < len(answers) else None
+        fault = _find_fault(end - start, call, answer, is_full=said >= limit, engine=engine, use=use)
+        if fault is not None:
+            return fault
     return None
+
+
+def _find_fault(
+    length: int,
+    call: tuple[int, str] | None,
+    answer: tuple[int, ...] | None,
+    *,
+    is_full: bool,
+    engine: Engine,
+    use: ToolUse,
+) -> str | None:
+    """What is wrong with one turn: its length, the call found in it, the answer behind it (None behind the last turn),
+    and whether the policy had no token left then, so that a call needs no answer."""
+    if call is None:
+        return None if answer is None else "a tool's answer to no call"
+    if call[0] != length:
+        return "a call that the policy went on after"
+    if answer is None:
+        return None if is_full else "a call without its answer"
+    return None if answer == answer_tokens(engine, use, call[1]) else "not what the tool answers"
 
 
 def _call_in(text: str, tool: Tool) -> str | None:
@@ -123,12 +136,12 @@ class _Talk:
         self.finish: Finish | None = None
 
     def request(self) -> Request:
-        """What is asked for the next turn."""
+        """The request for the next turn."""
         seed = turn_seed(self._request.seed, len(self._turns) // 2)
         return Request((*self._request.prompt, *self._tokens), seed)
 
     def hear(self, completion: Completion) -> None:
-        """Take a turn up to its call, or to the end; what was sampled behind that is dropped."""
+        """Append a turn up to its call, or to its end; what was sampled beyond that is dropped."""
         tokens = completion.tokens[: self.left]
         calls = len(self._turns) // 2
         found = find_call(self._engine.decode, tokens, self._use.tool) if calls < self._use.max_calls else None
@@ -151,7 +164,7 @@ class _Talk:
         self._logprobs += [0.0] * len(answer)
 
     def spoken(self) -> Spoken:
-        """What came of it."""
+        """The finished completion."""
         assert self.finish is not None  # noqa: S101 - `speak` asks only when it is over
         return Spoken(
             tuple(self._tokens), tuple(self._turns), self.finish, tuple(self._logprobs), torch.cat(self._states)

@@ -35,7 +35,7 @@ class ProvenFault:
         return self.proof.submission.digest
 
     def said_by(self, bench: Bench) -> ProvenFault | None:
-        """The fault with what those on the bench say of it; None when that is no proof any more."""
+        """The fault with the verdicts of the bench's validators alone; None when those no longer prove it."""
         rows = tuple(row for row in self.proof.verdicts if row.signer in bench.validators)
         if len(rows) < bench.quorum:
             return None
@@ -53,7 +53,7 @@ class FaultBook:
             self._enter(Contribution(submission, verdicts))
 
     def observe(self) -> None:
-        """Take note of what has reached a quorum since the last look."""
+        """Note faults that have reached a quorum since the last call."""
         for digest, standing in list(self._trusted.standings.items()):
             said = {signer for signer, verdict in standing.verdicts.items() if verdict.outcome == "fault"}
             known = _signers(self.faults[digest].proof) if digest in self.faults else frozenset()

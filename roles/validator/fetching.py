@@ -1,7 +1,7 @@
 """Turns at fetching blobs, so that no worker can hold up the others.
 
-Who hands in what no relay has, or names a relay that only pretends to send it, takes a few turns of his own: no more
-than `OF_NODE` at once, and once a blob of his was not to be had only those kept for such nodes.
+A node whose blobs no relay has, or that names relays which only pretend to send them, takes few turns: no more than
+`OF_NODE` at once, and once a blob of it could not be fetched, only the `DOUBTFUL` ones kept for such nodes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Fetches:
         self._lost: defaultdict[str, set[str]] = defaultdict(set)  # submissions without their blob, by node
 
     async def get(self, item: AdmittedSubmission, *, limit: int) -> bytes:
-        """The blob, its digest right. Raises TransportError or TimeoutError when it is not to be had now."""
+        """The blob, its digest verified. Raises TransportError or TimeoutError when it cannot be fetched now."""
         node = item.submission.node
         own_turn = self._of_node.setdefault(node, asyncio.Semaphore(OF_NODE))
         async with own_turn, self._doubtful if self._lost.get(node) else self._turns:
@@ -44,7 +44,7 @@ class Fetches:
         return data
 
     def forget(self, item: AdmittedSubmission) -> None:
-        """It is here, or wanted no more."""
+        """Note that a submission's blob was fetched, or is no longer wanted."""
         self._lost[item.submission.node].discard(item.digest)
         if not self._lost[item.submission.node]:
             del self._lost[item.submission.node]

@@ -17,7 +17,7 @@ PER_STEP = 4
 
 
 class GateFaults:
-    """What the gate rejected and is not signed yet, and what is."""
+    """Faults found at the gate: those to be signed, and the verdicts on those that are."""
 
     def __init__(self, spec: RunSpec, run: str) -> None:
         self._spec, self._run = spec, run
@@ -41,18 +41,18 @@ class GateFaults:
                 self.rows[row.digest] = row
 
     def take(self) -> list[tuple[str, Submission, Reason]]:
-        """Faults to be signed now; each is handed out once."""
+        """Faults to sign now: (digest, submission, reason). Each is returned once."""
         taken = [(digest, *what) for digest, what in self._waiting.items()]
         self._signed.update(dict.fromkeys(self._waiting))
         self._waiting.clear()
         return taken
 
     def keep(self, verdict: Verdict) -> None:
-        """Remember a signed one."""
+        """Remember a signed verdict on a gate fault."""
         self._signed[verdict.submission] = verdict
 
     def forget_before(self, step: int) -> list[Verdict]:
-        """Drop those of older steps; their verdicts."""
+        """Drop faults of steps below `step`. Returns their verdicts."""
         old = [verdict for verdict in self._signed.values() if verdict is not None and verdict.step < step]
         for verdict in old:
             del self._signed[verdict.submission]

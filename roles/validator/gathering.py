@@ -1,5 +1,5 @@
-"""What can be credited: accepted submissions, proven faults, and receipts, each with the rows that show it. Proposers put
-it into their tallies; the others miss it in theirs."""
+"""What can be credited: accepted submissions, proven faults and receipts, each with the rows that prove it. A proposer
+tallies it; other validators compare a proposal with it."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Gathering:
         self._clock, self._since = clock, dict[str, int]()  # when what waits for audits was accepted
 
     def observe(self) -> None:
-        """Note what is accepted by now, where it has to wait from then on."""
+        """Note what is accepted by now, where the run has an audit window that starts then."""
         if self._spec.checks.audit_window:
             self.note()
 
     def note(self) -> None:
-        """Note what is accepted by now: nobody is blamed for leaving out what came later."""
+        """Note what is accepted by now: a proposer is not blamed for leaving out what came later."""
         now = self._clock()
         self._since = {item.digest: self._since.get(item.digest, now) for item in self._trusted.accepted()}
 

@@ -61,5 +61,5 @@ class Histories:
 
 
 def first_key(view: LedgerView | None, node: str) -> str:
-    """What a node's history is kept by: one whose key was replaced keeps its own."""
+    """The key a node's history is stored under: its first, so that replacing a key changes nothing."""
     return view.root_of(node) if view is not None else node

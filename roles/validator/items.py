@@ -47,7 +47,7 @@ class Item:
 
 
 class Items:
-    """All of them, by the digest of their row. `node` is this validator."""
+    """Items by submission digest. `node` is this validator."""
 
     def __init__(self, *, trusted: TrustedState, records: JudgedRows, node: str, clock: Clock) -> None:
         self._trusted, self._records, self._node, self._clock = trusted, records, node, clock
@@ -57,11 +57,11 @@ class Items:
         return iter(self._held.values())
 
     def get(self, digest: str) -> Item | None:
-        """One, if it is known."""
+        """The item of a submission's digest, if it is known."""
         return self._held.get(digest)
 
     def readmit(self, row: Envelope, in_time: bool) -> None:
-        """Take one back after a restart, as it was decided before."""
+        """Restore an item after a restart, with its lateness as decided before."""
         try:
             admitted = self._trusted.readmit_submission(row)
         except (Malformed, Refusal) as error:
@@ -70,7 +70,7 @@ class Items:
         self._held[row.digest] = Item(admitted, in_time, self._clock())
 
     def due(self) -> list[Item]:
-        """Those to look at now, if what they need is here; in an order in which the engine's weights change rarely."""
+        """Items to try now, ordered so that the engine's weights change rarely."""
         now = self._clock()
         ready = [item for item in self._held.values() if not item.busy and item.is_due(now) and self._is_ready(item)]
         return sorted(ready, key=lambda item: (item.admitted.submission.policy_step, item.step))
@@ -87,11 +87,11 @@ class Items:
         return item.in_time and not self._waits_for_other(item)
 
     def is_pending(self, item: Item) -> bool:
-        """Whether this validator itself has not said anything yet, and will."""
+        """Whether this validator has given no verdict yet, and will."""
         return item.busy or (item.in_time and item.verdict is None and not self._waits_for_other(item))
 
     def may_be_accepted(self, item: Item) -> bool:
-        """Whether this validator accepted it, or may yet."""
+        """Whether this validator accepted it, or still may."""
         verdict = item.verdict
         said = verdict is not None and (verdict.outcome == "accept" or Reason(verdict.reason) in PASSING)
         return said or self.is_pending(item)
@@ -124,7 +124,7 @@ class Items:
         return True
 
     def is_open(self, item: Item) -> bool:
-        """Whether a verdict is still to be given, or to be given again."""
+        """Whether a verdict is still to be given, or may be replaced."""
         verdict, digest = item.verdict, item.admitted.digest
         if verdict is None:
             return True
@@ -136,7 +136,7 @@ class Items:
         return rival or (not verdict.audited and self._trusted.is_doubted(digest))
 
     def _waits_for_other(self, item: Item) -> bool:
-        """A validator accepts one submission of an index only; the first it saw comes first."""
+        """Whether another submission of the same index was accepted here, or was seen earlier and has no verdict yet."""
         submission, digest = item.admitted.submission, item.admitted.digest
         before = True
         for other in self._trusted.known_digests(submission.node, submission.step, submission.index):
@@ -149,7 +149,7 @@ class Items:
         return False
 
     def refusal_by_rival(self, item: Item) -> Finding | None:
-        """Another submission of the same index has a quorum: soft, unless the node does that again and again."""
+        """A refusal when another submission of the index was accepted: soft, or a fault once the node repeats it; else None."""
         submission = item.admitted.submission
         if self._trusted.rival(submission, item.admitted.digest) is None:
             return None
@@ -158,7 +158,7 @@ class Items:
         return Finding("soft", Reason.EQUIVOCATION)
 
     def forget_before(self, step: int) -> list[Item]:
-        """Drop those of older steps that nobody works on, and give them back."""
+        """Drop items of steps below `step` that are not being judged. Returns them."""
         old = [item for item in self if item.step < step and not item.busy]
         for item in old:
             del self._held[item.admitted.digest]

@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping
 
 import structlog
 
 from dht.envelope import Envelope
 from dht.errors import NodeError
 from roles import rules
-from roles.ahead import Ahead
-from roles.compute import ComputeThread
-from roles.inference.engine import Engine
+from roles.context import RunContext
 from roles.messages import Submission, Verdict, open_row
-from roles.observer import Observer
-from roles.ports import Clock, Relays
-from roles.receipts import Receipts
+from roles.prefetch import Prefetch
 from roles.rules import PASSING, Ignore, Reason, Reject
-from roles.spec import RunSpec
-from roles.tasks import Task
-from roles.trusted import AdmittedSubmission, TrustedState
+from roles.trusted import AdmittedSubmission
 from roles.validator.fetching import Fetches
 from roles.validator.gate_faults import GateFaults
 from roles.validator.histories import Histories, first_key
@@ -31,54 +24,44 @@ from roles.validator.pacing import Pacing
 from roles.validator.probation import Probation
 from roles.validator.records import JudgedRows, place_of_verdict
 from roles.validator.signing import Signing
-from roles.verification import Check, Finding, Verifier
+from roles.verification import Finding, Verifier
 from roles.verification.policies import PolicyShelf
 
 log = structlog.get_logger()
 
 BESIDE = frozenset({Reason.REPEATED_EQUIVOCATION, Reason.NOT_ADMITTED})
-"""Faults that the submission alone does not show: other submissions do, or a head of the time."""
+"""Faults that do not show in the submission alone, but in other submissions or in the head of the time."""
 TRIES_BEFORE_MISSING = 3
 
 
 class Judging:
-    """Everything this validator has to judge, and the loop's turn over it."""
+    """Everything this validator has to judge; `turn` starts whatever can be judged now."""
 
     def __init__(
         self,
+        context: RunContext,
         *,
-        spec: RunSpec,
-        trusted: TrustedState,
-        observer: Observer,
-        relays: Relays,
-        engine: Engine,
-        task: Task,
-        node: str,
-        folder: Path,
+        verifier: Verifier,
+        prefetch: Prefetch,
+        shelf: PolicyShelf,
         records: JudgedRows,
         signing: Signing,
-        clock: Clock,
-        compute: ComputeThread,
         audits: Callable[[str], bool],
-        checks: Sequence[Check],
-        secret: bytes,
-        receipts: Receipts,
     ) -> None:
-        self.items = Items(trusted=trusted, records=records, node=node, clock=clock)
-        self._spec, self._trusted, self._observer = spec, trusted, observer
-        self._records, self._signing, self._clock = records, signing, clock
-        self._compute, self._audits = compute, audits
-        self._verifier = Verifier(spec=spec, run=trusted.run, engine=engine, task=task, checks=checks, secret=secret)
-        self._ahead = Ahead(trusted=trusted, observer=observer, relays=relays, folder=folder)
-        self._shelf = PolicyShelf(relays=relays, folder=folder, engine=engine, compute=compute, receipts=receipts)
-        self._blobs, self._pacing = Fetches(relays), Pacing(clock)
+        spec, trusted = context.spec, context.trusted
+        self.items = Items(trusted=trusted, records=records, node=context.node, clock=context.clock)
+        self._spec, self._trusted, self._observer = spec, trusted, context.observer
+        self._records, self._signing, self._clock = records, signing, context.clock
+        self._compute, self._audits = context.compute, audits
+        self._verifier, self._prefetch, self._shelf = verifier, prefetch, shelf
+        self._blobs, self._pacing = Fetches(context.relays), Pacing(context.clock)
         self._histories = Histories(spec.checks.joined, records)
         is_sampled = spec.checks.audit_rate < 1000
         self._probation = Probation(spec.checks.probation if is_sampled else 0, records)
         self._fetches: set[asyncio.Task[None]] = set()
         self._pinned: Counter[str] = Counter()  # policies that evidence is audited with
         self._gate_faults = GateFaults(spec, trusted.run)
-        observer.listen(self._gate_faults.note)
+        context.observer.listen(self._gate_faults.note)
 
     @property
     def gate_rows(self) -> Mapping[str, Envelope]:
@@ -86,7 +69,7 @@ class Judging:
         return self._gate_faults.rows
 
     def resume(self, group: asyncio.TaskGroup) -> None:
-        """Take back what was judged before a restart, and say it again."""
+        """Restore what was judged before a restart, and announce it again."""
         for opened in self._records.opened():
             self._trusted.reopen_step(opened)
         for row, in_time in self._records.rows():
@@ -109,25 +92,25 @@ class Judging:
             if self._can_judge(item) and self._pacing.begin(item.admitted.submission.node):
                 item.busy = True
                 group.create_task(self._judge(item))
-        await self._shelf.keep_only(self._policies_wanted() | {self._ahead.manifest})
+        await self._shelf.keep_only(self._policies_wanted() | {self._prefetch.manifest})
 
-    async def look_ahead(self) -> None:
-        """Fetch checkpoints that relays tell of before they are committed, for ever."""
-        await self._ahead.run(self._newest_held)
+    async def prefetch(self) -> None:
+        """Fetch checkpoints that relays announce before they are committed, until cancelled."""
+        await self._prefetch.run(self._newest_held)
 
     def _newest_held(self) -> str:
-        """The newest committed checkpoint that is here: deltas lead on from it."""
+        """Manifest digest of the newest committed checkpoint on this disk, empty for none: deltas start from it."""
         commits = self._trusted.view.commits if self._trusted.view else {}
         held = (commits[step].manifest for step in sorted(commits, reverse=True))
         return next((manifest for manifest in held if self._shelf.has(manifest)), "")
 
     def stop(self) -> None:
-        """Give up fetches under way."""
+        """Cancel fetches of policies."""
         for task in self._fetches:
             task.cancel()
 
     def forget_before(self, step: int) -> None:
-        """Drop items of older steps, and stop saying their verdicts."""
+        """Drop items of steps below `step`, and stop publishing their verdicts."""
         for item in self.items.forget_before(step):
             self._blobs.forget(item.admitted)
             if item.verdict is not None:
@@ -136,7 +119,7 @@ class Judging:
             self._signing.withdraw(verdict)
 
     def _can_judge(self, item: Item) -> bool:
-        """Whether its policy is here, or not needed."""
+        """Whether the item's policy is on this disk, or not needed to refuse it."""
         return self._shelf.has(item.admitted.submission.policy) or self.items.refusal_by_rival(item) is not None
 
     # -- judging -------------------------------------------------------------------------------------------------
@@ -168,7 +151,7 @@ class Judging:
         self._gate_faults.keep(await self._signing.sign(submission, digest, finding, began=self._clock()))
 
     async def _audit(self, item: Item) -> Finding | None:
-        """Fetch the blob and run the checks; None when nothing can be said yet."""
+        """Fetch the blob and run the checks; None when there is no finding yet."""
         digest = item.admitted.digest
         try:
             newest = self._trusted.submissions.get(digest, item.admitted)  # it may name other relays by now
@@ -189,8 +172,8 @@ class Judging:
         return self._histories.weigh(finding, node=name, submission=digest, step=submission.step)
 
     def _must_audit(self, item: Item) -> bool:
-        """By the coin; and what another validator calls a fault or audited and refused, what a node on probation hands in or
-        one that deviates."""
+        """Whether to run the model: by the coin; always when another validator called it a fault, or audited and refused it,
+        and for nodes on probation or whose history deviates."""
         digest, node = item.admitted.digest, item.admitted.submission.node
         is_watched = self._probation.holds(node) or self._histories.deviates(first_key(self._trusted.view, node))
         return self._audits(digest) or is_watched or self._trusted.is_doubted(digest)
@@ -200,8 +183,8 @@ class Judging:
         return self._verifier.judge(admitted.submission, seed=admitted.seed, data=data, audit=audit)
 
     async def look_again(self, row: Envelope, reason: Reason) -> bool | None:
-        """Whether the submission in a row of evidence is at fault, audited once more from the start; None when that cannot
-        be said: its blob, its policy or its assignment is not to be had, or the fault was in what stood beside it."""
+        """Audit the submission in a row of evidence again, from the start. Returns whether it is at fault; None when that
+        cannot be decided: blob, policy or assignment are unavailable, or the fault does not show in the submission alone."""
         if reason in BESIDE:
             return None
         submission = open_row(row, run=self._trusted.run, buckets=self._spec.buckets)
@@ -238,7 +221,7 @@ class Judging:
                 del self._pinned[policy]
 
     def _note_failure(self, item: Item, finding: Finding | None) -> Finding | None:
-        """Try again later; after a few tries the finding stands meanwhile."""
+        """Schedule another try. Returns the finding from the third failure on: until a try succeeds it stands."""
         item.failures += 1
         item.due = self._clock() + min(250 * 2 ** min(item.failures, 10), LONGEST_RETRY_MS)
         return finding if item.failures >= TRIES_BEFORE_MISSING else None
@@ -268,6 +251,6 @@ class Judging:
 
 
 def _is_said(said: Verdict | None, finding: Finding) -> bool:
-    """Whether a verdict says this already."""
+    """Whether the standing verdict already has this outcome, reason and audit flag."""
     found = (finding.outcome, int(finding.reason), finding.audited)
     return said is not None and (said.outcome, said.reason, said.audited) == found

@@ -30,7 +30,7 @@ class KeptBlobs:
         return blob
 
     async def put(self, blob: bytes) -> tuple[str, ...]:
-        """Give a blob of ours to relays, and keep it; who holds it. Raises TransportError."""
+        """Keep a blob of ours and upload it. Returns the relays that hold it. Raises TransportError."""
         holders = await self._relays.put(blob)
         await self.keep(sha256(blob), blob)
         return holders
@@ -40,7 +40,7 @@ class KeptBlobs:
         await asyncio.to_thread(_write, self._folder / digest, blob)
 
     async def keep_only(self, digests: Collection[str]) -> None:
-        """Remove the others."""
+        """Delete all blobs but these."""
         await asyncio.to_thread(_keep_files, self._folder, frozenset(digests))
 
 

@@ -33,7 +33,7 @@ class Omissions:
         self._proposed: dict[str, int] = {}  # by blob: when a proposal was first seen
 
     def forget(self) -> None:
-        """Another epoch begins."""
+        """Start over: another epoch begins."""
         self._closings.clear()
         self._proposed.clear()
 
@@ -44,7 +44,7 @@ class Omissions:
             self._closings.setdefault(block, (number, self._clock()))
 
     def see(self, blob: str) -> None:
-        """Note when a proposal came."""
+        """Note when a proposal arrived."""
         self._proposed.setdefault(blob, self._clock())
 
     def forbid(self, blob: str, body: TallyBody, context: TallyContext) -> bool:

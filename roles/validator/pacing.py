@@ -1,7 +1,7 @@
-"""How many submissions of a node are judged at once, and how soon: the engine's time is everybody's.
+"""How many submissions of a node are judged at once, and how soon: nodes share the engine's time.
 
-Scoring an answer may run into its time limit on honest machines too, so it is never a fault, and is tried again. Who hands
-in many such answers is judged one at a time, and later and later, until something of his is accepted.
+Scoring an answer may run into its time limit on honest machines too, so it is never a fault, and is tried again. A node
+that submits many such answers is judged one at a time, with growing pauses, until one of its submissions is accepted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FIRST_MS, LONGEST_MS = 2_000, 600_000
 
 
 class Pacing:
-    """Turns at being judged, by node."""
+    """Limits on judging, by node."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -27,7 +27,7 @@ class Pacing:
         self._slow: dict[str, tuple[int, int]] = {}  # how many took too long, and until when the node waits
 
     def begin(self, node: str) -> bool:
-        """Whether one more of the node's may be judged now; then `end` is to follow."""
+        """Whether one more submission of the node may be judged now; if so, call `end` afterwards."""
         slow, until = self._slow.get(node, (0, 0))
         if self._busy[node] >= (1 if slow else OF_NODE) or 0 < until - self._clock() <= LONGEST_MS:
             return False
@@ -35,7 +35,7 @@ class Pacing:
         return True
 
     def end(self, node: str, finding: Finding | None) -> None:
-        """It was judged; None: it could not be."""
+        """Note that a submission of the node was judged; `finding` None: it could not be."""
         self._busy[node] -= 1
         if not self._busy[node]:
             del self._busy[node]

@@ -34,7 +34,7 @@ class PublishedSizes:
         return manifest in self._known
 
     async def keep_up(self, commits: Callable[[], Mapping[int, Commit]]) -> None:
-        """Learn the size of each checkpoint while relays still have it, for ever."""
+        """Learn the size of each checkpoint while relays still have it until cancelled."""
         while True:
             for _, commit in sorted(commits().items())[-NEWEST:]:
                 if self.remembers(commit.manifest) or self._asked[commit.manifest] >= TRIES:
@@ -50,7 +50,7 @@ class PublishedSizes:
         return {step: await self._size(commits[step].manifest) for step in sorted(set(steps)) if step in commits}
 
     async def known(self, steps: Iterable[int], commits: Mapping[int, Commit]) -> dict[int, int]:
-        """The same, without those that are not to be had now; relays that do not answer are not waited for twice."""
+        """As `of`, without checkpoints whose manifest is unavailable now; relays that do not answer are not waited for twice."""
         found: dict[int, int] = {}
         for step in sorted(steps, reverse=True):
             try:
@@ -62,7 +62,7 @@ class PublishedSizes:
         return found
 
     async def shown(self, steps: Iterable[int], commits: Mapping[int, Commit]) -> dict[int, int]:
-        """The same, of those only that relays have just now: what whoever asks can learn."""
+        """As `known`, of those checkpoints only that relays have right now: what anyone who asks can learn."""
         found: dict[int, int] = {}
         for step in sorted(set(steps) & commits.keys(), reverse=True):
             with suppress(NodeError, TimeoutError):

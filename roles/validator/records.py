@@ -145,7 +145,7 @@ class JudgedRows:
         return dict(self._read("SELECT node, audits FROM passed", lambda node, audits: (str(node), int(audits))))
 
     def forget_fault(self, digest: str) -> None:
-        """It is of no more use."""
+        """Drop a fault that is no longer of use."""
         with self._transaction() as db:
             db.execute("DELETE FROM faults WHERE digest=?", (digest,))
 
@@ -205,7 +205,7 @@ class JudgedRows:
             db.execute("DELETE FROM attestations WHERE epoch < ?", (epoch,))
 
     def _read(self, query: str, parse: Callable[..., T]) -> Iterator[T]:
-        """What the rows say, without those that are damaged; how many those were is said."""
+        """Parsed rows of a query. Damaged rows are left out, and their number is logged."""
         damaged = 0
         for values in self._all(query):
             try:
@@ -278,7 +278,7 @@ def _columns(db: sqlite3.Connection) -> set[tuple[str, str]]:
 
 
 def _failure(path: Path, error: Exception) -> StateError:
-    """What to do about it. SQLite's operational errors are the disk's; others say that the file is not what it was."""
+    """The error to raise. SQLite's operational errors come from the disk; others mean that the file is damaged."""
     if isinstance(error, OSError | sqlite3.OperationalError):
         kind = StateFull if getattr(error, "sqlite_errorcode", 0) & 0xFF in NO_ROOM else StateError
         return kind(f"cannot use the validator's records {path}: {error}; check space and rights")

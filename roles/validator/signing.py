@@ -28,7 +28,7 @@ LINGER_MS = 300
 
 
 class Signing:
-    """A validator's pen. Its own verdicts count in its own trusted state like anybody's."""
+    """Signs, stores and announces one validator's verdicts. They count in its own trusted state like any other's."""
 
     def __init__(
         self, *, trusted: TrustedState, observer: Observer, voice: Voice, records: JudgedRows, clock: Clock
@@ -63,7 +63,7 @@ class Signing:
         return verdict
 
     async def announce(self, verdict: Verdict) -> None:
-        """Say a verdict that is on disk."""
+        """Publish a verdict that is on disk."""
         try:
             async with self._places:
                 row = await self._voice.announce(verdict)
@@ -74,7 +74,7 @@ class Signing:
             self._trusted.admit_verdict(row)
 
     def withdraw(self, verdict: Verdict) -> None:
-        """Stop saying it: what it is about is final."""
+        """Stop publishing a verdict whose subject is final."""
         self._voice.withdraw(verdict)
         if (sealed := self._seals.pop(verdict.submission, None)) is not None:
             self._voice.withdraw(sealed)
@@ -124,7 +124,7 @@ class Signing:
 
 
 def build_verdict(submission: Submission, *, digest: str, finding: Finding) -> Verdict:
-    """The message that says a finding."""
+    """The verdict message of a finding."""
     return Verdict(
         run=submission.run,
         submission=digest,

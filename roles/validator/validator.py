@@ -1,4 +1,4 @@
-"""The validator's life: two loops of named steps over one trusted state, verdicts and tally, until nothing is left to do."""
+"""The validator's loops: judge submissions, tally epochs, strike nodes, until the run has ended and all is credited."""
 
 from __future__ import annotations
 
@@ -8,18 +8,15 @@ from pathlib import Path
 
 from dht.identity import NodeKey
 from ledger.records import Commit
-from roles.announce import Voice
 from roles.audits import AuditCoin, sketch_secret
-from roles.compute import ComputeThread
+from roles.context import RunContext
 from roles.evidence import MAX_EVIDENCE
 from roles.inference.engine import Engine
-from roles.observer import Observer
-from roles.ports import Clock, Ledger, Relays
+from roles.ports import Ledger
+from roles.prefetch import Prefetch
 from roles.receipts import Receipts
-from roles.spec import RunSpec
 from roles.tally import MAX_BLOB
 from roles.tasks import Task
-from roles.trusted import TrustedState
 from roles.validator.faults import FaultBook
 from roles.validator.gathering import Gathering
 from roles.validator.items import Item
@@ -30,12 +27,13 @@ from roles.validator.records import JudgedRows
 from roles.validator.signing import Signing
 from roles.validator.striking import Striking
 from roles.validator.tallying import Tallying
-from roles.verification import CHECKS, Check
+from roles.verification import CHECKS, Check, Verifier
+from roles.verification.policies import PolicyShelf
 
 EXTRA_STEPS = 8
-"""Older steps whose rows are still read, because others' verdicts on them are missing."""
+"""At most so many older steps are still read because verdicts on them are missing."""
 STRIKE_SECONDS = 2.0
-"""Between two looks at strikes."""
+"""Seconds between two turns of `Striking`."""
 END_QUIET_MS, END_SETTLE_MS, END_PATIENCE_MS = 3_000, 20_000, 600_000
 """After the final commit: for stragglers, for the verdicts of others, for a quorum to tally."""
 
@@ -45,44 +43,34 @@ class Validator:
 
     def __init__(
         self,
+        context: RunContext,
         *,
-        spec: RunSpec,
-        trusted: TrustedState,
-        observer: Observer,
-        voice: Voice,
         ledger: Ledger,
-        relays: Relays,
         engine: Engine,
         task: Task,
         key: NodeKey,
         state: Path,
-        clock: Clock,
-        compute: ComputeThread,
         audits: Callable[[str], bool] | None = None,
         checks: Sequence[Check] = CHECKS,
     ) -> None:
-        self.spec, self.trusted, self.node = spec, trusted, key.node
+        spec, trusted, observer, clock = context.spec, context.trusted, context.observer, context.clock
+        voice, relays, checkpoints = context.voice, context.relays, state / "checkpoints"
+        self.spec, self.trusted, self.node = spec, trusted, context.node
         self._observer, self._clock = observer, clock
         observer.watch_seals = True
         self._records = JudgedRows(state / "judged.sqlite")
         self._receipts = Receipts(relays=relays, voice=voice, folder=state / "receipts", run=spec.run_id)
+        secret = sketch_secret(key, spec.run_id)
         self.judging = Judging(
-            spec=spec,
-            trusted=trusted,
-            observer=observer,
-            relays=relays,
-            engine=engine,
-            task=task,
-            node=key.node,
-            folder=state / "checkpoints",
+            context,
+            verifier=Verifier(spec=spec, run=trusted.run, engine=engine, task=task, checks=checks, secret=secret),
+            prefetch=Prefetch(trusted=trusted, observer=observer, relays=relays, folder=checkpoints),
+            shelf=PolicyShelf(
+                relays=relays, folder=checkpoints, engine=engine, compute=context.compute, receipts=self._receipts
+            ),
             records=self._records,
             signing=Signing(trusted=trusted, observer=observer, voice=voice, records=self._records, clock=clock),
-            clock=clock,
-            compute=compute,
             audits=audits or AuditCoin(key, run=spec.run_id, rate=spec.checks.audit_rate),
-            checks=checks,
-            secret=sketch_secret(key, spec.run_id),
-            receipts=self._receipts,
         )
         self._faults = FaultBook(trusted=trusted, records=self._records, gate_rows=self.judging.gate_rows)
         self._published = PublishedSizes(relays=relays, records=self._records)
@@ -96,7 +84,7 @@ class Validator:
             blobs=KeptBlobs(relays, state / "tallies", limit=MAX_BLOB),
             gathering=self._gathering,
             published=self._published,
-            node=key.node,
+            node=context.node,
             records=self._records,
             clock=clock,
         )
@@ -122,7 +110,7 @@ class Validator:
                 await self._resume(group)
                 beside = [
                     group.create_task(self._receipts.run()),
-                    group.create_task(self.judging.look_ahead()),
+                    group.create_task(self.judging.prefetch()),
                     group.create_task(self._published.keep_up(self._commits)),
                 ]
                 group.create_task(self._tally_until(over))
@@ -173,7 +161,7 @@ class Validator:
                 continue
 
     def _undecided(self) -> list[Item]:
-        """Creditable items whose fate is open: not accepted by a quorum, and not refused by this validator."""
+        """Creditable items that are undecided: neither accepted by a quorum nor refused by this validator."""
         return [
             item
             for item in self.judging.items
@@ -184,8 +172,8 @@ class Validator:
         ]
 
     def _is_settled(self) -> bool:
-        """Whether nothing creditable waits for a verdict; at the end of the run neither for an audit, since what an epoch leaves
-        out the next one takes."""
+        """Whether no creditable item of a committed step waits for a verdict. At the end of the run none may wait for its audit
+        window either; before that, what one epoch leaves out the next one takes."""
         newest = self.trusted.newest_commit()
         if newest is not None and newest.final and self._gathering.is_waiting:
             return False
@@ -193,7 +181,7 @@ class Validator:
         return not any(item.step in committed for item in self._undecided())
 
     def _is_over(self) -> bool:
-        """Whether the run has ended and nothing creditable is left, or can be waited for."""
+        """Whether the run has ended and nothing creditable is left that is worth waiting for."""
         newest = self.trusted.newest_commit()
         if newest is None or not newest.final:
             return False
@@ -207,7 +195,7 @@ class Validator:
         return quiet > (END_SETTLE_MS if items else END_QUIET_MS)
 
     def _forget_final(self) -> None:
-        """Drop what is final and past dispute; ask for the rows of what is not."""
+        """Drop what can no longer be credited; have the observer read the steps that still can."""
         open_steps = {item.step for item in self._undecided()}
         self._observer.extra_steps = set(sorted(open_steps)[-EXTRA_STEPS:])
         oldest = self.tallying.oldest_creditable_step()

@@ -1,4 +1,4 @@
-"""Since when a validator awaits something, or did it last. A clock that is set back starts each wait anew."""
+"""When a validator began to await something, or did it last. A clock that is set back starts each wait anew."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from roles.ports import Clock
 
 
 class Waits:
-    """Milliseconds, by what is awaited or done."""
+    """Start times in milliseconds, by what is awaited or done."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -29,5 +29,5 @@ class Waits:
         return True
 
     def clear(self) -> None:
-        """Nothing is awaited any more."""
+        """Forget every wait."""
         self._since.clear()

@@ -21,7 +21,7 @@ from roles.rollouts.schema import RolloutFile, RolloutLimits, RolloutRow
 from roles.rules import Reason, Reject
 from roles.spec import RunSpec
 from roles.tasks import Task
-from roles.tasks.asking import Asking
+from roles.tasks.length import LengthTask
 from roles.toploc.joined import Calibration, Score, score
 from roles.toploc.observation import Observation
 from roles.toploc.readings import Readings, Sampled, read_tokens
@@ -47,7 +47,7 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What a verifier judges with."""
+    """Everything a verifier needs beside the submission."""
 
     spec: RunSpec
     run: str
@@ -61,9 +61,9 @@ class Means:
     monotonic: Callable[[], float] = time.monotonic
 
     @property
-    def asking(self) -> Asking:
+    def length_task(self) -> LengthTask:
         """The task under the run's length rule."""
-        return Asking(self.task, self.spec.length)
+        return LengthTask(self.task, self.spec.length)
 
     def settings(self) -> SamplingSettings:
         """The spec's sampling, as the engine takes it."""
@@ -118,7 +118,7 @@ class Case:
             problems=self.means.task.size,
             groups=sampling.groups_per_submission,
             group_size=sampling.group_size,
-            targets=self.means.asking.targets,
+            targets=self.means.length_task.targets,
         )
         return tuple(Expected(item.group, item.problem, seed, item.target) for item in groups for seed in item.seeds)
 
@@ -162,7 +162,7 @@ class Case:
 
     @cached_property
     def sketches(self) -> list[Sketch]:
-        """By which every completion is known again, in whole or in part."""
+        """The sketch of every completion (`roles.verification.duplicates`), which recognises copies in whole or in part."""
         return [sketch_of(tokens, self.means.secret) for tokens in self.own]
 
     def statistics(self) -> Statistics | None:
@@ -209,5 +209,5 @@ def _sampled(row: RolloutRow) -> Sampled:
 
 
 def thousandths(value: float) -> int:
-    """A figure as a message holds it, rounded, and cut off at the largest a message may hold."""
+    """A figure in thousandths, rounded, at most the largest number a message may hold."""
     return min(round(value * 1000), MAX_FIGURE) if value < 2**60 else MAX_FIGURE

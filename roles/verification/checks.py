@@ -104,7 +104,7 @@ def check_prompts(case: Case) -> None:
     for number, row in enumerate(case.file.rows):
         asked = (row.problem_id, row.target_length)
         if asked not in prompts:
-            prompts[asked] = case.means.engine.encode(case.means.asking.prompt(*asked))
+            prompts[asked] = case.means.engine.encode(case.means.length_task.prompt(*asked))
         if row.prompt != prompts[asked]:
             raise Reject(Reason.WRONG_PROMPT, f"row {number}")
 
@@ -149,7 +149,7 @@ def _score(case: Case, row: RolloutRow, length: int) -> float | None:
     """None where nobody can tell and nothing is claimed."""
     try:
         text = case.means.engine.decode(row.output)
-        reward = case.means.asking.reward(row.problem_id, row.target_length, text, length=length)
+        reward = case.means.length_task.reward(row.problem_id, row.target_length, text, length=length)
         return float(np.float32(reward))
     except Undecided as error:
         if row.reward == 0.0:

@@ -58,7 +58,7 @@ class DuplicateIndex:
         return len(self._owners)
 
     def owner(self, run: str) -> Place | None:
-        """Who was credited for this run first."""
+        """The place (node, step, index) that this run of tokens was first credited to."""
         return self._owners.get(run)
 
     def add(self, sketches: Iterable[str], place: Place) -> None:

@@ -22,7 +22,7 @@ FETCH_SECONDS = 600
 
 
 class PolicyShelf:
-    """Checkpoints by manifest digest. The engine holds one; work in the order of policies swaps rarely."""
+    """Checkpoints by manifest digest. The engine holds one at a time: submissions of one policy are best judged together."""
 
     def __init__(
         self, *, relays: Relays, folder: Path, engine: Engine, compute: ComputeThread, receipts: Receipts
@@ -42,11 +42,11 @@ class PolicyShelf:
         return manifest in self._paths
 
     def wants(self, manifest: str) -> bool:
-        """Whether somebody should fetch it."""
+        """Whether the checkpoint is neither on disk nor being fetched."""
         return manifest not in self._paths and manifest not in self._fetching
 
     def reserve(self, manifest: str) -> None:
-        """Say that somebody is about to fetch it."""
+        """Mark the checkpoint as being fetched."""
         self._fetching.add(manifest)
 
     async def fetch(self, commit: Commit) -> None:
@@ -72,7 +72,7 @@ class PolicyShelf:
         log.info("checkpoint.loaded", manifest=manifest)
 
     async def keep_only(self, manifests: Collection[str]) -> None:
-        """Remove the others from disk, those of an earlier life included."""
+        """Delete all other checkpoints from disk, also those left by an earlier process."""
         wanted = frozenset(manifests)
         if wanted != self._kept:
             self._kept = wanted

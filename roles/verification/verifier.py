@@ -1,4 +1,4 @@
-"""Runs the checks over one submission and says what was found. Blocking: call it from the compute thread."""
+"""Runs the checks over one submission and returns a finding. Blocking: call it from the compute thread."""
 
 from __future__ import annotations
 

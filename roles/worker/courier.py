@@ -1,4 +1,4 @@
-"""Takes one submission out: its blob to relays, then its row, which names them. First time or again."""
+"""Delivers a submission: its blob to relays, then its row, which names them. The first time or again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from roles.announce import Voice
 from roles.messages import Submission
 from roles.observer import Observer
 from roles.ports import Relays
-from roles.worker.shelf import Shelf
+from roles.worker.submission_store import SubmissionStore
 
 UPLOAD_TIMEOUT = 300.0
 KEEP_SECONDS = 3600
@@ -21,12 +21,12 @@ MAX_DOUBTED = 256
 class Courier:
     """`doubted` are relays with which validators did not find what we had left there: they are asked last from then on."""
 
-    def __init__(self, *, observer: Observer, voice: Voice, relays: Relays, shelf: Shelf) -> None:
-        self._observer, self._voice, self._relays, self._shelf = observer, voice, relays, shelf
+    def __init__(self, *, observer: Observer, voice: Voice, relays: Relays, store: SubmissionStore) -> None:
+        self._observer, self._voice, self._relays, self._store = observer, voice, relays, store
         self._doubted: OrderedDict[str, None] = OrderedDict()
 
     def doubt(self, relays: Iterable[str]) -> None:
-        """Ask these last."""
+        """Ask these relays last from now on."""
         for relay in relays:
             self._doubted[relay] = None
         while len(self._doubted) > MAX_DOUBTED:
@@ -37,11 +37,11 @@ class Courier:
         TimeoutError, OSError."""
         async with asyncio.timeout(UPLOAD_TIMEOUT):
             relays = await self._relays.put(blob, last={*last, *self._doubted})
-        await asyncio.to_thread(self._shelf.mark_uploaded, submission, relays)
+        await asyncio.to_thread(self._store.mark_uploaded, submission, relays)
         return relays
 
     async def announce(self, submission: Submission, relays: tuple[str, ...]) -> None:
-        """Say the row, and that these relays have its blob."""
+        """Publish the row, naming these relays as holders of its blob."""
         row = await self._voice.announce(submission, relays=relays, keep_seconds=KEEP_SECONDS)
         self._observer.offer([row])
         self._observer.wake()

@@ -15,7 +15,7 @@ from roles.inference.engine import Engine, Request, SamplingSettings
 from roles.messages import Submission
 from roles.rollouts.schema import RolloutFile, RolloutRow, write_rollouts
 from roles.spec import RunSpec
-from roles.tasks.asking import Asking
+from roles.tasks.length import LengthTask
 from roles.tasks.task import Task, Undecided
 from roles.toploc.encoding import ENCODINGS
 from roles.toploc.proof import build_proofs
@@ -54,7 +54,7 @@ class Made:
 
 
 def submission_digest(submission: Submission) -> str:
-    """The digest its row will have, known before it is signed."""
+    """The digest that the submission's row will have."""
     return body_digest(submission.run, submission.kind, encode(submission))
 
 
@@ -74,7 +74,7 @@ class Generator:
 
     def __init__(self, spec: RunSpec, *, node: str, engine: Engine, task: Task) -> None:
         self._spec, self._run, self._node = spec, spec.run_id, node
-        self._engine, self._asking = engine, Asking(task, spec.length)
+        self._engine, self._task = engine, LengthTask(task, spec.length)
         self._settings, self._use = sampling_settings(spec), load_tool_use(spec.tool)
         self.loaded: HeldPolicy | None = None
 
@@ -89,7 +89,7 @@ class Generator:
         if policy is None:
             raise ValueError("load a checkpoint first")
         groups = self._assigned(ticket)
-        prompts = [self._engine.encode(self._asking.prompt(group.problem, group.target)) for group in groups]
+        prompts = [self._engine.encode(self._task.prompt(group.problem, group.target)) for group in groups]
         requests = [
             Request(prompt, seed) for prompt, group in zip(prompts, groups, strict=True) for seed in group.seeds
         ]
@@ -100,10 +100,10 @@ class Generator:
         sampling = self._spec.sampling
         return assigned_groups(
             ticket.seed,
-            problems=self._asking.task.size,
+            problems=self._task.task.size,
             groups=sampling.groups_per_submission,
             group_size=sampling.group_size,
-            targets=self._asking.targets,
+            targets=self._task.targets,
         )
 
     def _rows(
@@ -132,10 +132,10 @@ class Generator:
         )
 
     def _reward(self, group: GroupAssignment, said: Spoken) -> float:
-        """A score that nobody can find out in time earns nothing, and costs nobody else anything."""
+        """The reward of a completion; 0 where the scorer does not finish in time."""
         length = own_count(said.turns, len(said.tokens))
         try:
-            return self._asking.reward(group.problem, group.target, self._engine.decode(said.tokens), length=length)
+            return self._task.reward(group.problem, group.target, self._engine.decode(said.tokens), length=length)
         except Undecided:
             return 0.0
 

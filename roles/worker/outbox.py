@@ -1,4 +1,4 @@
-"""What is made and not yet said: uploads blobs, then announces rows, in order, beside the sampling of the next index."""
+"""Finished submissions on their way out: uploads blobs, then announces rows, in order, while the next index is sampled."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from roles.messages import Submission
 from roles.observer import Observer
 from roles.trusted import TrustedState
 from roles.worker.courier import Courier
-from roles.worker.shelf import Kept, Shelf
+from roles.worker.submission_store import Kept, SubmissionStore
 
 log = structlog.get_logger()
 
@@ -31,23 +31,23 @@ class Outbox:
         trusted: TrustedState,
         observer: Observer,
         courier: Courier,
-        shelf: Shelf,
+        store: SubmissionStore,
         sent: Callable[[Submission, str, tuple[str, ...]], None],
     ) -> None:
-        self._trusted, self._courier, self._shelf, self._sent = trusted, courier, shelf, sent
+        self._trusted, self._courier, self._store, self._sent = trusted, courier, store, sent
         self._queue: asyncio.Queue[Kept] = asyncio.Queue(ROOM)
         self._watch = observer.watch()
 
     async def put(self, item: Kept) -> None:
-        """Hand over; waits while the box is full."""
+        """Queue a submission; waits while the queue is full."""
         await self._queue.put(item)
 
     async def flushed(self) -> None:
-        """Wait until all was sent or dropped."""
+        """Wait until everything queued was sent or dropped."""
         await self._queue.join()
 
     async def run(self) -> None:
-        """Send for ever."""
+        """Send until cancelled."""
         while True:
             item = await self._queue.get()
             try:
@@ -74,7 +74,7 @@ class Outbox:
         )
 
     async def _upload(self, submission: Submission) -> tuple[str, ...] | None:
-        blob = await asyncio.to_thread(self._shelf.blob, submission)
+        blob = await asyncio.to_thread(self._store.blob, submission)
         said = False
         while not self._is_late(submission):
             try:

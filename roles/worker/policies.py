@@ -15,9 +15,9 @@ import structlog
 
 from dht.errors import NodeError
 from ledger.records import Commit
-from roles.ahead import FETCH_TIMEOUT, IDLE_SECONDS, Ahead
 from roles.observer import Observer
 from roles.ports import Relays
+from roles.prefetch import FETCH_TIMEOUT, IDLE_SECONDS, Prefetch
 from roles.receipts import Receipts
 from roles.shardcast.assembly import prune_checkpoints
 from roles.trusted import TrustedState
@@ -29,7 +29,7 @@ RETRY_SECONDS = 1.0
 
 
 class Policies:
-    """Keeps `newest` current. `bad` names checkpoints that the engine refused."""
+    """Keeps `newest` at the newest committed checkpoint. `bad` holds manifest digests that the engine refused."""
 
     def __init__(
         self, *, trusted: TrustedState, observer: Observer, relays: Relays, folder: Path, receipts: Receipts
@@ -39,14 +39,14 @@ class Policies:
         self._watch = observer.watch()
         self.newest: HeldPolicy | None = None
         self._fetching = ""
-        self._ahead = Ahead(trusted=trusted, observer=observer, relays=relays, folder=folder)
+        self._prefetch = Prefetch(trusted=trusted, observer=observer, relays=relays, folder=folder)
         self.bad: set[str] = set()
         folder.mkdir(parents=True, exist_ok=True)
 
     async def run(self) -> None:
-        """Fetch each new commit as it is seen, for ever."""
+        """Fetch each new commit as it is seen until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._ahead.listen(lambda: self.newest.manifest if self.newest else ""))
+            group.create_task(self._prefetch.listen(lambda: self.newest.manifest if self.newest else ""))
             group.create_task(self._follow())
 
     async def _follow(self) -> None:
@@ -54,9 +54,9 @@ class Policies:
             for commit in self._wanted():
                 if await self._fetch(commit):
                     break
-            offer = self._ahead.next_offer()
+            offer = self._prefetch.next_offer()
             if offer is not None and not self._wanted():
-                await self._ahead.fetch(offer)
+                await self._prefetch.fetch(offer)
             else:
                 await self._watch.changed(RETRY_SECONDS if self._wanted() else IDLE_SECONDS)
 
@@ -86,4 +86,4 @@ class Policies:
         """Delete all checkpoints, half-fetched ones too, but the one in use, the newest, and what is being fetched.
         Blocking."""
         newest = self.newest.manifest if self.newest else keep.manifest
-        prune_checkpoints(self._folder, keep={keep.manifest, newest, self._fetching, self._ahead.manifest})
+        prune_checkpoints(self._folder, keep={keep.manifest, newest, self._fetching, self._prefetch.manifest})

@@ -1,4 +1,4 @@
-"""Second deliveries: a blob that validators do not find is given to other relays, and its row says so.
+"""Second deliveries: a blob that validators do not find is uploaded to other relays, which its new row names.
 
 A relay may take uploads and keep none, or give a blob back to its uploader only, whom a second look of his own then
 deceives. What tells is the verdicts: they say that the blob is missing, or there are none.
@@ -20,7 +20,7 @@ from roles.observer import Observer
 from roles.trusted import TrustedState
 from roles.worker.courier import Courier
 from roles.worker.reports import Reports
-from roles.worker.shelf import Shelf
+from roles.worker.submission_store import SubmissionStore
 
 log = structlog.get_logger()
 
@@ -36,7 +36,7 @@ TICK_SECONDS = 1.0
 
 @dataclass(slots=True)
 class _Sent:
-    """One submission that was said. `since` is when its last delivery was, by the monotonic clock."""
+    """One submission that was announced. `since`: its last delivery, by the monotonic clock."""
 
     submission: Submission
     digest: str
@@ -47,7 +47,7 @@ class _Sent:
 
 
 class Redelivery:
-    """Watches over what was sent until its verdict stands."""
+    """Watches submissions that were sent until their verdict stands."""
 
     def __init__(
         self,
@@ -56,20 +56,20 @@ class Redelivery:
         observer: Observer,
         courier: Courier,
         reports: Reports,
-        shelf: Shelf,
+        store: SubmissionStore,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._trusted, self._courier, self._reports, self._shelf = trusted, courier, reports, shelf
+        self._trusted, self._courier, self._reports, self._store = trusted, courier, reports, store
         self._clock = clock
         self._sent: dict[str, _Sent] = {}
         self._watch = observer.watch()
 
     def note(self, submission: Submission, digest: str, relays: tuple[str, ...]) -> None:
-        """These relays took the blob, and the row was said."""
+        """Watch a submission whose blob these relays took and whose row was announced."""
         self._sent[digest] = _Sent(submission, digest, relays, self._clock(), tried=set(relays))
 
     async def run(self) -> None:
-        """Look, for ever."""
+        """Look until cancelled."""
         while True:
             await self._watch.changed(TICK_SECONDS)
             await self.turn()
@@ -110,7 +110,7 @@ class Redelivery:
     async def _blob(self, item: _Sent) -> bytes:
         """The blob as it was signed. Raises TransportError when this disk no longer has it."""
         try:
-            blob = await asyncio.to_thread(self._shelf.blob, item.submission)
+            blob = await asyncio.to_thread(self._store.blob, item.submission)
         except OSError as error:
             raise TransportError(f"its blob cannot be read: {error}") from error
         if sha256(blob) != item.submission.blob:

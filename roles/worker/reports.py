@@ -1,4 +1,4 @@
-"""What became of a worker's own submissions, each told once."""
+"""Logs the outcome of each of a worker's own submissions, once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = structlog.get_logger()
 
 
 class Reports:
-    """Open questions: submissions sent whose verdict does not stand yet."""
+    """Submissions that were sent and whose verdict does not stand yet."""
 
     def __init__(self, trusted: TrustedState) -> None:
         self._trusted = trusted
@@ -27,15 +27,15 @@ class Reports:
 
     @property
     def open(self) -> int:
-        """How many have no verdict yet."""
+        """How many submissions have no verdict yet."""
         return len(self._open)
 
     def is_open(self, digest: str) -> bool:
-        """Whether it has no verdict yet."""
+        """Whether the submission has no verdict yet."""
         return digest in self._open
 
     def steps(self) -> set[int]:
-        """Steps of what has none."""
+        """Steps with submissions that have no verdict yet."""
         return {submission.step for submission in self._open.values()}
 
     def misses(self, digest: str) -> int:
@@ -43,7 +43,7 @@ class Reports:
         return sum(verdict.reason == Reason.BLOB_MISSING for verdict in self._refusals(digest))
 
     def is_heard(self, digest: str) -> bool:
-        """Whether any validator has said anything of it."""
+        """Whether any validator has given a verdict on it."""
         standing = self._trusted.standings.get(digest)
         return standing is not None and bool(standing.verdicts)
 
@@ -56,7 +56,7 @@ class Reports:
                 self._close(digest, "submission.refused", submission, **_in_words(reason))
 
     def forget_before(self, step: int) -> None:
-        """Give up on steps below `step`: their verdicts will not come."""
+        """Give up on submissions of steps below `step`."""
         for digest, submission in list(self._open.items()):
             if submission.step < step:
                 reason = self._refusal(digest, at_last=True)

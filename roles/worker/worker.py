@@ -15,18 +15,13 @@ import structlog
 
 from dht.encoding import ZERO_DIGEST
 from dht.errors import NodeError
-from roles.announce import Voice
 from roles.assignment import is_admitted, policy_window
-from roles.compute import ComputeThread
+from roles.context import RunContext
 from roles.inference.engine import Engine
 from roles.lifecycle import Lifecycle, fault_of
 from roles.messages import Head, OpenStep
-from roles.observer import Observer
-from roles.ports import Relays
 from roles.receipts import Receipts
-from roles.spec import RunSpec
 from roles.tasks.task import Task
-from roles.trusted import TrustedState
 from roles.worker.courier import Courier
 from roles.worker.errors import Ejected
 from roles.worker.generation import Generator, HeldPolicy, Ticket
@@ -35,7 +30,7 @@ from roles.worker.outbox import Outbox
 from roles.worker.policies import Policies
 from roles.worker.redelivery import Redelivery
 from roles.worker.reports import Reports
-from roles.worker.shelf import Kept, Shelf
+from roles.worker.submission_store import Kept, SubmissionStore
 
 log = structlog.get_logger()
 
@@ -47,38 +42,27 @@ FLUSH_SECONDS = 20.0
 
 
 class Worker:
-    """One contributor in one run. `state` is its folder; `node` its id; the voice signs."""
+    """One contributor in one run. `state` is its folder."""
 
-    def __init__(
-        self,
-        *,
-        spec: RunSpec,
-        trusted: TrustedState,
-        observer: Observer,
-        voice: Voice,
-        relays: Relays,
-        engine: Engine,
-        task: Task,
-        node: str,
-        state: Path,
-        compute: ComputeThread,
-    ) -> None:
-        self._spec, self._trusted, self._observer, self._node = spec, trusted, observer, node
-        self._compute = compute
+    def __init__(self, context: RunContext, *, engine: Engine, task: Task, state: Path) -> None:
+        spec, trusted, observer = context.spec, context.trusted, context.observer
+        voice, relays = context.voice, context.relays
+        self._spec, self._trusted, self._observer, self._node = spec, trusted, observer, context.node
+        self._compute = context.compute
         self._watch = observer.watch()
-        self._shelf = Shelf(state)
-        self._generator = Generator(spec, node=node, engine=engine, task=task)
+        self._store = SubmissionStore(state)
+        self._generator = Generator(spec, node=context.node, engine=engine, task=task)
         self._receipts = Receipts(relays=relays, voice=voice, folder=state / "receipts", run=spec.run_id)
         self._policies = Policies(
             trusted=trusted, observer=observer, relays=relays, folder=state / "weights", receipts=self._receipts
         )
         self._reports = Reports(trusted)
-        courier = Courier(observer=observer, voice=voice, relays=relays, shelf=self._shelf)
+        courier = Courier(observer=observer, voice=voice, relays=relays, store=self._store)
         self._redelivery = Redelivery(
-            trusted=trusted, observer=observer, courier=courier, reports=self._reports, shelf=self._shelf
+            trusted=trusted, observer=observer, courier=courier, reports=self._reports, store=self._store
         )
         self._outbox = Outbox(
-            trusted=trusted, observer=observer, courier=courier, shelf=self._shelf, sent=self._redelivery.note
+            trusted=trusted, observer=observer, courier=courier, store=self._store, sent=self._redelivery.note
         )
         self._lifecycle = Lifecycle(TRANSITIONS, WorkerState.IDLE, event="worker.moved")
         self._own: dict[tuple[int, int], str] = {}  # (step, index) -> digest
@@ -107,7 +91,7 @@ class Worker:
             raise fault
 
     async def _run(self) -> None:
-        kept = await asyncio.to_thread(self._shelf.load)
+        kept = await asyncio.to_thread(self._store.load)
         async with asyncio.TaskGroup() as group:
             beside = [group.create_task(self._policies.run()), group.create_task(self._outbox.run())]
             beside += [group.create_task(self._redelivery.run()), group.create_task(self._report())]
@@ -136,7 +120,7 @@ class Worker:
         return "the trainer has not said which step it collects"
 
     async def _resume(self, kept: list[Kept]) -> None:
-        """Own rows first: what was made is said again, never made again."""
+        """Announce submissions made before the restart again; none is made a second time."""
         for item in kept:
             submission = item.submission
             if submission.run != self._spec.run_id:
@@ -152,7 +136,7 @@ class Worker:
             log.info("worker.resumed", submissions=len(kept), newest_step=kept[-1].submission.step)
 
     async def _wind_up(self) -> None:
-        """The run has ended: let uploads finish and hear the last verdicts, for a bounded time."""
+        """After the end of the run: let uploads finish and wait for the last verdicts, for a bounded time."""
         with suppress(TimeoutError):
             async with asyncio.timeout(FLUSH_SECONDS):
                 await self._outbox.flushed()
@@ -174,12 +158,12 @@ class Worker:
                 await self._sample(ticket)
 
     def _is_over(self, head: Head) -> bool:
-        """The leader says so, or the ledger: a leader may die between its last commit and saying it."""
+        """Whether the run is over, by the head or the ledger: a leader may die between its last commit and its last head."""
         newest = self._trusted.newest_commit()
         return head.state == "ended" or (newest is not None and newest.final)
 
     def _check_standing(self) -> None:
-        """Raises Ejected: from now on nothing of ours would be looked at."""
+        """Raises Ejected when a strike against this node is in force: its submissions are no longer judged."""
         if self._trusted.is_ejected(self._node):
             raise Ejected(
                 f"the validators have struck this node ({self._node}) out of the run for work at fault: what it hands in is "
@@ -207,7 +191,7 @@ class Worker:
         return self._first_free(opened)
 
     def _inherit(self, step: int) -> None:
-        """What an earlier key of ours handed in for a step is ours, if its row is out there: we go on behind it."""
+        """Count what an earlier key of this node submitted for a step as ours, if its row can be read: we continue after it."""
         for item in [item for item in self._inherited if item.submission.step == step]:
             self._inherited.remove(item)
             if self._trusted.root_of(item.submission.node) == self._trusted.root_of(self._node):
@@ -229,7 +213,7 @@ class Worker:
         return f"all {opened.limit} indices of step {opened.step} are done"
 
     def _own_digest(self, step: int, index: int) -> str | None:
-        """What we submitted for an index: by our disk, else by our rows as others hold them."""
+        """Digest of our submission for an index, from our disk or else from our rows that others hold."""
         if (step, index) in self._own:
             return self._own[(step, index)]
         seen = self._trusted.known_digests(self._node, step, index)
@@ -242,7 +226,7 @@ class Worker:
         made = await self._compute.run(self._generator.make, ticket)
         self._lifecycle.on("group")
         submission = made.submission
-        await asyncio.to_thread(self._shelf.save, made)
+        await asyncio.to_thread(self._store.save, made)
         self._own[(ticket.step, ticket.index)] = made.digest
         self._reports.expect(made.digest, submission)
         log.info(
@@ -287,7 +271,7 @@ class Worker:
     # -- verdicts and tidying ------------------------------------------------------------------------------------
 
     async def _report(self) -> None:
-        """Tell what became of each submission, and forget what is out of reach."""
+        """Log the outcome of each submission, and drop those that are too old to be judged."""
         watch = self._observer.watch()
         while True:
             await watch.changed()
@@ -313,4 +297,4 @@ class Worker:
         if gone := [place for place in self._own if place[0] < before]:
             for place in gone:
                 del self._own[place]
-            await asyncio.to_thread(self._shelf.prune, before)
+            await asyncio.to_thread(self._store.prune, before)

@@ -21,10 +21,11 @@ from ledger.calls import (
     strike_arguments,
     tally_arguments,
 )
+from ledger.chain_journal import Genesis
 from ledger.devnet import devnet_accounts
 from ledger.errors import LedgerRejected
 from ledger.events import TOPICS, EventLog, operator_tuples, parse_terms, term_tuple
-from ledger.evm import BALANCE, CHAIN_ID, DevChain, Genesis, Reverted
+from ledger.evm import BALANCE, CHAIN_ID, DevChain, Reverted
 from ledger.records import (
     ZERO_DIGEST,
     Attestation,

@@ -17,7 +17,7 @@ from ledger.events import operator_tuples, term_tuple
 from ledger.evm import CHAIN_ID
 from ledger.memory import MemoryChain, MemoryLedger
 from ledger.merkle import MerkleProof, merkle_proof, merkle_root
-from ledger.records import ZERO_DIGEST, Leaf, MoreTerms, Proposal, RunTerms
+from ledger.records import ZERO_DIGEST, Leaf, Proposal, RunTerms
 from ledger.rpc import Request, RpcError
 from ledger.sender import Sender
 from ledger.wallet import Domain, address_of
@@ -110,18 +110,7 @@ class ModelWorld:
     def __init__(self, terms: RunTerms) -> None:
         self._chain = MemoryChain(start=START)
         self._chain.mine()
-        more: MoreTerms = {name: getattr(terms, name) for name in MoreTerms.__annotations__}  # type: ignore[assignment]
-        self._chain.create_run(
-            run=RUN,
-            owner=terms.owner,
-            validators=terms.validators,
-            trainers=terms.trainers,
-            quorum=terms.quorum,
-            epoch_checkpoints=terms.epoch_checkpoints,
-            epoch_max_seconds=terms.epoch_max_seconds,
-            round_seconds=terms.round_seconds,
-            **more,
-        )
+        self._chain.create_run(terms)
 
     @property
     def domain(self) -> Domain:

@@ -31,11 +31,13 @@ from dht.rows import Outcome
 from ledger.errors import LedgerUnavailable
 from ledger.memory import MemoryChain, MemoryLedger
 from ledger.model import RegistryModel
-from ledger.records import Block, Commit, Operator
+from ledger.records import Block, Commit, Operator, RunTerms
 from ledger.wallet import address_of, new_key, sign_registration
+from node.run_creation import terms_of
 from roles.announce import Voice
 from roles.boards import UnionDirectory
 from roles.compute import ComputeThread
+from roles.context import RunContext
 from roles.inference.engine import Engine
 from roles.inference.transformers_engine import TransformersEngine
 from roles.messages import ROW_RULES
@@ -339,20 +341,8 @@ class SimulatedSwarm:
         )
 
     def _create_run(self) -> None:
-        self.chain.create_run(
-            run=self.spec.run_id,
-            owner=_operator(self.trainer).operator,
-            validators=[_operator(node) for node in self.validators],
-            trainers=[_operator(node) for node in self.trainers],
-            quorum=self.spec.quorum,
-            epoch_checkpoints=self.spec.epoch.checkpoints,
-            epoch_max_seconds=self.spec.epoch.max_seconds,
-            round_seconds=self.spec.epoch.round_seconds,
-            lease_seconds=self.terms.lease_seconds,
-            takeover_blocks=self.terms.takeover_blocks,
-            epoch_budget=int(self.spec.rewards.budget),
-            min_stake=int(self.spec.rewards.min_stake),
-        )
+        owner = _operator(self.trainer).operator
+        self.chain.create_run(RunTerms(owner=owner, created_block=0, **terms_of(self.spec)))
 
     async def _mine(self) -> None:
         while True:
@@ -468,72 +458,50 @@ class SimulatedSwarm:
     def _actor(self, node: SimNode, ledger: MemoryLedger, publisher: Publisher, compute: ComputeThread) -> Actor:
         assert node.trusted is not None
         assert node.observer is not None
-        voice = Voice(publisher, node=node.key.node, spec=self.spec)
-        client = self.client(node)
-        match node.role:
-            case "trainer":
-                return self._trainer(node, ledger, voice, client, compute)
-            case "worker":
-                return node.worker(
-                    spec=self.spec,
-                    trusted=node.trusted,
-                    observer=node.observer,
-                    voice=voice,
-                    relays=client,
-                    engine=node.engine(SharedProcessEngine()),
-                    task=self.task,
-                    node=node.key.node,
-                    state=node.folder,
-                    compute=compute,
-                )
-            case _ if not self.auto:
-                return self._validator(node, ledger, voice, client, compute)
-            case _:
-                return AutoValidator(trusted=node.trusted, observer=node.observer, voice=voice)
-
-    def _validator(
-        self, node: SimNode, ledger: MemoryLedger, voice: Voice, client: RelayClient, compute: ComputeThread
-    ) -> Validator:
-        assert node.trusted is not None
-        assert node.observer is not None
-        return Validator(
+        context = RunContext(
             spec=self.spec,
+            node=node.key.node,
             trusted=node.trusted,
             observer=node.observer,
-            voice=voice,
+            voice=Voice(publisher, node=node.key.node, spec=self.spec),
+            relays=self.client(node),
+            compute=compute,
+            clock=self.network.clock,
+        )
+        match node.role:
+            case "trainer":
+                return self._trainer(node, context, ledger)
+            case "worker":
+                engine = node.engine(SharedProcessEngine())
+                return node.worker(context, engine=engine, task=self.task, state=node.folder)
+            case _ if not self.auto:
+                return self._validator(node, context, ledger)
+            case _:
+                return AutoValidator(trusted=context.trusted, observer=context.observer, voice=context.voice)
+
+    def _validator(self, node: SimNode, context: RunContext, ledger: MemoryLedger) -> Validator:
+        return Validator(
+            context,
             ledger=ledger,
-            relays=client,
             engine=node.engine(SharedProcessEngine()),
             task=self.task,
             key=node.key,
             state=node.folder / "state",
-            clock=self.network.clock,
-            compute=compute,
             checks=node.checks,
         )
 
-    def _trainer(
-        self, node: SimNode, ledger: MemoryLedger, voice: Voice, client: RelayClient, compute: ComputeThread
-    ) -> Trainer:
-        assert node.trusted is not None
-        assert node.observer is not None
+    def _trainer(self, node: SimNode, context: RunContext, ledger: MemoryLedger) -> Trainer:
         training = self.spec.training
         settings = GrpoSettings(learning_rate=float(training.learning_rate), optimizer_steps=training.optimizer_steps)
         with SharedProcessEngine.loading:
             learner = Learner(self.base, settings)
         return Trainer(
-            spec=self.spec,
-            trusted=node.trusted,
-            observer=node.observer,
-            voice=voice,
+            context,
             ledger=ledger,
-            relays=client,
             learner=self._wrap_learner(learner),
             key=node.key,
             base=self.base,
             state=node.folder / "state",
-            compute=compute,
-            clock=self.network.clock,
             linger=0.0 if self.auto else 10.0,
             state_every=self.state_every,
         )

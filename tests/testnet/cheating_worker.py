@@ -46,16 +46,10 @@ class ForgingEngine(CheatingEngine):
 async def build_cheat(parts: Parts) -> Actor:
     """The real worker on the forging engine."""
     return Worker(
-        spec=parts.spec,
-        trusted=parts.trusted,
-        observer=parts.observer,
-        voice=parts.voice,
-        relays=parts.relays,
+        parts.context,
         engine=ForgingEngine(TransformersEngine()),
         task=load_tasks(parts.spec.tasks),
-        node=parts.key.node,
         state=parts.state,
-        compute=parts.compute,
     )
 
 

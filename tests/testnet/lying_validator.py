@@ -6,7 +6,6 @@ import random
 import sys
 from pathlib import Path
 
-from dht.records import unix_ms
 from node.actors import Actor, Parts
 from node.commands.node import run_configured
 from node.config import load_config
@@ -32,18 +31,12 @@ def make_lie(seed: int) -> Check:
 async def build_liar(parts: Parts) -> Actor:
     """The real validator with a coin for its checks."""
     return Validator(
-        spec=parts.spec,
-        trusted=parts.trusted,
-        observer=parts.observer,
-        voice=parts.voice,
+        parts.context,
         ledger=parts.ledger,
-        relays=parts.relays,
         engine=TransformersEngine(),
         task=load_tasks(parts.spec.tasks),
         key=parts.key,
         state=parts.state,
-        clock=unix_ms,
-        compute=parts.compute,
         checks=(make_lie(seed=5),),
     )
 

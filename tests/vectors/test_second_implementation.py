@@ -24,7 +24,7 @@ import torch
 from dht.bare import PeerID
 from dht.encoding import digest, pack
 from dht.identity import NodeKey, public_key_of, verify
-from dht.protocol import place_of_peer
+from dht.places import place_of_peer
 from dht.record_validator import key_hash
 from ledger.merkle import merkle_root
 from ledger.records import Leaf

@@ -82,11 +82,11 @@ class Forger(Generator):
         """What the run's scorer gives these tokens as an answer to the row's problem, as the file holds it."""
         text = self.engine.decode(tokens)
         try:
-            reward = self._asking.reward(row.problem_id, row.target_length, text, length=len(tokens))
+            reward = self._task.reward(row.problem_id, row.target_length, text, length=len(tokens))
         except Undecided:
             return 0.0
         return float(np.float32(reward))
 
     def prompt(self, problem: int, target: int | None) -> tuple[int, ...]:
         """The tokens of a problem's prompt."""
-        return self.engine.encode(self._asking.prompt(problem, target))
+        return self.engine.encode(self._task.prompt(problem, target))

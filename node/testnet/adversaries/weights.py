@@ -45,11 +45,11 @@ def quantised(bits: int, *, group: int = 0, whole_head: bool = False) -> Alterat
     return Alteration(round_off, whole_head=whole_head)
 
 
-def eight_bit_float(*, scaled: bool = True, whole_head: bool = False) -> Alteration:
-    """Rounding to float8 (e4m3): each row scaled to the format's range, as engines do, or as the weights stand."""
+def eight_bit_float(*, whole_head: bool = False) -> Alteration:
+    """Rounding to float8 (e4m3): each row scaled to the format's range, as engines do."""
 
     def round_off(name: str, weight: torch.Tensor) -> torch.Tensor:
-        scale = weight.abs().amax(1, keepdim=True).clamp(min=1e-12) / FP8_LARGEST if scaled else torch.ones(1)
+        scale = weight.abs().amax(1, keepdim=True).clamp(min=1e-12) / FP8_LARGEST
         return (weight / scale).to(torch.float8_e4m3fn).float() * scale
 
     return Alteration(round_off, whole_head=whole_head)
@@ -65,11 +65,11 @@ def every_other_layer() -> Alteration:
     return Alteration(layers=lambda count: range(0, count, 2))
 
 
-def low_rank(size: float, *, seed: int = 0) -> Alteration:
+def low_rank(size: float) -> Alteration:
     """What a small fine-tuning does: a random change of rank 8 to each matrix, of `size` times the matrix's own norm."""
 
     def nudge(name: str, weight: torch.Tensor) -> torch.Tensor:
-        draw = _generator(seed, name)
+        draw = _generator(name)
         change = torch.randn(weight.shape[0], RANK, generator=draw) @ torch.randn(RANK, weight.shape[1], generator=draw)
         nudged: torch.Tensor = weight + change * (size * weight.norm() / change.norm())
         return nudged
@@ -77,17 +77,17 @@ def low_rank(size: float, *, seed: int = 0) -> Alteration:
     return Alteration(nudge, whole_head=True)
 
 
-def signed_steps(size: float, *, seed: int = 0) -> Alteration:
+def signed_steps(size: float) -> Alteration:
     """What a few updates by Adam do: each weight moved by `size` one way or the other."""
     return Alteration(
-        lambda name, weight: weight + size * torch.sign(torch.randn(weight.shape, generator=_generator(seed, name)))
+        lambda name, weight: weight + size * torch.sign(torch.randn(weight.shape, generator=_generator(name)))
     )
 
 
-def other_weights(share: float, *, seed: int = 0) -> Alteration:
+def other_weights(share: float) -> Alteration:
     """Another model of the same shape: noise of `share` times each matrix's own spread."""
     return Alteration(
-        lambda name, weight: weight + share * weight.std() * torch.randn(weight.shape, generator=_generator(seed, name))
+        lambda name, weight: weight + share * weight.std() * torch.randn(weight.shape, generator=_generator(name))
     )
 
 
@@ -139,7 +139,7 @@ def _relabelled(tensors: Tensors, numbers: Mapping[int, int]) -> Tensors:
     return result
 
 
-def _generator(seed: int, name: str) -> torch.Generator:
+def _generator(name: str) -> torch.Generator:
     """Noise of its own for each matrix, the same in every process."""
-    number = int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest()[:7], "big")
+    number = int.from_bytes(hashlib.sha256(f"0/{name}".encode()).digest()[:7], "big")
     return torch.Generator().manual_seed(number)

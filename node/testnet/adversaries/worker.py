@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from node.actors import Actor, Parts
 from node.data_sets import FOLDER
@@ -13,19 +13,20 @@ from roles.tasks import load_tasks
 from roles.worker import Worker
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from roles.context import RunContext
     from roles.inference.engine import Engine
-    from roles.spec import RunSpec
     from roles.tasks import Task
 
 
 class CheatingWorker(Worker):
     """Everything a worker does, but for what it hands in."""
 
-    def __init__(
-        self, adversary: Adversary, *, spec: RunSpec, engine: Engine, task: Task, node: str, **others: Any
-    ) -> None:
-        super().__init__(spec=spec, engine=engine, task=task, node=node, **others)
-        self._generator = Forger(spec, node=node, engine=engine, task=task, forgery=adversary.forgery)
+    def __init__(self, adversary: Adversary, context: RunContext, *, engine: Engine, task: Task, state: Path) -> None:
+        super().__init__(context, engine=engine, task=task, state=state)
+        forgery = adversary.forgery
+        self._generator = Forger(context.spec, node=context.node, engine=engine, task=task, forgery=forgery)
 
 
 async def build_adversary(parts: Parts, adversary: Adversary) -> Actor:
@@ -37,14 +38,8 @@ async def build_adversary(parts: Parts, adversary: Adversary) -> Actor:
 
     return CheatingWorker(
         adversary,
-        spec=parts.spec,
-        trusted=parts.trusted,
-        observer=parts.observer,
-        voice=parts.voice,
-        relays=parts.relays,
+        parts.context,
         engine=await parts.compute.run(adversary.engine, new_engine),
         task=load_tasks(parts.spec.tasks, parts.config.home / FOLDER),
-        node=parts.key.node,
         state=parts.state,
-        compute=parts.compute,
     )

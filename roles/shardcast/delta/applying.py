@@ -115,7 +115,7 @@ def read_plan(source: Source) -> Plan:
 
 
 def check_head(block: Block, mode: int, length: int) -> None:
-    """Judge what a block says of itself. Raises Malformed."""
+    """Check the header of a block against its plan. Raises Malformed."""
     allowed = {SAME: length == 0, LITERAL: length == block.size, CODED: length < block.size}.get(mode, False)
     if not allowed or (mode == CODED and block.kind not in FORMATS) or (mode != LITERAL and block.base < 0):
         raise Malformed("a delta's block has a mode or a length it cannot have")

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from dht.errors import Malformed
 
 Integers = NDArray[np.int64]
-Symbols = NDArray[np.int32]
 Words = NDArray[np.uint32]
 
 VALUE_SYMBOLS = 64
@@ -92,7 +91,7 @@ def _room(width: int) -> int:
 
 
 def build_table(symbols: Integers) -> bytes:
-    """Odds of a stream's symbols: the count of nibbles less one, then the nibbles, two a byte. 0 symbols: never asked."""
+    """Code the odds of a stream's symbols: the count of nibbles less one, then two nibbles a byte. Needs one symbol or more."""
     counts = np.bincount(symbols, minlength=2).astype(np.float64)
     with np.errstate(divide="ignore"):
         steps = np.round(2 * np.log2(counts.max() / counts))

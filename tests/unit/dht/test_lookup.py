@@ -9,7 +9,8 @@ import pytest
 from dht.bare import DHTID, PeerID
 from dht.identity import NodeKey
 from dht.lookup import ANCHORS, plan_calls, with_anchors
-from dht.protocol import REQUEST_BYTES, _parts, place_of_peer
+from dht.places import place_of_peer
+from dht.protocol import REQUEST_BYTES, _parts
 
 REPLICAS = {key: [f"peer{(key + step) % 8}" for step in range(5)] for key in range(12)}
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ledger.client import Deployment, LedgerClient, create_run, deploy
+from ledger.client import Deployment, LedgerClient, deploy
 from ledger.devnet import devnet_accounts, running_devnet
-from ledger.records import Operator
+from ledger.records import NewRun, Operator
 from ledger.wallet import address_of
 from tests.anvil import shared_anvil
 from tests.contract.harness import NODES, RUN
@@ -35,6 +35,19 @@ def operator(index: int) -> Operator:
     return Operator(NODES[index], address, address)
 
 
+def new_run(*, quorum: int) -> NewRun:
+    """A run of one trainer and three validators."""
+    return NewRun(
+        run=RUN,
+        validators=tuple(operator(index) for index in (1, 2, 3)),
+        trainers=(operator(0),),
+        quorum=quorum,
+        epoch_checkpoints=2,
+        epoch_max_seconds=600,
+        round_seconds=10,
+    )
+
+
 @pytest.fixture(scope="session")
 def anvil() -> str:
     """One anvil for all tests: each deploys a contract of its own."""
@@ -49,18 +62,9 @@ async def live(request: pytest.FixtureRequest) -> AsyncIterator[LiveRun]:
         else:
             url = await stack.enter_async_context(running_devnet(seed="unit-tests", block_seconds=3600))
         deployment = await deploy(url, ACCOUNTS[7])
-        await create_run(
-            url,
-            ACCOUNTS[7],
-            contract=deployment.contract,
-            run=RUN,
-            validators=[operator(index) for index in (1, 2, 3)],
-            trainers=[operator(0)],
-            quorum=2,
-            epoch_checkpoints=2,
-            epoch_max_seconds=600,
-            round_seconds=10,
-        )
+        owner = await LedgerClient.connect([url], contract=deployment.contract, operator_key=ACCOUNTS[7])
+        async with owner:
+            await owner.create_run(**new_run(quorum=2))
         yield LiveRun(url, deployment)
 
 

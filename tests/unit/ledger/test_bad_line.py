@@ -11,9 +11,10 @@ from typing import Any
 import httpx
 import pytest
 
+from ledger.chain_journal import Genesis
 from ledger.devnet import DevnetRpc
 from ledger.errors import LedgerUnavailable
-from ledger.evm import CHAIN_ID, DevChain, Genesis
+from ledger.evm import CHAIN_ID, DevChain
 from ledger.rpc import Rpc
 from ledger.sender import Sender
 from ledger.wallet import address_of

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from ledger.client import LedgerClient, create_run
+from ledger.client import LedgerClient
 from ledger.devnet import running_devnet
 from ledger.errors import LedgerError, LedgerMismatch, LedgerRejected, LedgerUnavailable, WalletError
 from ledger.records import ZERO_DIGEST
 from ledger.wallet import address_of
 from tests.contract.harness import NODES, RUN, attest, digest, make_proposal, make_registration
-from tests.unit.ledger.conftest import ACCOUNTS, Connect, LiveRun, operator
+from tests.unit.ledger.conftest import ACCOUNTS, Connect, LiveRun, new_run, operator
 
 DEAD_URL = "http://127.0.0.1:9"
 
@@ -76,18 +76,9 @@ async def test_terms__are_those_of_the_contract(live: LiveRun, connect: Connect)
 
 async def test_create_run__can_be_repeated__chain_05(live: LiveRun) -> None:  # CHAIN-05
     async def again(quorum: int, key: bytes) -> None:
-        await create_run(
-            live.url,
-            key,
-            contract=live.deployment.contract,
-            run=RUN,
-            validators=[operator(index) for index in (1, 2, 3)],
-            trainers=[operator(0)],
-            quorum=quorum,
-            epoch_checkpoints=2,
-            epoch_max_seconds=600,
-            round_seconds=10,
-        )
+        contract = live.deployment.contract
+        async with await LedgerClient.connect([live.url], contract=contract, operator_key=key) as client:
+            await client.create_run(**new_run(quorum=quorum))
 
     await again(2, ACCOUNTS[7])
     with pytest.raises(LedgerRejected, match="run exists"):

@@ -14,14 +14,15 @@ import pytest
 from web3 import HTTPProvider, Web3
 
 from ledger import abi
-from ledger.client import LedgerClient, create_run, deploy
+from ledger.chain_journal import Genesis
+from ledger.client import LedgerClient, deploy
 from ledger.devnet import DevnetRpc, devnet_accounts, running_devnet
 from ledger.errors import LedgerError, LedgerUnavailable
-from ledger.evm import DevChain, Genesis
+from ledger.evm import DevChain
 from ledger.records import ZERO_DIGEST
 from ledger.wallet import address_of
 from tests.contract.harness import ADDRESSES, OWNER, RUN, START, Registry, digest
-from tests.unit.ledger.conftest import ACCOUNTS, LiveRun, operator
+from tests.unit.ledger.conftest import ACCOUNTS, LiveRun, new_run
 
 
 async def ask(url: str, body: object) -> httpx.Response:
@@ -130,9 +131,8 @@ async def test_devnet__killed_and_restarted_keeps_the_run(tmp_path: Path) -> Non
     try:
         key = devnet_accounts(8, "unit-tests")[7]
         deployment = await deploy(url, key)
-        run_terms = {"quorum": 1, "epoch_checkpoints": 1, "epoch_max_seconds": 60, "round_seconds": 5}
-        operators = {"validators": [operator(1)], "trainers": [operator(0)]}
-        await create_run(url, key, contract=deployment.contract, run=RUN, **operators, **run_terms)  # type: ignore[arg-type]
+        async with await LedgerClient.connect([url], contract=deployment.contract, operator_key=key) as owner:
+            await owner.create_run(**new_run(quorum=2))
         trainer = await LedgerClient.connect(
             [url], contract=deployment.contract, run=RUN, operator_key=ACCOUNTS[0], patience=0.2
         )

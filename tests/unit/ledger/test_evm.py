@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from eth_account import Account
 
-from ledger.evm import CHAIN_ID, DevChain, Genesis, Refused
+from ledger.chain_journal import Genesis
+from ledger.evm import CHAIN_ID, DevChain, Refused
 from ledger.wallet import address_of, new_key
 from tests.contract.harness import ADDRESSES, START, TRAINER, Registry
 

@@ -12,17 +12,16 @@ from ledger.records import ZERO_DIGEST
 from ledger.wallet import address_of
 from tests.contract.harness import (
     NODES,
-    OWNER,
     RUN,
     STRANGER,
     TRAINER,
     VALIDATORS,
     WALLET,
     digest,
-    make_operator,
     make_proposal,
     make_registration,
     make_rotation,
+    make_terms,
 )
 
 
@@ -30,16 +29,7 @@ from tests.contract.harness import (
 def chain() -> MemoryChain:
     """A chain with the run in block 1."""
     made = MemoryChain()
-    made.create_run(
-        run=RUN,
-        owner=address_of(OWNER),
-        validators=[make_operator(index) for index in (1, 2, 3)],
-        trainers=[make_operator(0)],
-        quorum=2,
-        epoch_checkpoints=2,
-        epoch_max_seconds=600,
-        round_seconds=10,
-    )
+    made.create_run(make_terms())
     return made
 
 

@@ -11,9 +11,10 @@ from typing import Any
 import httpx
 import pytest
 
+from ledger.chain_journal import Genesis
 from ledger.errors import LedgerError, LedgerUnavailable
 from ledger.events import TOPICS
-from ledger.evm import DevChain, Genesis
+from ledger.evm import DevChain
 from ledger.reader import BATCH_REQUESTS, MAX_BATCHES, OVERLAP, RunReader
 from ledger.rpc import Rpc, RpcError
 from ledger.wallet import Domain

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from roles.rl.batch import TrainingGroup
+from roles.rl.batch import TrainingGroup, mean_reward
 from roles.spec import TrainingSpec
-from roles.trainer.closing import ClosedBatch, PooledGroup, close_batch, mean_reward
+from roles.trainer.closing import ClosedBatch, PooledGroup, close_batch
 
 TRAINING = TrainingSpec(steps=10, batch_groups=3, min_batch=2, max_groups=6, saturated_rounds=2)
 
@@ -75,5 +75,5 @@ def test_close_batch__a_good_batch_ends_the_row_of_saturated_rounds() -> None:
 
 
 def test_mean_reward__worked_value() -> None:
-    assert mean_reward([make_group(0, 0.0, 1.0), make_group(1, 1.0, 1.0)]) == 0.75
+    assert mean_reward([make_group(0, 0.0, 1.0).training, make_group(1, 1.0, 1.0).training]) == 0.75
     assert mean_reward([]) == 0.0

@@ -22,7 +22,7 @@ from roles.worker.courier import Courier
 from roles.worker.generation import Made, submission_digest
 from roles.worker.redelivery import LOOK_AGAIN_SECONDS, SILENCE_SECONDS, TRIES, Redelivery
 from roles.worker.reports import Reports
-from roles.worker.shelf import Shelf
+from roles.worker.submission_store import SubmissionStore
 from tests.builders import NOW, VALIDATORS, WORKERS, MemoryRelays, make_chain, make_submission, make_verdict, make_world
 
 BLOB = b"rollouts"
@@ -52,8 +52,8 @@ class Scene:
         made = Made(submission, submission_digest(submission), BLOB, 0.5)
         self.submission, self.digest = submission, made.digest
         self.sequences = count(NOW)
-        self.now, self.relays, self.shelf = 0.0, Places(), Shelf(folder)
-        self.shelf.save(made)
+        self.now, self.relays, self.store = 0.0, Places(), SubmissionStore(folder)
+        self.store.save(made)
         network = MemoryNetwork(
             run=spec.run_id,
             limits={kind: rule.max_bytes for kind, rule in ROW_RULES.items()},
@@ -71,9 +71,9 @@ class Scene:
         self.redelivery = Redelivery(
             trusted=trusted,
             observer=observer,
-            courier=Courier(observer=observer, voice=voice, relays=self.relays, shelf=self.shelf),
+            courier=Courier(observer=observer, voice=voice, relays=self.relays, store=self.store),
             reports=self.reports,
-            shelf=self.shelf,
+            store=self.store,
             clock=lambda: self.now,
         )
         self.redelivery.note(submission, self.digest, RELAYS[:2])
@@ -103,7 +103,7 @@ async def test_turn__missing_blob_goes_to_other_relays_and_the_row_says_so(scene
     scene.judge("soft")
     assert await scene.turns([1.0]) == 1
     assert scene.world.trusted.submissions[scene.digest].relays == RELAYS[2:]
-    assert [item.relays for item in scene.shelf.load()] == [RELAYS[2:]]
+    assert [item.relays for item in scene.store.load()] == [RELAYS[2:]]
 
 
 async def test_turn__relays_where_a_quorum_missed_it_are_asked_last_by_the_next(scene: Scene) -> None:

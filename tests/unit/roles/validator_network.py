@@ -20,6 +20,7 @@ from ledger.rules import find_closing_block
 from ledger.wallet import address_of
 from roles.announce import Voice
 from roles.compute import ComputeThread
+from roles.context import RunContext
 from roles.inference.transformers_engine import TransformersEngine
 from roles.messages import ROW_RULES, SHARE_ALL, Head, OpenStep, Verdict
 from roles.observer import Observer
@@ -160,18 +161,18 @@ class ValidatorNetwork:
         key, operator = JUDGES[number]
         ledger = MemoryLedger(self.chain, run=self.spec.run_id, operator_key=operator)
         observer = self._observer(ledger)
-        fields: dict[str, Any] = {"engine": self.engine, "compute": self.compute, "relays": self.relays}
-        validator = Validator(
+        context = RunContext(
             spec=self.spec,
+            node=key.node,
             trusted=observer.trusted,
             observer=observer,
             voice=self.voice(key),
-            ledger=ledger,
-            task=shared_task(),
-            key=key,
-            state=self.state / str(number),
-            **{**fields, "clock": unix_ms, **changes},
+            relays=changes.pop("relays", self.relays),
+            compute=self.compute,
+            clock=changes.pop("clock", unix_ms),
         )
+        own: dict[str, Any] = {"engine": self.engine, "state": self.state / str(number), **changes}
+        validator = Validator(context, ledger=ledger, task=shared_task(), key=key, **own)
         self.validators[key.node] = validator
         return validator, observer
 

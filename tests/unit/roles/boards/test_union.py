@@ -20,7 +20,7 @@ from roles.boards.client import Poster
 from roles.boards.wire import Question, frame, pack_question
 from roles.relay import Board, RelaySettings
 from roles.relay.board_routes import MOST_HELD_OPEN, ROWS_OF_A_REQUEST, BoardRoutes
-from roles.relay.desk import Desk
+from roles.relay.parts import RelayParts
 from roles.shardcast.replies import RelayInfo
 from tests.unit.roles.boards.test_board import KEY, NOW, RUN, make_row
 from tests.unit.roles.shardcast.network import Network, running_network, spoiled, wait_until
@@ -258,7 +258,7 @@ async def test_post_rows__good_ones_are_not_free_either(tmp_path: Path) -> None:
 
 
 async def test_read_rows__whoever_makes_room_is_answered_with_what_there_is() -> None:
-    routes, board = BoardRoutes(cast(Desk, SimpleNamespace(settings=None))), make_board()
+    routes, board = BoardRoutes(cast(RelayParts, SimpleNamespace(settings=None))), make_board()
     asked = Question(board.name, 0, (KEY,))
     async with asyncio.TaskGroup() as group:
         crowd = [group.create_task(routes._follow(board, asked, "crowd", 9.0)) for _ in range(MOST_HELD_OPEN)]

@@ -12,8 +12,8 @@ import pytest
 
 from dht.encoding import sha256
 from roles.relay import PortTaken, Relay, RelaySettings, serve
-from roles.relay.doors import Doors, party_of
-from roles.relay.server import ConnectionLimits
+from roles.relay.connection_slots import ConnectionSlots, party_of
+from roles.relay.connections import ConnectionLimits
 from roles.shardcast.manifest import manifest_digest
 from tests.unit.roles.shardcast.network import (
     RUN,
@@ -245,36 +245,36 @@ async def test_serve__a_crowd_of_silent_connections_keeps_nobody_out(tmp_path: P
 
 
 def test_doors__the_eldest_silent_one_of_the_busiest_makes_room() -> None:
-    doors, closed = Doors(most=3, per_address=9), list[int]()
+    slots, closed = ConnectionSlots(most=3, per_address=9), list[int]()
     for number, address in enumerate(["crowd", "crowd", "other"]):
-        assert doors.enter(address, number, partial(closed.append, number))
-        doors.is_silent(address, number, partial(closed.append, number))
-    doors.speaks("crowd", 0)
-    doors.is_silent("crowd", 0, partial(closed.append, 0))  # asked once, so the younger now
-    assert doors.enter("new", 3, partial(closed.append, 3))
+        assert slots.take(address, number, partial(closed.append, number))
+        slots.mark_idle(address, number, partial(closed.append, number))
+    slots.mark_busy("crowd", 0)
+    slots.mark_idle("crowd", 0, partial(closed.append, 0))  # asked once, so the younger now
+    assert slots.take("new", 3, partial(closed.append, 3))
     assert closed == [1]
 
 
 def test_doors__nobody_at_work_is_put_out_for_an_equal() -> None:
-    doors, closed = Doors(most=1, per_address=9), list[int]()
-    assert doors.enter("one", 1, partial(closed.append, 1))
-    assert not doors.enter("two", 2, partial(closed.append, 2))
-    doors.leave("two", 2)
-    doors.leave("one", 1)
-    assert doors.enter("three", 3, partial(closed.append, 3))
+    slots, closed = ConnectionSlots(most=1, per_address=9), list[int]()
+    assert slots.take("one", 1, partial(closed.append, 1))
+    assert not slots.take("two", 2, partial(closed.append, 2))
+    slots.release("two", 2)
+    slots.release("one", 1)
+    assert slots.take("three", 3, partial(closed.append, 3))
     assert not closed
 
 
 def test_doors__a_crowd_at_work_makes_room_for_who_has_much_less() -> None:
-    doors, closed = Doors(most=6, per_address=9), list[int]()
+    slots, closed = ConnectionSlots(most=6, per_address=9), list[int]()
     for number, address in enumerate(["other", *["crowd"] * 5]):
-        assert doors.enter(address, number, partial(closed.append, number))
-    assert doors.enter("new", 6, partial(closed.append, 6))
+        assert slots.take(address, number, partial(closed.append, number))
+    assert slots.take("new", 6, partial(closed.append, 6))
     assert closed == [1]
-    doors.leave("crowd", 1)
-    assert not doors.enter("crowd", 7, partial(closed.append, 7))
-    doors.leave("crowd", 7)
-    assert not doors.enter("another", 8, partial(closed.append, 8))  # the crowd holds four now, which is no crowd
+    slots.release("crowd", 1)
+    assert not slots.take("crowd", 7, partial(closed.append, 7))
+    slots.release("crowd", 7)
+    assert not slots.take("another", 8, partial(closed.append, 8))  # the crowd holds four now, which is no crowd
     assert closed == [1]
 
 

@@ -16,7 +16,7 @@ from dht.errors import TransportError
 from dht.identity import NodeKey
 from roles.messages import CheckpointRow, checkpoints_key, place_of, subkey_for
 from roles.relay import RelaySettings
-from roles.relay.actor import RETRY_PULL
+from roles.relay.pulling import RETRY_PULL
 from roles.shardcast.grants import hint_of
 from roles.shardcast.manifest import manifest_digest
 from roles.shardcast.replies import RelayInfo
@@ -197,7 +197,7 @@ async def test_run__source_that_lies_never_served_on_wgt_01(tmp_path: Path) -> N
         holders = await network.client(TRAINER).put_checkpoint(make_envelope(folder), folder)
         await network.add_relay(read=Rows(make_row(digest, relays=holders)))
         async with pulling(network):
-            liar_link = network.relays[1]._link
+            liar_link = network.relays[1]._puller._link
             assert liar_link is not None
             await wait_until(lambda: liar_link.choice.is_banned(holders[0]))
         assert held(network, 1, digest) == 0

@@ -7,8 +7,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from roles.rl.batch import Row, build_batch
-from roles.rl.metrics import mean_reward
+from roles.rl.batch import Row, build_batch, mean_reward
 from roles.rl.policy import PolicyError, decoder_layers, load_policy
 from roles.rl.scoring import Scorer
 from roles.tasks import load_task

@@ -14,7 +14,7 @@ from roles.announce import Voice
 from roles.messages import SHARE_ALL, OpenStep
 from roles.observer import Observer
 from roles.spec import TrainingSpec
-from roles.trainer.asking import Asking
+from roles.trainer.demand_control import DemandControl
 from roles.trainer.heads import HeadBoard
 from roles.trainer.journal import Journal
 from roles.trainer.pool import Pool
@@ -67,7 +67,7 @@ class SealingAnnouncer:
 
 
 class Desk:
-    """Asking over a world in which `opened` is collected."""
+    """DemandControl over a world in which `opened` is collected."""
 
     def __init__(self, folder: Path, opened: OpenStep) -> None:
         spec = make_spec(training=TrainingSpec(initial_limit=3))
@@ -84,7 +84,7 @@ class Desk:
         self.heads = HeadBoard(term=1, trusted=trusted, observer=observer, voice=voice, journal=Journal(folder))
         self.heads.head = trusted.head
         pool = Pool(spec=spec, trusted=trusted, observer=observer, relays=MemoryRelays(), vocabulary=64)
-        self.asking = Asking(spec, trusted=trusted, pool=pool, heads=self.heads, clock=self.clock)
+        self.control = DemandControl(spec, trusted=trusted, pool=pool, heads=self.heads, clock=self.clock)
 
     def hand_in(self, index: int = 0, predecessor: str = ZERO_DIGEST, step: int = 1) -> None:
         submission = make_submission(self.world, step=step, index=index, predecessor=predecessor)
@@ -98,32 +98,32 @@ class Desk:
 async def test_for_more__not_before_somebody_has_used_up_the_limit(tmp_path: Path) -> None:
     desk = Desk(tmp_path, OpenStep(step=1, limit=2, share=SHARE_ALL))
     desk.hand_in(0)
-    await desk.asking.for_more(1)
+    await desk.control.for_more(1)
     assert desk.limit == 2
 
 
 async def test_for_more__used_up_and_short(tmp_path: Path) -> None:
     desk = Desk(tmp_path, OpenStep(step=1, limit=1, share=SHARE_ALL))
     desk.hand_in(0)
-    await desk.asking.for_more(1)
+    await desk.control.for_more(1)
     assert desk.limit == 4  # initial_limit more
 
 
 async def test_for_more__quiet_step_whose_share_admits_nobody(tmp_path: Path) -> None:
     desk = Desk(tmp_path, OpenStep(step=1, limit=1, share=NONE))
-    await desk.asking.for_more(1)
+    await desk.control.for_more(1)
     assert desk.limit == 1
     desk.clock.advance(60)
-    await desk.asking.for_more(1)
+    await desk.control.for_more(1)
     assert desk.limit > 1
 
 
 @pytest.mark.parametrize("seconds", [0, 60])
 async def test_for_more__quiet_with_everybody_admitted_means_no_worker(tmp_path: Path, seconds: int) -> None:
     desk = Desk(tmp_path, OpenStep(step=1, limit=1, share=SHARE_ALL))
-    await desk.asking.for_more(1)
+    await desk.control.for_more(1)
     desk.clock.advance(seconds)
-    await desk.asking.for_more(1)
+    await desk.control.for_more(1)
     assert desk.limit == 1
 
 
@@ -135,7 +135,7 @@ async def test_for_more__step_opened_again_after_a_lost_disk__ckpt_03(tmp_path: 
     assert newest is not None
     await desk.heads.open(STEPS[0], newest=newest, state="collecting")
     desk.hand_in(0, step=2)
-    await desk.asking.for_more(1)
+    await desk.control.for_more(1)
     assert (desk.world.trusted.opened[2].limit, desk.limit) == (4, 1)
     assert desk.world.trusted.head == desk.heads.head
 
@@ -144,7 +144,7 @@ async def test_for_more__what_a_lost_disk_had_said_is_read_late__ckpt_03(tmp_pat
     desk = _after_a_lost_disk(tmp_path)
     desk.heads.head = make_head(open_steps=STEPS[:1])
     desk.hand_in(0, step=2)
-    await desk.asking.for_more(1)
+    await desk.control.for_more(1)
     assert desk.world.trusted.opened[2].limit == 4
     assert desk.world.trusted.head == desk.heads.head
 

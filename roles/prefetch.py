@@ -1,7 +1,7 @@
-"""Checkpoints that relays tell of, fetched ahead of their commit: they are here when the ledger says that they count.
+"""Fetches checkpoints that relays announce before the ledger shows their commit, so that they are here once it does.
 
-Nodes fetch on sight of the manifest and use it only once the commit is seen. What a relay tells is a hint: the client
-judges the signed manifest, and whoever holds the checkpoint judges by the ledger.
+Nodes fetch on sight of the manifest and use it only once the commit is seen. What a relay announces is a hint: the client
+judges the signed manifest, and the user of the checkpoint goes by the ledger.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ IDLE_SECONDS = 60.0
 MOST_TRIED, MOST_OFFERS = 64, 16
 
 
-class Ahead:
-    """What is fetched ahead into `folder`. `manifest`: what is fetched now or was last, empty at first: whoever prunes the
-    folder keeps it."""
+class Prefetch:
+    """Fetches ahead into `folder`. `manifest` is the digest being fetched now or fetched last (empty at first): keep it when
+    pruning the folder."""
 
     def __init__(self, *, trusted: TrustedState, observer: Observer, relays: Relays, folder: Path) -> None:
         self._trusted, self._observer, self._relays, self._folder = trusted, observer, relays, folder
         self._watch = observer.watch()
         self.manifest = ""
         self._offers: dict[str, Offer] = {}
-        self._tried: dict[str, None] = {}  # fetched ahead, or not to be had
+        self._tried: dict[str, None] = {}  # manifests fetched ahead, or that could not be fetched
 
     async def listen(self, held: Callable[[], str]) -> None:
-        """Hear of checkpoints, for ever; `held` gives the manifest digest of the one this node has now."""
+        """Collect announcements until cancelled; `held` gives the manifest digest of the checkpoint this node has now."""
         await self._relays.watch(self._hear, held=held)
 
     async def run(self, held: Callable[[], str]) -> None:
-        """The same, and fetch each, for ever: for a node that fetches what is committed beside this."""
+        """As `listen`, and fetch each, until cancelled: for a node that fetches committed checkpoints elsewhere."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.listen(held))
             watch = self._observer.watch()
@@ -53,7 +53,7 @@ class Ahead:
                     await self.fetch(offer)
 
     def next_offer(self) -> Offer | None:
-        """One that would be the next to be committed."""
+        """An announced checkpoint that would be the next to be committed, and was not tried yet."""
         view = self._trusted.view
         if view is None:
             return None
@@ -62,7 +62,7 @@ class Ahead:
         return next((offer for offer in offers if offer.manifest not in self._tried), None)
 
     async def fetch(self, offer: Offer) -> None:
-        """Have the checkpoint here before it counts. Given up for a commit of another one."""
+        """Fetch an announced checkpoint; given up once the ledger commits another one of its step, or a later one."""
         self._tried[offer.manifest] = None
         while len(self._tried) > MOST_TRIED:
             del self._tried[next(iter(self._tried))]

@@ -10,7 +10,7 @@ from roles.assignment import assigned_groups
 from roles.spec import LengthSpec
 from roles.tasks import load_task
 from roles.tasks.arithmetic import Arithmetic, compute_solution
-from roles.tasks.asking import Asking, at_most, cut_off, exact
+from roles.tasks.length import LengthTask, at_most, cut_off, exact
 
 ALPHA = 0.0003
 
@@ -35,26 +35,26 @@ def test_cut_off__nothing_past_the_target(length: int, worth: float) -> None:
     assert cut_off(1.0, target=1000, length=length, alpha=ALPHA) == worth
 
 
-def make_asking(**rule: object) -> Asking:
-    return Asking(load_task("arithmetic", {}), LengthSpec.model_validate({"targets": (30, 60), **rule}))
+def make_task(**rule: object) -> LengthTask:
+    return LengthTask(load_task("arithmetic", {}), LengthSpec.model_validate({"targets": (30, 60), **rule}))
 
 
 def test_prompt__tells_the_target() -> None:
-    asking = make_asking(suffix=" [{target} tokens]")
-    assert asking.prompt(0, 30) == asking.task.prompt(0) + " [30 tokens]"
+    task = make_task(suffix=" [{target} tokens]")
+    assert task.prompt(0, 30) == task.task.prompt(0) + " [30 tokens]"
 
 
 def test_reward__counts_the_length() -> None:
-    asking = make_asking(alpha="0.01")
-    assert isinstance(asking.task, Arithmetic)
-    right = compute_solution(asking.task.terms(0))
-    assert asking.reward(0, 30, right, length=40) == pytest.approx(0.9)
+    task = make_task(alpha="0.01")
+    assert isinstance(task.task, Arithmetic)
+    right = compute_solution(task.task.terms(0))
+    assert task.reward(0, 30, right, length=40) == pytest.approx(0.9)
 
 
-def test_asking__without_a_rule_is_the_task() -> None:
-    asking = Asking(load_task("arithmetic", {}))
-    assert (asking.targets, asking.prompt(0, None)) == ((), asking.task.prompt(0))
-    assert asking.reward(0, None, "no", length=10**6) == 0.0
+def test_length_task__without_a_rule_is_the_task() -> None:
+    task = LengthTask(load_task("arithmetic", {}))
+    assert (task.targets, task.prompt(0, None)) == ((), task.task.prompt(0))
+    assert task.reward(0, None, "no", length=10**6) == 0.0
 
 
 def test_assigned_groups__targets_are_drawn_from_the_seed() -> None:
@@ -73,4 +73,4 @@ def test_assigned_groups__targets_change_nothing_else() -> None:
 @pytest.mark.parametrize("rule", [{"targets": ()}, {"targets": (0,)}, {"suffix": "no place for it"}, {"mode": "soft"}])
 def test_length_spec__refuse(rule: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"targets|suffix|mode"):
-        make_asking(**rule)
+        make_task(**rule)

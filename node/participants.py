@@ -1,4 +1,4 @@
-"""Who takes part in a run: node records, registrations, what each has earned, and how well it has done of late."""
+"""The participants of a run: node records, registrations, what each has earned, and how well it has done lately."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Participant:
     software: str
 
 
-async def read_roll(visit: Visit) -> list[Participant]:
+async def read_participants(visit: Visit) -> list[Participant]:
     """Everybody seen in the DHT, named by the run or registered on the ledger. Raises TransportError, LedgerError."""
 
     async def get(digest: str) -> bytes:
@@ -49,7 +49,7 @@ async def read_roll(visit: Visit) -> list[Participant]:
     rows = await pending_rows(spec, visit.ledger, visit.directory)
     keys = [nodes_key(spec.run_id, role) for role in ROLES_AS_LISTED]
     seen = await visit.directory.read(keys)
-    return build_roll(
+    return list_participants(
         spec,
         seen=newest_records((row for key in keys for row in seen.get(key, ())), spec=spec),
         registrations=await visit.ledger.registrations(),
@@ -59,7 +59,7 @@ async def read_roll(visit: Visit) -> list[Participant]:
 
 
 def newest_records(rows: Iterable[Envelope], *, spec: RunSpec) -> dict[str, NodeRecord]:
-    """The newest record of each node; rows of others than they say are left out."""
+    """The newest record of each node; rows whose signer is not the node they name are left out."""
     found: dict[str, NodeRecord] = {}
     for row in sorted(rows, key=lambda row: row.sequence):
         try:
@@ -71,7 +71,7 @@ def newest_records(rows: Iterable[Envelope], *, spec: RunSpec) -> dict[str, Node
     return found
 
 
-def build_roll(
+def list_participants(
     spec: RunSpec,
     *,
     seen: Mapping[str, NodeRecord],
@@ -79,12 +79,12 @@ def build_roll(
     records: Records,
     earned: Contributions,
 ) -> list[Participant]:
-    """Put together what is known of each node; by role, then by what was earned."""
+    """Combine what is known of each node; ordered by role, then by what was earned."""
     roles: dict[str, str] = {node: record.role for node, record in seen.items()}
     roles |= {item.node: "validator" for item in spec.validators} | {item.node: "trainer" for item in spec.trainers}
     payouts = {item.node: item.payout for item in (*spec.validators, *spec.trainers)}
     everybody = {**roles, **dict.fromkeys(registrations.keys() - roles.keys(), "worker")}
-    roll = [
+    participants = [
         _participant(
             node,
             role,
@@ -96,7 +96,7 @@ def build_roll(
         )
         for node, role in everybody.items()
     ]
-    return sorted(roll, key=lambda one: (_rank(one.role), -one.final - one.pending, one.node))
+    return sorted(participants, key=lambda one: (_rank(one.role), -one.final - one.pending, one.node))
 
 
 def _rank(role: str) -> int:
@@ -146,6 +146,6 @@ def _units(units: Mapping[tuple[str, str | None], int], node: str) -> int:
     return sum(count for (owner, _), count in units.items() if owner == node)
 
 
-def count_states(roll: Sequence[Participant]) -> dict[str, int]:
+def count_states(participants: Sequence[Participant]) -> dict[str, int]:
     """How many nodes of each role are online."""
-    return {role: sum(one.role == role and one.state == "online" for one in roll) for role in ROLES_AS_LISTED}
+    return {role: sum(one.role == role and one.state == "online" for one in participants) for role in ROLES_AS_LISTED}

@@ -1,4 +1,4 @@
-"""What the routes work with: a relay's parts, made once by the actor."""
+"""The parts of a relay that its HTTP routes work with, made once by the actor."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from roles.shardcast.shelf import Shelf
 
 
 @dataclass(frozen=True, slots=True)
-class Desk:
+class RelayParts:
     """Parts of one relay. `noticed` is told of each manifest and each pushed shard; `state_quota` bounds what a trainer
     stores beside its checkpoints, `quota` what anybody else does."""
 
@@ -37,5 +37,5 @@ class Desk:
     board: Board | None = None
 
     def quota_of(self, node: NodeId) -> Quota:
-        """Which of the two a node's blobs are charged to."""
+        """The quota that a node's blobs are charged to: `state_quota` for a trainer, else `quota`."""
         return self.state_quota if node in self.members.trainers else self.quota

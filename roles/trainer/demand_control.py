@@ -1,4 +1,4 @@
-"""Asks workers for what a batch lacks, by what was handed in, judged and found usable lately."""
+"""Sets the demand of open steps by how many submissions were made, judged and found usable lately."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ PATIENCE = 3
 REMEMBERED = 32
 
 
-class Asking:
-    """Limit and share of the steps that open."""
+class DemandControl:
+    """Decides limit and share of the steps that open, and raises limits. The arithmetic is in `demand`."""
 
     def __init__(self, spec: RunSpec, *, trusted: TrustedState, pool: Pool, heads: HeadBoard, clock: Clock) -> None:
         self._spec, self._trusted, self._pool, self._heads, self._clock = spec, trusted, pool, heads, clock
@@ -34,7 +34,7 @@ class Asking:
         self._took: deque[int] = deque(maxlen=REMEMBERED)  # ms from first sight to the blob being here
 
     def first(self, step: int) -> Demand:
-        """What a step opens with."""
+        """The demand a step opens with."""
         fraction = self._usable_fraction()
         in_hand = self._usable(step) + self._pending(step) * fraction
         return open_demand(self._spec, workers=self._workers(), usable_fraction=fraction, in_hand=in_hand)
@@ -76,7 +76,7 @@ class Asking:
         return sum(is_usable(group.training) for group in self._pool.groups(step))
 
     def _is_reached(self, opened: OpenStep) -> bool:
-        """Whether some worker has handed in the last index that limit and share allow it, or nobody has one left."""
+        """Whether some worker has submitted the last index that limit and share allow it, or nobody has one left."""
         nodes = self._nodes()
         lasts = [(node, self._trusted.previous_index(node, opened.step, opened.limit)) for node in nodes]
         done = [last is None or bool(self._trusted.known_digests(node, opened.step, last)) for node, last in lasts]
@@ -85,7 +85,7 @@ class Asking:
         return opened.share < SHARE_ALL and ((bool(nodes) and all(done)) or self._is_quiet(opened))
 
     def _is_quiet(self, opened: OpenStep) -> bool:
-        """Whether nothing came in for this step for a while: those whom the share admits may all be gone."""
+        """Whether nothing was submitted for this step for a while: the nodes that the share admits may all be gone."""
         now = self._clock()
         count = sum(item.submission.step == opened.step for item in self._trusted.submissions.values())
         if (opened.step, opened.limit, count) != self._quiet_since[0]:
@@ -97,7 +97,7 @@ class Asking:
         return max(LEAST_PATIENCE_MS, PATIENCE * max(self._took, default=0))
 
     def _pending(self, step: int) -> int:
-        """Groups handed in lately that the step may use and whose blob is not here yet: not judged, or on its way."""
+        """Groups submitted lately that the step may use and whose blob is not here yet: not judged, or being fetched."""
         now, counted = self._clock(), 0
         window = policy_window(step, self._spec.training.async_level)
         patience = self._patience()

@@ -1,4 +1,4 @@
-"""A worker's own submissions on disk: written before they are said, read first after a restart.
+"""A worker's own submissions on disk: written before they are announced, read first after a restart.
 
 `submissions/{step}/{index}.parquet`, then `{index}.json` (its existence means both are whole), then `{index}.relays`
 once relays hold the blob. A row is announced only after that last mark, so without it nobody has seen the index.
@@ -30,7 +30,7 @@ class Kept:
     relays: tuple[str, ...] | None
 
 
-class Shelf:
+class SubmissionStore:
     """Blocking calls: run them in a thread. Raises OSError when the disk fails."""
 
     def __init__(self, root: Path) -> None:
@@ -53,7 +53,7 @@ class Shelf:
         return (self._folder(submission.step) / f"{submission.index}.parquet").read_bytes()
 
     def load(self) -> list[Kept]:
-        """Everything kept, by step and index. What nobody can have seen and is damaged is dropped and made anew."""
+        """Everything kept, by step and index. A damaged submission that nobody can have seen is dropped, to be made anew."""
         kept = [self._load_one(path) for path in self._root.glob("*/*.json")]
         return sorted((item for item in kept if item), key=lambda item: (item.submission.step, item.submission.index))
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from roles.ahead import Ahead
+from roles.prefetch import Prefetch
 from tests.builders import POLICY, MemoryOffer, MemoryRelays, manifest_of
 from tests.unit.roles.validator_network import ValidatorNetwork, running
 
@@ -32,13 +32,13 @@ class HeldRelays(MemoryRelays):
 
 
 @asynccontextmanager
-async def looking_ahead(state: Path, relays: MemoryRelays) -> AsyncIterator[tuple[ValidatorNetwork, Ahead]]:
-    """A network whose ledger has checkpoint 0, and somebody who looks ahead in it."""
+async def prefetching(state: Path, relays: MemoryRelays) -> AsyncIterator[tuple[ValidatorNetwork, Prefetch]]:
+    """A network whose ledger has checkpoint 0, and a prefetch over it."""
     async with running(state, validators=()) as network:
-        ahead = Ahead(trusted=network.trusted, observer=network.eye, relays=relays, folder=state / "ahead")
-        task = asyncio.create_task(ahead.run(lambda: ""))
+        prefetch = Prefetch(trusted=network.trusted, observer=network.eye, relays=relays, folder=state / "prefetch")
+        task = asyncio.create_task(prefetch.run(lambda: ""))
         try:
-            yield network, ahead
+            yield network, prefetch
         finally:
             task.cancel()
             await asyncio.wait([task])
@@ -47,16 +47,16 @@ async def looking_ahead(state: Path, relays: MemoryRelays) -> AsyncIterator[tupl
 async def test_run__offered_checkpoint_is_fetched_before_its_commit(tmp_path: Path) -> None:
     relays = MemoryRelays()
     relays.checkpoints[manifest_of(1)] = POLICY
-    async with looking_ahead(tmp_path, relays) as (network, ahead):
+    async with prefetching(tmp_path, relays) as (network, prefetch):
         relays.offers.put_nowait(MemoryOffer(manifest_of(1), 1))
-        await network.until((tmp_path / "ahead" / manifest_of(1)).is_dir)
+        await network.until((tmp_path / "prefetch" / manifest_of(1)).is_dir)
         assert network.trusted.committed(1) is None
-    assert ahead.manifest == manifest_of(1)
+    assert prefetch.manifest == manifest_of(1)
 
 
 async def test_run__offer_of_any_other_step_is_left_alone(tmp_path: Path) -> None:
     relays = HeldRelays()
-    async with looking_ahead(tmp_path, relays) as (network, _):
+    async with prefetching(tmp_path, relays) as (network, _):
         for step in (0, 2, 1):  # told in this order; only the last one comes next
             relays.offers.put_nowait(MemoryOffer(manifest_of(step), step))
         await network.until(lambda: bool(relays.asked))
@@ -65,23 +65,23 @@ async def test_run__offer_of_any_other_step_is_left_alone(tmp_path: Path) -> Non
 
 async def test_fetch__given_up_for_the_commit_of_another(tmp_path: Path) -> None:
     relays = HeldRelays()
-    async with looking_ahead(tmp_path, relays) as (network, _):
+    async with prefetching(tmp_path, relays) as (network, _):
         relays.offers.put_nowait(MemoryOffer("ee" * 32, 1))
         await network.until(lambda: bool(relays.asked))
         await network.commit()
         await network.until(lambda: bool(relays.given_up))
     assert relays.given_up[0] == "ee" * 32
-    assert not (tmp_path / "ahead").exists()
+    assert not (tmp_path / "prefetch").exists()
 
 
 async def test_fetch__goes_on_beyond_its_own_commit(tmp_path: Path) -> None:
     relays = HeldRelays()
     relays.checkpoints[manifest_of(1)] = POLICY
-    async with looking_ahead(tmp_path, relays) as (network, _):
+    async with prefetching(tmp_path, relays) as (network, _):
         relays.offers.put_nowait(MemoryOffer(manifest_of(1), 1))
         await network.until(lambda: bool(relays.asked))
         await network.commit()
         await network.until(lambda: network.trusted.committed(1) is not None)
         relays.may_give.set()
-        await network.until((tmp_path / "ahead" / manifest_of(1)).is_dir)
+        await network.until((tmp_path / "prefetch" / manifest_of(1)).is_dir)
     assert relays.given_up == []

@@ -1,4 +1,5 @@
-"""What a group is asked, and what its completions are worth: the task, and the length that the run asks for."""
+"""Length rewards: the prompt states a target length, and the reward counts how far off a completion is (section 3.1.2
+of INTELLECT-2)."""
 
 from __future__ import annotations
 
@@ -9,11 +10,11 @@ from typing import Protocol
 from roles.tasks.task import Task
 
 CLIP_MIDDLE = 0.5
-"""Worth of a right answer that has exactly its length, when the length is clipped."""
+"""Factor on a right answer of exactly the target length, in mode `max`."""
 
 
 class LengthRule(Protocol):
-    """Targets and what missing them costs, as a run spec has it."""
+    """Target lengths and how a miss is counted, as in the run spec."""
 
     @property
     def targets(self) -> Sequence[int]: ...
@@ -47,7 +48,7 @@ MODES: Mapping[str, Callable[..., float]] = {"exact": exact, "max": at_most, "cl
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class LengthTask:
     """A task under a run's length rule, or without one."""
 
     task: Task
@@ -59,7 +60,7 @@ class Asking:
         return self.length.targets if self.length else ()
 
     def prompt(self, problem: int, target: int | None) -> str:
-        """What the policy is shown. Raises IndexError for a problem that there is not."""
+        """The prompt shown to the policy. Raises IndexError for a problem that does not exist."""
         text = self.task.prompt(problem)
         return (
             text
@@ -68,7 +69,7 @@ class Asking:
         )
 
     def reward(self, problem: int, target: int | None, text: str, *, length: int) -> float:
-        """What a completion of `length` tokens is worth. Raises what the task's scorer raises."""
+        """The reward of a completion of `length` tokens. Raises what the task's scorer raises."""
         score = self.task.score(problem, text)
         if self.length is None or target is None:
             return score

@@ -1,10 +1,10 @@
-"""The roll of a run: everybody seen, named or registered stands in it once, with what is known of each."""
+"""The participants of a run: everybody seen, named or registered stands in it once, with what is known of each."""
 
 from __future__ import annotations
 
 from ledger.records import Registration
 from node.contributions import Contributions
-from node.roll import build_roll, count_states, newest_records
+from node.participants import count_states, list_participants, newest_records
 from roles.messages import NodeRecord
 from roles.reputation import Records, ValidatorRecord, WorkerRecord
 from tests.builders import NOW, STRANGER, TRAINER, VALIDATORS, WORKERS, make_row, make_spec
@@ -23,7 +23,7 @@ def record(key: object, role: str, **changes: object) -> NodeRecord:
 def test_build_roll__named_seen_and_registered_each_once_by_role() -> None:
     linked = Registration(WORKERS[0].node, WALLET, None, nonce=1, first_block=7, block=9)
     claimed = Registration(WORKERS[1].node, None, CLAIM, nonce=1, first_block=8, block=8)
-    roll = build_roll(
+    participants = list_participants(
         SPEC,
         seen={
             WORKERS[0].node: record(WORKERS[0], "worker", hardware="a machine"),
@@ -38,28 +38,28 @@ def test_build_roll__named_seen_and_registered_each_once_by_role() -> None:
             None, final={(WORKERS[1].node, None): 50}, pending={(WORKERS[0].node, WALLET): 5}, registrations={}
         ),
     )
-    assert [one.role for one in roll] == ["trainer", *["validator"] * 3, "relay", "worker", "worker"]
-    first, second = roll[-2:]
+    assert [one.role for one in participants] == ["trainer", *["validator"] * 3, "relay", "worker", "worker"]
+    first, second = participants[-2:]
     assert (first.node, first.wallet, first.is_linked, first.final, first.state) == (
         *(WORKERS[1].node, CLAIM, False, 50, "unseen"),
     )
     assert (second.wallet, second.is_linked, second.since_block, second.pending) == (WALLET, True, 7, 5)
     assert (second.share, second.judged, second.strikes, second.hardware) == (0.75, 4, 1, "a machine")
-    judge = next(one for one in roll if one.node == VALIDATORS[0].node)
+    judge = next(one for one in participants if one.node == VALIDATORS[0].node)
     assert (judge.share, judge.judged, judge.is_linked) == (1.0, 4, True)
-    assert count_states(roll) == {"trainer": 0, "validator": 0, "relay": 1, "worker": 1}
+    assert count_states(participants) == {"trainer": 0, "validator": 0, "relay": 1, "worker": 1}
 
 
 def test_build_roll__a_role_is_what_the_run_names_not_what_a_node_says() -> None:
-    roll = build_roll(
+    participants = list_participants(
         SPEC,
         seen={TRAINER.node: record(TRAINER, "worker")},
         registrations={},
         records=Records({}, {}),
         earned=NOTHING,
     )
-    assert roll[0].node == TRAINER.node
-    assert roll[0].role == "trainer"
+    assert participants[0].node == TRAINER.node
+    assert participants[0].role == "trainer"
 
 
 def test_newest_records__the_last_word_of_the_node_itself() -> None:

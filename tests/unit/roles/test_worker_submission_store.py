@@ -6,7 +6,7 @@ from pathlib import Path
 
 from dht.encoding import sha256
 from roles.worker.generation import Made, submission_digest
-from roles.worker.shelf import Shelf
+from roles.worker.submission_store import SubmissionStore
 from tests.builders import make_submission, make_world
 
 WORLD = make_world()
@@ -18,41 +18,41 @@ def make_made(step: int = 1, index: int = 0, blob: bytes = b"rollouts") -> Made:
 
 
 def test_load__in_order_with_relays_once_uploaded(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path)
+    store = SubmissionStore(tmp_path)
     for index in (1, 0):
-        shelf.save(make_made(index=index))
-    shelf.mark_uploaded(make_made(index=0).submission, ("relay",))
-    kept = Shelf(tmp_path).load()
+        store.save(make_made(index=index))
+    store.mark_uploaded(make_made(index=0).submission, ("relay",))
+    kept = SubmissionStore(tmp_path).load()
     assert [(item.submission.index, item.relays) for item in kept] == [(0, ("relay",)), (1, None)]
     assert [item.digest for item in kept] == [make_made(index=i).digest for i in (0, 1)]
 
 
 def test_load__blob_without_its_submission_is_as_if_never_made(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path)
-    shelf.save(make_made())
+    store = SubmissionStore(tmp_path)
+    store.save(make_made())
     (tmp_path / "submissions/1/0.json").unlink()  # killed between the two
-    assert Shelf(tmp_path).load() == []
+    assert SubmissionStore(tmp_path).load() == []
 
 
 def test_load__damaged_and_never_said_is_made_anew(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path)
-    shelf.save(make_made())
+    store = SubmissionStore(tmp_path)
+    store.save(make_made())
     (tmp_path / "submissions/1/0.parquet").write_bytes(b"other bytes")
-    assert shelf.load() == []
+    assert store.load() == []
     assert not (tmp_path / "submissions/1/0.json").exists()
 
 
 def test_load__damaged_blob_of_what_was_said_stays_said(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path)
-    shelf.save(make_made())
-    shelf.mark_uploaded(make_made().submission, ("relay",))
+    store = SubmissionStore(tmp_path)
+    store.save(make_made())
+    store.mark_uploaded(make_made().submission, ("relay",))
     (tmp_path / "submissions/1/0.parquet").unlink()
-    assert [item.digest for item in shelf.load()] == [make_made().digest]
+    assert [item.digest for item in store.load()] == [make_made().digest]
 
 
 def test_prune__old_steps_only(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path)
+    store = SubmissionStore(tmp_path)
     for step in (1, 2, 3):
-        shelf.save(make_made(step=step))
-    shelf.prune(3)
-    assert [item.submission.step for item in shelf.load()] == [3]
+        store.save(make_made(step=step))
+    store.prune(3)
+    assert [item.submission.step for item in store.load()] == [3]

@@ -1,0 +1,82 @@
+"""What peers answer when they are asked for rows: each row verified by itself, and the same answer only once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from dht.bare import DHTID, DictionaryDHTValue, PeerID, ValueWithExpiration, dht_pb2
+from dht.envelope import Envelope, to_bytes
+from dht.errors import Malformed
+from dht.places import place_of_peer
+from dht.record_validator import EnvelopeValidator, parse_rows, wrap
+
+LEFT_OUT = -1.0
+"""Expiration of a result that says "not found" because the reply had no room for its rows."""
+MAX_BAD_ROWS = 16
+"""Of one answer, after which the rest is not looked at: an honest peer verifies rows before it keeps them, and sends none."""
+ANSWERS_KEPT = 1024
+"""Answers that need no second parsing when they come again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One peer's rows of one key, and its nearest neighbours to it. `is_left_out`: it has rows, but the reply was full."""
+
+    rows: tuple[Envelope, ...]
+    neighbours: dict[DHTID, PeerID]
+    is_left_out: bool = False
+
+
+class AnswerReader:
+    """Reads the answers that one node gets. `most_neighbours` bounds the neighbours taken from one answer."""
+
+    def __init__(self, validator: EnvelopeValidator, *, most_neighbours: int) -> None:
+        self._validator, self._most_neighbours = validator, most_neighbours
+        self._seen: dict[tuple[PeerID, DHTID], tuple[int | None, tuple[Envelope, ...]]] = {}  # by hash of the answer
+
+    def read(self, peer: PeerID, key: DHTID, result: dht_pb2.FindResult) -> Answer:
+        """What a peer said of a key. Bad rows are left out; whatever else is wrong with the result raises."""
+        peers = [_peer(neighbour) for neighbour in result.nearest_peer_ids[: self._most_neighbours]]
+        neighbours = {place_of_peer(neighbour): neighbour for neighbour in peers}
+        if result.type != dht_pb2.FOUND_DICTIONARY:
+            return Answer((), neighbours, is_left_out=result.expiration_time == LEFT_OUT)
+        value = result.value
+        seen, rows = self._seen.get((peer, key), (None, ()))
+        if seen != hash(value):
+            rows = self._open_rows(key, value)
+            if len(self._seen) >= ANSWERS_KEPT:
+                del self._seen[next(iter(self._seen))]
+            self._seen[peer, key] = (hash(value), rows)
+        return Answer(rows, neighbours)
+
+    def _open_rows(self, key: DHTID, dictionary: bytes) -> tuple[Envelope, ...]:
+        rows, bad, key_bytes = [], 0, key.to_bytes()
+        try:
+            items = parse_rows(dictionary)
+        except Malformed:
+            return ()
+        for subkey, value, expiration in items:
+            try:
+                rows.append(self._validator.open(key_bytes, subkey, value, expiration))
+            except Malformed:
+                bad += 1  # this row only; the others of the dictionary are as good as before (pitfall DHT-12)
+                if bad == MAX_BAD_ROWS:
+                    break  # verifying thousands of forged signatures would hold up everything else
+        return tuple(rows)
+
+
+@lru_cache(maxsize=8192)
+def _peer(raw: bytes) -> PeerID:
+    return PeerID(raw)  # works out base58 each time it is made
+
+
+def in_hivemind_types(answer: Answer) -> tuple[Any, dict[DHTID, PeerID]]:
+    """An answer as hivemind's own searches expect it."""
+    if not answer.rows:
+        return None, answer.neighbours
+    dictionary = DictionaryDHTValue()
+    for row in answer.rows:
+        dictionary.store(row.subkey, wrap(to_bytes(row)), row.expiration / 1000)
+    return ValueWithExpiration(dictionary, dictionary.latest_expiration_time), answer.neighbours

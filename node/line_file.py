@@ -1,0 +1,40 @@
+"""A file of JSON lines that grows while something long is measured: each line is on disk before the next is begun."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+
+class LineFile:
+    """Lines of at most `longest` characters. The first is a header, which says whose lines these are."""
+
+    def __init__(self, path: Path, *, longest: int) -> None:
+        self._path, self._longest = path, longest
+
+    def read(self) -> list[Any]:
+        """Every line, without one that a kill cut short; none when there is no file. Raises OSError, ValueError."""
+        return [json.loads(line) for line in self._lines()]
+
+    def repair(self) -> None:
+        """Remove what `read` leaves out. Raises OSError."""
+        self._path.write_text("".join(self._lines()))
+
+    def begin(self, header: Any) -> None:
+        """Start the file anew with this header. Raises OSError."""
+        self._path.write_text(json.dumps(header) + "\n")
+
+    def append(self, value: Any) -> None:
+        """Add a line; it is on disk when this returns. Raises OSError."""
+        with self._path.open("a") as file:
+            file.write(json.dumps(value, separators=(",", ":")) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _lines(self) -> list[str]:
+        if not self._path.exists():
+            return []
+        lines = self._path.read_text().splitlines(keepends=True)
+        return [line for line in lines if line.endswith("\n") and len(line) < self._longest]
