@@ -199,7 +199,7 @@ class Judging:
         self._shelf.load(admitted.submission.policy)
         return self._verifier.judge(admitted.submission, seed=admitted.seed, data=data, audit=audit)
 
-    async def look_again(self, row: Envelope, reason: Reason) -> bool | None:
+    async def look_again(self, row: Envelope, reason: int) -> bool | None:
         """Whether the submission in a row of evidence is at fault, audited once more from the start; None when that cannot
         be said: its blob, its policy or its assignment is not to be had, or the fault was in what stood beside it."""
         if reason in BESIDE:
