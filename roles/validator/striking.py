@@ -355,6 +355,8 @@ class Striking:
             self._attested.pop(case, None)
             self._doubted.discard(case)
             return
+        if case.act == "strike" and (case in self._refused or case in self._doubted):
+            return  # signed, also by us, while others judged: the evidence must hold by those who judge now
         operators = {item.operator for item in self._trusted.judges}
         valid = [item for name, item in attestations.items() if name in operators]
         waited = self._waits.waited(("send", case))

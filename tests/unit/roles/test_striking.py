@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dht.encoding import ZERO_DIGEST, decode, sha256
+from dht.encoding import ZERO_DIGEST, decode, digest, sha256
 from dht.identity import NodeKey
 from dht.memory import MemoryDirectory
 from dht.records import unix_ms
@@ -349,6 +349,30 @@ async def test_turn__faults_of_before_a_validator_left__cover_for_nobody(tmp_pat
         await cheat(network, index=2, predecessor=second)
         assert (await held(network)).strike.node == CHEAT.node
         assert network.trusted.is_ejected(CHEAT.node)
+
+
+async def test_turn__a_case_that_holds_no_more_once_a_validator_left__is_not_sent(tmp_path: Path) -> None:
+    """Both who stay have signed it, and are a quorum; but one of those who found its faults has gone."""
+    now = [unix_ms()]
+    async with striking(tmp_path, validators=()) as network:
+        proposer, other = sorted((0, 1), key=lambda each: digest("strike-turn/1", CHEAT.node, 0, VALIDATORS[each].node))
+        first = await cheat(network)
+        second = await cheat(network, index=1, predecessor=first)
+        await network.until(lambda: second in network.trusted.submissions)
+        for each in (first, second):
+            note_fault(network, each, proposer, 2)
+        ours, theirs = (network.build(number, clock=lambda: now[0]) for number in (proposer, other))
+        built = (ours, ours, theirs)
+        for validator, observer in built:
+            await observer.look()
+            await validator.striking.turn()
+            now[0] += 60_000
+        await network.remove_validator(2)
+        for validator, observer in built:
+            await observer.look()
+            await validator.striking.turn()
+            now[0] += 60_000
+        assert not await network.ledger.strikes()
 
 
 async def proposed(network: ValidatorNetwork, wallet: bytes) -> None:
