@@ -19,7 +19,8 @@ FEE_BITS = 128
 QUANTITY = re.compile(r"0x[0-9a-f]{1,64}")
 DIGEST = re.compile(r"0x[0-9a-f]{64}")
 ADDRESS = re.compile(r"0x[0-9a-fA-F]{40}")
-DATA = re.compile(r"0x(?:[0-9a-fA-F]{2})*")
+DATA = re.compile(r"0x(?:[0-9a-fA-F]{2})*+")
+"""Possessive: else each byte is a place to go back to, which costs sixty of them, and an answer may have many million."""
 MAX_TOPICS = 4
 SHOWN = 40
 

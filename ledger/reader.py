@@ -143,10 +143,10 @@ class RunReader:
                 is_done = True
             except LedgerError:
                 self._failed = loop.time()
+                self._range = LOG_RANGE
                 raise
             finally:
-                if not is_done:  # refused, contradicted, or so slow that the caller gave up
-                    self._range = LOG_RANGE
+                if not is_done:  # or so slow that the caller gave up: then the pieces stay as small as they are by now
                     self._pass_over()
             self._range = min(LOG_RANGE, 2 * self._range)  # what was too much may have been junk of a few blocks
             self._polled = loop.time()

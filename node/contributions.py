@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from dht.envelope import Envelope
 from ledger.client import LedgerClient
 from ledger.merkle import merkle_root
-from ledger.records import FinalRoot, Registration
+from ledger.records import FinalRoot, Registration, by_any_key
 from node.errors import ConfigError
 from roles.messages import submissions_key, verdicts_key
 from roles.ports import Directory
@@ -41,7 +41,8 @@ def claimed_wallet(node: str, registrations: Mapping[str, Registration]) -> str 
 
 @dataclass(frozen=True, slots=True)
 class Contributions:
-    """Units (verified tokens) by (node, wallet). `root` is the final one read, None before the first."""
+    """Units (verified tokens) by (node, wallet). `root` is the final one read, None before the first; `registrations` are by
+    any key of their nodes."""
 
     root: FinalRoot | None
     final: Mapping[Owner, int]
@@ -93,7 +94,7 @@ async def read_contributions(
     """Everything known now. Without a directory only what is final. Raises LedgerError, TransportError, ConfigError."""
     root, body = await read_final(ledger, get)
     final = worker_units(body) if body else {}
-    registrations = await ledger.registrations()
+    registrations = by_any_key(await ledger.registrations())
     pending: Mapping[Owner, int] = {}
     if directory is not None:
         rows = await pending_rows(spec, ledger, directory)

@@ -18,6 +18,7 @@ from node.config import NodeConfig
 from node.errors import ConfigError, UsageError
 from node.join import JoinString
 from node.registration import read_wallet
+from node.running import patiently
 from node.secrets import read_operator_key
 from roles.spec import OperatorSpec, RunSpec
 
@@ -63,10 +64,13 @@ def _check(config: NodeConfig, join: JoinString) -> None:
 
 async def check_place(config: NodeConfig, spec: RunSpec, node: str, ledger: Appointing) -> None:
     """A trainer or validator must stand in the run, with the operator key it has here: in its spec, or, a validator, in a set
-    that its owner has announced since. Raises UsageError, LedgerError."""
+    that its owner has announced since. Raises UsageError, ConfigError when the ledger does not tell, LedgerError."""
     if config.role not in ("trainer", "validator"):
         return
-    named = spec.trainers if config.role == "trainer" else await _validators(spec, ledger)
+    named: Sequence[Operator | OperatorSpec] = spec.trainers
+    if config.role == "validator":  # by the run's events, which may be many, and are read in several goes
+        hint = "the ledger does not tell who may judge"
+        named = await patiently(lambda: _validators(spec, ledger), event="ledger.unreachable", hint=hint)
     expected = next((item.operator for item in named if item.node == node), None)
     if expected is None:
         raise UsageError(f"this node ({node}) is not a {config.role} of the run; its operator names those")

@@ -6,7 +6,9 @@ Whoever has the blob and the ledger's list of validators can check it: nobody is
 from __future__ import annotations
 
 import zlib
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -16,7 +18,6 @@ from dht.envelope import Envelope
 from dht.errors import Malformed, NodeError
 from ledger.records import Commit, HeldStrike
 from roles.messages import NodeName, Submission, Verdict
-from roles.rules import Reason
 from roles.tally.body import TallyItem
 from roles.tally.context import Bench
 from roles.tally.items import open_item, row_from_text
@@ -67,16 +68,21 @@ def steps_dealt_with(before: Sequence[HeldStrike], commits: Iterable[Commit], *,
     return max(committed, default=0) + async_level + 1
 
 
-def held_against(data: bytes) -> list[tuple[Envelope, Reason]]:
-    """The submissions held against the node, as it signed them, and the reason given for each. Raises EvidenceRefused."""
-    try:
-        return [(row_from_text(item.submission, "submission/1"), _reason(item)) for item in open_evidence(data).faults]
-    except (Malformed, ValueError) as error:
-        raise EvidenceRefused(f"a fault cannot be read: {error}") from error
+def held_against(data: bytes, *, bench: Bench, keys: Collection[str]) -> list[tuple[Envelope, int]]:
+    """The submissions by one of these keys that the evidence proves at fault, as signed, each index once, and the reason that
+    most of this bench gave. Whoever packed it may have put in more: that counts for nothing. Raises EvidenceRefused."""
+    found: dict[tuple[int, int], tuple[Envelope, int]] = {}
+    for item in open_evidence(data).faults:
+        with suppress(Malformed):
+            row, submission, verdicts = open_item(item_for(item, bench), bench, "fault")
+            if submission.node in keys:
+                found.setdefault((submission.step, submission.index), (row, _reason(verdicts.values())))
+    return list(found.values())
 
 
-def _reason(item: TallyItem) -> Reason:
-    return Reason(decode(Verdict, row_from_text(item.verdicts[0], "verdict/2").payload).reason)
+def _reason(verdicts: Iterable[Verdict]) -> int:
+    said = Counter(verdict.reason for verdict in verdicts)
+    return min(said, key=lambda reason: (-said[reason], reason))
 
 
 def check_evidence(

@@ -98,7 +98,9 @@ def _lines(due: Sequence[Holding], waiting: int, *, token: str | None, sent: boo
 
 async def _waiting(purse: Purse, holdings: Sequence[Holding], wallet: str | None, node: str | None) -> int:
     """Base units that the node, or nodes that claim the wallet or are linked to it now, earned before they were linked."""
-    held = await purse.ledger.registrations()
+    from ledger.records import by_any_key
+
+    held = by_any_key(await purse.ledger.registrations())
     return sum(
         each.leaf.amount
         for each in holdings

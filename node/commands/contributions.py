@@ -77,6 +77,7 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _read(config: NodeConfig) -> Report:
+    from ledger.records import by_any_key
     from node.contributions import pending_rows
     from node.earnings import StepBook, epoch_finder, read_holdings, read_tallies
     from node.visitor import visit_run
@@ -91,7 +92,7 @@ async def _read(config: NodeConfig) -> Report:
         found = await read_holdings(ledger, get)
         roots, commits = await ledger.final_roots(), await ledger.commits()
         tallies, missing = await read_tallies(roots, get)
-        registrations = await ledger.registrations()
+        registrations = by_any_key(await ledger.registrations())
         book = StepBook(visit.spec, registrations)
         for body in tallies:
             book.add_tally(body)
@@ -109,8 +110,7 @@ def _is_asked(line: StepLine, report: Report, options: argparse.Namespace) -> bo
 def _is_about(node: str, wallet: str | None, report: Report, options: argparse.Namespace) -> bool:
     held = report.registrations.get(node)
     is_wallet = options.wallet in (None, wallet, _claims(node, wallet, report), _linked(node, wallet, report))
-    previous = held.previous if held else ()
-    return is_wallet and options.node in (None, node, *previous)
+    return is_wallet and options.node in (None, node, *(held.keys if held else ()))
 
 
 def _totals(report: Report, options: argparse.Namespace) -> list[dict[str, object]]:

@@ -14,7 +14,7 @@ from node.doctor.finding import Finding, fault, ok, skipped, warning
 from node.doctor.machine import SCORING_ROLES
 from roles.messages import MESSAGE_VERSION, NodeRecord, open_row
 from roles.requirements import Hardware, describe_hardware, describe_requirements, find_shortfalls
-from roles.sandbox.program import why_unavailable
+from roles.sandbox.program import why_threadless
 from roles.spec import RunSpec
 
 NAMED_ROLES = ("trainer", "validator")
@@ -40,7 +40,7 @@ def judge_hardware(spec: RunSpec, hardware: Hardware, *, role: str) -> list[Find
     return found
 
 
-def judge_tasks(spec: RunSpec, *, role: str, why_not: Callable[[], str | None] = why_unavailable) -> Finding:
+def judge_tasks(spec: RunSpec, *, role: str, why_not: Callable[[], str | None] = why_threadless) -> Finding:
     """Whether this node can score the run's tasks: programs need a sandbox that holds."""
     names = ", ".join(task.name for task in spec.tasks)
     if role not in SCORING_ROLES or not any(task.name == PROGRAMS for task in spec.tasks):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 
 from ledger.client import LedgerClient
-from ledger.records import FinalRoot
+from ledger.records import FinalRoot, by_any_key
 from node.contributions import Contributions, read_final, worker_units
 from node.status.story import Story
 from roles.spec import RunSpec
@@ -41,7 +41,7 @@ class Credits:
             return
         root, body = await read_final(ledger, get)
         final = worker_units(body) if body else {}
-        totals = Contributions(root, final, {}, await ledger.registrations()).by_wallet()
+        totals = Contributions(root, final, {}, by_any_key(await ledger.registrations())).by_wallet()
         self._story.set_wallets({wallet: {"final": units} for wallet, (units, _) in totals.items()})
         await self.tell_places(roots, get)
 

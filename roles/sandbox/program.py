@@ -86,6 +86,25 @@ def why_unavailable() -> str | None:
     return f"programs cannot be confined here ({why}): Linux 5.13 or newer with Landlock and seccomp is needed"
 
 
+@cache
+def why_threadless() -> str | None:
+    """What keeps programs from starting threads here, as they can on other nodes, whose judgement must be the same; None when
+    one did, and was held."""
+    if (reason := why_unavailable()) is not None:
+        return reason
+    trial = _run(THREADED, b"", Limits(wall_seconds=30.0))
+    if trial.ending is Ending.DONE:
+        return None
+    why = trial.errors.strip().rpartition("\n")[2] or trial.ending.value
+    return f"programs cannot start threads here ({why}): a container's supervisor listens to their system calls; switch that off"
+
+
+THREADED = """
+import threading
+thread = threading.Thread()
+thread.start()
+thread.join()
+"""
 TRIAL = """
 import fcntl, os, socket
 def is_refused(act):

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from dht.envelope import Envelope
 from dht.errors import Malformed
-from ledger.records import Registration
+from ledger.records import Registration, by_any_key
 from roles.messages import Submission, Verdict, open_row
 from roles.spec import RunSpec
 from roles.tally.items import place_digest
@@ -29,12 +29,13 @@ def pending_contributions(
     of others than they say, or lack a quorum count for nothing.
     """
     submissions, votes = sort_rows(rows, spec=spec, run=run, validators=validators)
+    nodes = by_any_key(registrations)
     units: dict[str, tuple[tuple[str, str | None], int]] = {}
     for name, submission in submissions.items():
         voters = [v for v in votes[name].values() if v.outcome == "accept" and is_verdict_on(v, submission)]
         place = place_digest(submission)
-        if len(voters) >= spec.quorum and place not in credited and submission.node in registrations:
-            owner = (submission.node, registrations[submission.node].wallet)
+        if len(voters) >= spec.quorum and place not in credited and submission.node in nodes:
+            owner = (submission.node, nodes[submission.node].wallet)
             units.setdefault(place, (owner, submission.tokens))
     totals: Counter[tuple[str, str | None]] = Counter()
     for owner, count in units.values():

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from roles.sandbox.program import MAX_PROGRAM, Ending, Limits, Outcome, run_program, why_unavailable
+from roles.sandbox.program import MAX_PROGRAM, Ending, Limits, Outcome, run_program, why_threadless
 from roles.tasks.answers import answer_part
 from roles.tasks.problems import ProblemList, digest_of, load_problems, texts_of
 from roles.tasks.task import TaskError, Undecided
@@ -99,8 +99,8 @@ def parse_tests(text: str) -> Tests:
 
 def load_code(parameters: Mapping[str, int | str], folder: Path | None) -> Code:
     """Build the task. Parameters: `data`, the digest of a data set with `prompt` and `tests`; `limit`. Raises TaskError,
-    also where no program can be confined: a node that cannot score does not take part."""
-    if (reason := why_unavailable()) is not None:
+    also where no program can be confined, or have threads: a node that cannot score as others do does not take part."""
+    if (reason := why_threadless()) is not None:
         raise TaskError(f"task {NAME}: {reason}")
     problems = load_problems(parameters, folder, right="tests")
     for number, problem in enumerate(problems):

@@ -52,26 +52,29 @@ class Gathering:
         self.observe()
         credited = context.credited()
         return [
-            Contribution(item.row, self._votes(item, context))
+            Contribution(item.row, rows)
             for item in self._trusted.accepted()
             if context.is_creditable(item.submission.step)
             and place_digest(item.submission) not in credited
             and not self._waits(item.digest)
+            and len(rows := self._votes(item, context)) >= context.quorum
         ]
 
     def held(self, context: TallyContext, *, before: int) -> dict[str, tuple[int, Contribution]]:
         """By place: tokens and rows of each submission that can be credited and was accepted before this moment."""
         found: dict[str, tuple[int, Contribution]] = {}
+        credited = context.credited()
         for item in self._trusted.accepted():
-            submission, rows = item.submission, self._votes(item, context)
+            submission, place = item.submission, place_digest(item.submission)
             if (
                 self._since.get(item.digest, before) < before
                 and context.is_creditable(submission.step)
                 and context.registration_of(submission.node) is not None
-                and len(rows) >= context.quorum
+                and place not in credited
+                and len(rows := self._votes(item, context)) >= context.quorum
             ):
-                found[place_digest(submission)] = (submission.tokens, Contribution(item.row, rows))
-        return {place: item for place, item in found.items() if place not in context.credited()}
+                found[place] = (submission.tokens, Contribution(item.row, rows))
+        return found
 
     def accepted_last(self, places: Collection[str]) -> int:
         """When the last of these places was accepted; 0 when none of them was."""
@@ -89,11 +92,11 @@ class Gathering:
         self._faults.observe()
         credited = context.credited()
         return [
-            Contribution(
-                fault.proof.submission, tuple(row for row in fault.proof.verdicts if row.signer in context.validators)
-            )
+            said.proof
             for fault in self._faults.faults.values()
-            if context.is_creditable(fault.submission.step) and refusal_digest(fault.digest) not in credited
+            if context.is_creditable(fault.submission.step)
+            and refusal_digest(fault.digest) not in credited
+            and (said := fault.said_by(context.bench)) is not None
         ]
 
     async def receipts(self, context: TallyContext) -> list[tuple[int, Envelope]]:

@@ -182,7 +182,7 @@ class Judging:
         self._shelf.load(admitted.submission.policy)
         return self._verifier.judge(admitted.submission, seed=admitted.seed, data=data, audit=audit)
 
-    async def look_again(self, row: Envelope, reason: Reason) -> bool | None:
+    async def look_again(self, row: Envelope, reason: int) -> bool | None:
         """Audit the submission in a row of evidence again, from the start. Returns whether it is at fault; None when that
         cannot be decided: blob, policy or assignment are unavailable, or the fault does not show in the submission alone."""
         if reason in BESIDE:

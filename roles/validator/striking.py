@@ -24,7 +24,6 @@ from roles.liability import answers, keys_with_stake, opening_block, strikes_bef
 from roles.messages import StrikeRow, open_row, strikes_key
 from roles.observer import Observer
 from roles.ports import Clock, Ledger
-from roles.rules import Reason
 from roles.shardcast.grants import relays_in
 from roles.spec import RunSpec
 from roles.tally import pack_item
@@ -46,7 +45,7 @@ OTHERS_MS = 60_000
 """How long another validator's case keeps us from our own: its evidence may never come, and be meant to."""
 MOST_CASES = 16
 """Open cases of one validator that are looked at."""
-Reaudit = Callable[[Envelope, Reason], Awaitable[bool | None]]
+Reaudit = Callable[[Envelope, int], Awaitable[bool | None]]
 """Whether the submission in a row is at fault, looked at once more; None when that cannot be said (now)."""
 
 
@@ -320,7 +319,7 @@ class Striking:
         if self._own_operator() in self._attested.get(case, ()):
             return
         if (strike.node, strike.number) not in self.audited:
-            holds = await self._look_again(strike)
+            holds = await self._look_again(held)
             if holds is None:
                 return
             self.audited[(strike.node, strike.number)] = holds
@@ -328,13 +327,15 @@ class Striking:
         if not self.audited[(strike.node, strike.number)]:
             await self._attest(case, 0, ())
 
-    async def _look_again(self, strike: Strike) -> bool | None:
+    async def _look_again(self, held: HeldStrike) -> bool | None:
         """Whether so many faults are left that the strike is right; None while that cannot be said."""
+        strike, needed = held.strike, self._spec.checks.strikes_to_eject
         if not self._waits.is_time(("audit", strike), AUDIT_AGAIN_MS):
             return None
-        needed = self._spec.checks.strikes_to_eject
-        blob = await self._blobs.get(strike.evidence)
-        answers = [await self._reaudit(row, reason) for row, reason in held_against(blob)]
+        blob, judges = await self._blobs.get(strike.evidence), await self._ledger.validators_at(held.block)
+        bench = Bench(strike.run, self._spec.buckets, [item.node for item in judges.validators], judges.quorum)
+        proved = held_against(blob, bench=bench, keys=self._keys(strike.node))
+        answers = [await self._reaudit(row, reason) for row, reason in proved]
         if answers.count(True) >= needed:
             return True
         return False if answers.count(True) + answers.count(None) < needed else None
@@ -354,6 +355,8 @@ class Striking:
             self._attested.pop(case, None)
             self._doubted.discard(case)
             return
+        if case.act == "strike" and (case in self._refused or case in self._doubted):
+            return  # signed, also by us, while others judged: the evidence must hold by those who judge now
         operators = {item.operator for item in self._trusted.judges}
         valid = [item for name, item in attestations.items() if name in operators]
         waited = self._waits.waited(("send", case))

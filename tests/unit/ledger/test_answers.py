@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
 
-from ledger.answers import base_fee, deployed_at, is_success, parse_block, parse_receipt, quantity
+from ledger.answers import base_fee, check_answer, deployed_at, is_success, parse_block, parse_receipt, quantity
 from ledger.errors import LedgerUnavailable
 from ledger.records import Block
 from tests.unit.ledger.test_rpc import HASH, NO_NUMBERS, RECEIPT, block
@@ -49,3 +50,18 @@ def test_parse_receipt__none_while_in_no_block() -> None:
     assert is_success(held)
     with pytest.raises(LedgerUnavailable, match="an address"):
         deployed_at(held)
+
+
+@pytest.mark.parametrize("lie", ["", "0x0", "0xgg", "ab", None, "0xab\n"])
+def test_check_answer__bytes_that_are_none(lie: Any) -> None:
+    with pytest.raises(LedgerUnavailable, match="where bytes belongs"):
+        check_answer("eth_call", (), lie)
+
+
+def test_check_answer__long_bytes_cost_no_memory() -> None:
+    tracemalloc.start()
+    try:
+        check_answer("eth_call", (), "0x" + "ab" * 2**20)
+        assert tracemalloc.get_traced_memory()[1] < 8 * 2**20
+    finally:
+        tracemalloc.stop()

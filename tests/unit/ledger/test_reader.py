@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import json
 from collections.abc import Callable
@@ -510,6 +511,27 @@ async def test_refresh__logs_that_take_too_long_to_find__are_asked_for_in_smalle
     chain = Spammed(head=1500, junk=range(0), most_blocks=300)
     reader = read_by(chain.rpc("one"))
     await reader.refresh(now=True)
+    assert (await reader.head()).number == 1500
+
+
+async def test_refresh__logs_that_take_too_long_to_find__smaller_pieces_outlast_the_callers_patience() -> None:
+    class Slow(Spammed):
+        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+            try:
+                return await super().handle_async_request(request)
+            except httpx.ReadTimeout:
+                await asyncio.sleep(0.1)
+                raise
+
+    chain = Slow(head=1500, junk=range(0), most_blocks=40)
+    reader, tries = read_by(chain.rpc("one")), 0
+    while tries < 6:
+        tries += 1
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.35):  # as an observer gives up
+                await reader.refresh(now=True)
+                break
+    assert tries < 6
     assert (await reader.head()).number == 1500
 
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from ledger.records import Leaf, Registration
+from ledger.records import Leaf, Registration, by_any_key
 from node.commands.contributions import Report, _print_totals, _totals
 from node.contributions import Contributions
 from node.earnings import Holding, Holdings
 from tests.builders import WORKERS
 
-NODE = WORKERS[0].node
+NODE, NEW = WORKERS[0].node, WORKERS[1].node
 WALLET, CLAIMED = "0x" + "AA" * 20, "0x" + "11" * 20
 LINKED = {NODE: Registration(NODE, WALLET, None, nonce=2, first_block=1, block=9)}
 CLAIMS = {NODE: Registration(NODE, None, CLAIMED, nonce=1, first_block=1, block=1)}
@@ -48,6 +48,13 @@ def asked(**changes: Any) -> Namespace:
 def test_totals__of_a_linked_wallet_have_both_lines() -> None:
     rows = _totals(report_of(LINKED), asked(wallet=WALLET))
     assert [(row["wallet"], row["linked"], row["units"]) for row in rows] == [(WALLET, None, 20), (None, WALLET, 100)]
+
+
+@pytest.mark.parametrize("key", [NODE, NEW])
+def test_totals__of_a_node_are_those_of_all_its_keys(key: str) -> None:
+    held = Registration(NEW, WALLET, None, nonce=0, first_block=1, block=9, previous=(NODE,))
+    rows = _totals(report_of(by_any_key({NEW: held})), asked(node=key))
+    assert [(row["node"], row["wallet"], row["linked"]) for row in rows] == [(NODE, WALLET, None), (NODE, None, WALLET)]
 
 
 def test_totals__of_an_address_that_a_node_once_named_have_none() -> None:

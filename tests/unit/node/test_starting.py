@@ -10,6 +10,7 @@ import pytest
 
 from dht.identity import NodeKey
 from ledger.changes import ValidatorsProposed
+from ledger.errors import LedgerUnavailable
 from ledger.records import Operator, ValidatorSet
 from ledger.wallet import address_of
 from node.config import NodeConfig
@@ -94,3 +95,18 @@ async def test_check_place__validator_that_the_owner_has_appointed_since(tmp_pat
     await check_place(config, SPEC, STRANGER.node, ledger)
     with pytest.raises(UsageError, match="is not a trainer of the run"):
         await check_place(config.model_copy(update={"role": "trainer"}), SPEC, STRANGER.node, ledger)
+
+
+async def test_check_place__a_history_that_is_not_read_yet_is_waited_for(tmp_path: Path) -> None:
+    class Reading(Appointed):
+        looks = 0
+
+        async def validators_at(self, block: int | None = None) -> ValidatorSet:
+            self.looks += 1
+            if self.looks == 1:
+                raise LedgerUnavailable("the run's events are read up to block 5 of 9: the next try goes on")
+            return await super().validators_at(block)
+
+    await check_place(
+        NodeConfig(role="validator", data=tmp_path), SPEC, VALIDATORS[0].node, Reading(VALIDATOR_OPERATORS[0])
+    )

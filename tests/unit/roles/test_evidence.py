@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dht.encoding import decode
 from ledger.records import Commit, HeldStrike, Strike
 from roles.evidence import (
     MAX_EVIDENCE,
@@ -20,6 +21,7 @@ from roles.evidence import (
     pack_evidence,
     steps_dealt_with,
 )
+from roles.messages import Submission
 from roles.rules import Reason
 from roles.tally import Contribution, TallyItem, pack_item
 from roles.tally.context import Bench
@@ -104,9 +106,23 @@ def test_check_evidence__judged_by_the_validators_of_the_time() -> None:
         check(pack(fault(0), fault(1)), bench=Bench(WORLD.run, 1, [key.node for key in VALIDATORS[1:]], 2))
 
 
+def held_by(*faults: TallyItem, bench: Bench = BENCH) -> list[tuple[str, int, int]]:
+    """Signer, index and reason of what is held against the cheat."""
+    found = held_against(pack(*faults), bench=bench, keys=(CHEAT.node,))
+    return [(row.signer, decode(Submission, row.payload).index, reason) for row, reason in found]
+
+
 def test_held_against__as_signed_with_the_reason_given() -> None:
-    found = held_against(pack(fault(0), fault(1)))
-    assert [(row.signer, reason) for row, reason in found] == [(CHEAT.node, Reason.WRONG_REWARD)] * 2
+    assert held_by(fault(0), fault(1)) == [(CHEAT.node, index, Reason.WRONG_REWARD) for index in (0, 1)]
+
+
+def test_held_against__one_index_once_and_nothing_that_no_quorum_said() -> None:
+    unproved = fault(1, voters=VALIDATORS[:1]), fault(2, voters=(STRANGER,)), fault(3, outcome="soft")
+    assert held_by(fault(0), fault(0, tokens=101), *unproved) == [(CHEAT.node, 0, Reason.WRONG_REWARD)]
+
+
+def test_held_against__nobody_elses_submission() -> None:
+    assert held_against(pack(fault(0)), bench=BENCH, keys=(WORKERS[1].node,)) == []
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", zlib.compress(b"{}"), bytes(MAX_EVIDENCE + 1), pack(fault(0)) + b"x"])

@@ -10,6 +10,7 @@ from dht.identity import NodeKey
 from roles.rules import Reason
 from roles.spec import CheckSpec
 from roles.tally import TallyContext
+from roles.tally.context import Bench
 from roles.validator.faults import FaultBook
 from roles.validator.gathering import Gathering
 from roles.validator.records import JudgedRows
@@ -22,7 +23,8 @@ class EverythingCreditable:
     """An epoch that credits any step and has credited nothing."""
 
     def __init__(self, *validators: NodeKey) -> None:
-        self.validators = [key.node for key in validators]
+        self.validators, self.quorum = [key.node for key in validators], 2
+        self.bench = Bench("", 1, self.validators, self.quorum)
 
     def credited(self) -> frozenset[str]:
         return frozenset()
@@ -82,3 +84,45 @@ async def test_contributions__verdicts_of_who_does_not_count_in_this_epoch_are_l
         world.trusted.admit_verdict(world.row(make_verdict(submission), validator))
     (item,) = gathering.contributions(cast(TallyContext, EverythingCreditable(*VALIDATORS[:2])))
     assert {row.signer for row in item.verdicts} == {key.node for key in VALIDATORS[:2]}
+
+
+async def test_gathered__what_too_few_say_who_count_in_this_epoch_is_left_out(tmp_path: Path) -> None:
+    """Validators have been replaced: what only those who left said of it can be shown to nobody."""
+    world = make_world()
+    gathering = make_gathering(world, tmp_path, [0])
+    for key, outcome in ((WORKERS[0], "accept"), (WORKERS[1], "fault")):
+        submission = make_submission(world, key)
+        world.trusted.admit_submission(world.row(submission, key))
+        reason = int(Reason.WRONG_REWARD if outcome == "fault" else Reason.ACCEPTED)
+        for validator in VALIDATORS[:2]:
+            world.trusted.admit_verdict(world.row(make_verdict(submission, outcome=outcome, reason=reason), validator))
+    assert len(gathering.contributions(CONTEXT)) == len(gathering.refusals(CONTEXT)) == 1
+    for left in (VALIDATORS[1:], VALIDATORS[2:]):
+        context = cast(TallyContext, EverythingCreditable(*left))
+        assert gathering.contributions(context) == gathering.refusals(context) == []
+
+
+async def test_held__what_was_credited_is_gathered_once(tmp_path: Path) -> None:
+    """It may be a hundred thousand places, and what is held ten thousand."""
+
+    class Counting(EverythingCreditable):
+        asked = 0
+
+        def credited(self) -> frozenset[str]:
+            self.asked += 1
+            return super().credited()
+
+        def registration_of(self, node: str) -> str:
+            return node
+
+    world = make_world()
+    gathering = make_gathering(world, tmp_path, [0])
+    for key in WORKERS[:2]:
+        submission = make_submission(world, key)
+        world.trusted.admit_submission(world.row(submission, key))
+        for validator in VALIDATORS[:2]:
+            world.trusted.admit_verdict(world.row(make_verdict(submission), validator))
+    gathering.note()
+    context = Counting(*VALIDATORS)
+    assert len(gathering.held(cast(TallyContext, context), before=1)) == 2
+    assert context.asked == 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dht.encoding import ZERO_DIGEST, decode
+from dht.encoding import ZERO_DIGEST, decode, digest, sha256
 from dht.identity import NodeKey
 from dht.memory import MemoryDirectory
 from dht.records import unix_ms
@@ -19,11 +19,12 @@ from ledger.errors import LedgerRejected
 from ledger.memory import MemoryLedger
 from ledger.records import HeldStrike, Strike
 from ledger.wallet import address_of, sign_registration
-from roles.evidence import check_evidence
+from roles.evidence import check_evidence, pack_evidence
 from roles.messages import StrikeRow, strikes_key
 from roles.ports import Clock
 from roles.rules import Reason, Reject
 from roles.spec import CheckSpec, EpochSpec, RewardSpec
+from roles.tally import Contribution, TallyItem, pack_item
 from roles.tally.context import Bench
 from roles.validator.records import JudgedRows
 from roles.verification import CHECKS, Case, Check
@@ -186,6 +187,54 @@ async def test_turn__evidence_that_was_wrong__lifted_and_the_node_is_back(tmp_pa
         assert len(await network.ledger.strikes()) == 1  # and nobody is struck for the same faults twice
 
 
+async def strike_on(network: ValidatorNetwork, *items: TallyItem) -> None:
+    """On the ledger by a quorum's word: a strike that rests on this evidence."""
+    blob = pack_evidence(run=network.spec.run_id, node=CHEAT.node, number=0, faults=items)
+    network.relays.blobs[sha256(blob)] = blob
+    wallet = address_of(WALLETS[1])
+    strike = Strike(network.spec.run_id, CHEAT.node, wallet, 0, int(Reason.WRONG_REWARD), sha256(blob))
+    keys = VALIDATOR_OPERATORS[:2]
+    ledgers = [MemoryLedger(network.chain, run=network.spec.run_id, operator_key=key) for key in keys]
+    await network.ledger.strike(strike, [await ledger.attest_strike(strike) for ledger in ledgers])
+
+
+def said_at_fault(network: ValidatorNetwork, digest: str, signers: Sequence[NodeKey], **changes: Any) -> TallyItem:
+    """A submission, and that these called it a fault."""
+    world, admitted = World(network.spec, network.trusted), network.trusted.submissions[digest]
+    verdict = make_verdict(admitted.submission, outcome="fault", **{"reason": int(Reason.WRONG_REWARD), **changes})
+    return pack_item(Contribution(admitted.row, tuple(world.row(verdict, key) for key in signers)))
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        pytest.param({"reason": 998}, id="that cannot be read"),
+        pytest.param({"reason": int(Reason.REPEATED_EQUIVOCATION)}, id="that nobody can look at again"),
+        pytest.param({}, id="of somebody else"),
+    ],
+)
+async def test_turn__evidence_that_was_wrong__nothing_unproved_beside_it_saves_it(
+    tmp_path: Path, beside: dict[str, Any]
+) -> None:
+    """Whoever packs it may put in what no quorum has said."""
+    async with striking(tmp_path, validators=()) as network:
+        made = [await network.make(CHEAT)]
+        made.append(await network.make(CHEAT, index=1, predecessor=made[0].digest))
+        for each in made:
+            await network.hand_in(each, CHEAT)
+        other = await cheat(network, WORKERS[0])
+        more = await cheat(network, WORKERS[0], index=1, predecessor=other)
+        await network.until(lambda: len(network.trusted.submissions) == 4)
+        proved = [said_at_fault(network, each.digest, VALIDATORS[:2]) for each in made]
+        loose = [said_at_fault(network, digest, [WORKERS[0]], **beside) for digest in (other, more)]
+        await strike_on(network, *proved, *loose)
+        await held(network)
+        await dispute(network)
+        for number in (0, 1):
+            network.start(number, clock=quick_clock())
+        await network.until(lambda: not network.trusted.is_ejected(CHEAT.node))
+
+
 async def make_false_case(network: ValidatorNetwork, number: int) -> None:
     """A validator that covers for the cheat: it makes the case itself, on evidence that nobody will ever see."""
     ledger = MemoryLedger(network.chain, run=network.spec.run_id, operator_key=VALIDATOR_OPERATORS[number])
@@ -300,6 +349,30 @@ async def test_turn__faults_of_before_a_validator_left__cover_for_nobody(tmp_pat
         await cheat(network, index=2, predecessor=second)
         assert (await held(network)).strike.node == CHEAT.node
         assert network.trusted.is_ejected(CHEAT.node)
+
+
+async def test_turn__a_case_that_holds_no_more_once_a_validator_left__is_not_sent(tmp_path: Path) -> None:
+    """Both who stay have signed it, and are a quorum; but one of those who found its faults has gone."""
+    now = [unix_ms()]
+    async with striking(tmp_path, validators=()) as network:
+        proposer, other = sorted((0, 1), key=lambda each: digest("strike-turn/1", CHEAT.node, 0, VALIDATORS[each].node))
+        first = await cheat(network)
+        second = await cheat(network, index=1, predecessor=first)
+        await network.until(lambda: second in network.trusted.submissions)
+        for each in (first, second):
+            note_fault(network, each, proposer, 2)
+        ours, theirs = (network.build(number, clock=lambda: now[0]) for number in (proposer, other))
+        built = (ours, ours, theirs)
+        for validator, observer in built:
+            await observer.look()
+            await validator.striking.turn()
+            now[0] += 60_000
+        await network.remove_validator(2)
+        for validator, observer in built:
+            await observer.look()
+            await validator.striking.turn()
+            now[0] += 60_000
+        assert not await network.ledger.strikes()
 
 
 async def proposed(network: ValidatorNetwork, wallet: bytes) -> None:

@@ -387,6 +387,19 @@ def test_pending_contributions__accepted_and_not_final() -> None:
     assert units == {(WORKERS[0].node, None): 100}
 
 
+def test_pending_contributions__of_a_key_that_was_replaced() -> None:
+    item, old, new = contribution(make_submission(WORLD, WORKERS[0], tokens=100)), WORKERS[0].node, WORKERS[1].node
+    units = pending_contributions(
+        [item.submission, *item.verdicts],
+        spec=WORLD.spec,
+        run=WORLD.run,
+        validators=[key.node for key in VALIDATORS],
+        registrations={new: Registration(new, address_of(WALLETS[0]), None, 0, 2, 5, previous=(old,))},
+        credited=(),
+    )
+    assert units == {(old, address_of(WALLETS[0])): 100}
+
+
 # -- what is paid ----------------------------------------------------------------------------------------------------
 
 

@@ -19,6 +19,7 @@ from roles.seals import earning_validators
 from roles.spec import CheckSpec, EpochSpec
 from roles.tally import open_tally, plain_leaves
 from roles.validator.fetching import OF_NODE
+from roles.validator.records import JudgedRows
 from roles.verification import CHECKS, Case, Check
 from roles.worker.generation import Made, submission_digest
 from tests.adversarial.attack import EXACT, with_noisy_states
@@ -151,6 +152,21 @@ async def test_run__too_few_of_those_who_judged_are_left__verdicts_of_the_set_in
         await network.appoint(1)
         await network.until_epochs(1)
         assert await network.tokens(0) == made.submission.tokens
+
+
+async def test_run__faults_that_only_those_who_left_found__the_others_tally(tmp_path: Path) -> None:
+    async with running(tmp_path, validators=()) as network:
+        cheat = await network.make(WORKERS[1])
+        row = await network.hand_in(cheat, WORKERS[1])
+        verdict = make_verdict(cheat.submission, outcome="fault", reason=int(Reason.WRONG_REWARD))
+        records = JudgedRows(tmp_path / "1" / "judged.sqlite")
+        records.keep_fault(cheat.submission, row, [world_of(network).row(verdict, VALIDATORS[left]) for left in (0, 2)])
+        records.close()
+        for _ in range(2):
+            await network.commit()
+        await network.appoint(1)
+        network.start(1)
+        await network.until_epochs(1)
 
 
 async def test_run__cheat_gets_a_fault_and_no_credit(tmp_path: Path) -> None:

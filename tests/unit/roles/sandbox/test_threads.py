@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from roles.sandbox.program import ROOT, why_unavailable
+from roles.sandbox.program import ROOT, why_threadless, why_unavailable
 from roles.sandbox.threads import take_over
 
 pytestmark = pytest.mark.skipif(why_unavailable() is not None, reason=str(why_unavailable()))
@@ -28,6 +28,20 @@ def test_hand_over__where_somebody_listens_already_there_are_no_threads() -> Non
     environment = {"PYTHONPATH": ROOT}
     done = subprocess.run([sys.executable, "-c", LISTENED_TO], capture_output=True, check=False, env=environment)
     assert (done.stdout, done.stderr) == (b"NOTHING b''\n", b"")
+
+
+def test_why_threadless__where_somebody_listens_already() -> None:
+    """What needs a thread would get nothing here, and all of it elsewhere."""
+    assert why_threadless() is None
+    program = """
+from roles.sandbox.program import why_threadless, why_unavailable
+from roles.sandbox.seccomp import forbid_new_privileges, listen_to_clones
+forbid_new_privileges()
+listen_to_clones()
+print(why_unavailable(), why_threadless())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False, env={"PYTHONPATH": ROOT})
+    assert done.stdout.startswith(b"None programs cannot start threads here"), done.stderr
 
 
 def test_take_over__of_one_who_has_nothing_to_give() -> None:
