@@ -19,7 +19,7 @@ from dht.identity import NodeId, NodeKey, public_key_of
 from dht.locks import locked, reserved_ports
 from dht.p2p import Reachability, remove_stale_sockets
 from dht.peers import PeerAddress, PeerBook, PeerCache, PeerInfo, parse_peer, parse_peers
-from dht.protocol import protocol_for
+from dht.protocol import ROWS_BETWEEN_YIELDS, protocol_for
 from dht.record_validator import EnvelopeValidator, wrap
 from dht.records import unix_ms
 from dht.rows import Membership, RowStore, everyone, newest
@@ -141,11 +141,16 @@ class HivemindDirectory:
             raise TransportError(f"{type(error).__name__}: {error}"[:200]) from error
         if not is_heard:
             raise TransportError("no peer answered")
+        await self._remember(row for rows in found.values() for row in rows)
         now = unix_ms()
-        for rows in found.values():
-            for row in rows:
-                self._known.put(row, now)
         return {key: self._held(key, now) for key in keys}
+
+    async def _remember(self, rows: Iterable[Envelope]) -> None:
+        """Whose they are is looked at here, and others have their turn meanwhile: peers may send strangers by the thousand."""
+        for number, row in enumerate(rows, 1):
+            self._known.put(row, unix_ms())
+            if number % ROWS_BETWEEN_YIELDS == 0:
+                await asyncio.sleep(0)
 
     def _held(self, key: str, now: int) -> list[Envelope]:
         held = [row for store in (self._known, self.storage.rows) for row, _ in store.rows(key, now)]

@@ -39,11 +39,13 @@ REPLY_BYTES = 3 * 2**19  # a reply's rows; p2pd drops replies over 4 MiB (pitfal
 REQUEST_BYTES = 2**20  # a store request's rows (pitfall DHT-10)
 FAILURES_TO_DROP = 2
 MAX_BAD_ROWS = 16  # of one reply; who keeps to the protocol judges rows before keeping them, and sends none
-_ROWS_BETWEEN_YIELDS = 32
+MAX_ROWS = 2048  # of one key: no store keeps more; ids that cost nothing can sign any number
+ROWS_BETWEEN_YIELDS = 32
 _HAND_OVER_SECONDS = 60.0
 _LEFT_OUT = -1.0  # expiration of a result that says "not found" for want of room
 _PEERS_KEPT = 2048
 _ANSWERS_KEPT = 1024  # replies that need no second parsing when they come again
+_ANSWER_ROWS = 65_536  # of all of them
 
 
 @lru_cache(maxsize=8192)
@@ -89,6 +91,7 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
         self._failures: dict[PeerID, int] = {}
         self._handed_over: dict[PeerID, float] = {}
         self._answers: dict[tuple[PeerID, DHTID], tuple[int | None, tuple[Envelope, ...]]] = {}
+        self._answer_rows = 0
 
     def hide(self, is_hidden: bool) -> None:
         """Be in nobody's table, as a client is, while nobody can dial us (pitfall NAT-02); or be in them again."""
@@ -128,7 +131,7 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
         response = dht_pb2.StoreResponse(store_ok=[], peer=self.node_info)
         items = zip(request.keys, request.subkeys, request.values, request.expiration_time, strict=False)
         for number, (key, tag, value, expiration) in enumerate(items):
-            if number % _ROWS_BETWEEN_YIELDS == _ROWS_BETWEEN_YIELDS - 1:
+            if number % ROWS_BETWEEN_YIELDS == ROWS_BETWEEN_YIELDS - 1:
                 await asyncio.sleep(0)
             if len(key) != PLACE_BYTES:
                 response.store_ok.append(False)
@@ -176,7 +179,7 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
             return False
         all_kept = True
         for number, (subkey, row, expiration) in enumerate(items):
-            if number % _ROWS_BETWEEN_YIELDS == _ROWS_BETWEEN_YIELDS - 1:
+            if number % ROWS_BETWEEN_YIELDS == ROWS_BETWEEN_YIELDS - 1:
                 await asyncio.sleep(0)
             all_kept &= self.row_storage.store_subkey(DHTID.from_bytes(key), subkey, row, expiration)
         return all_kept
@@ -211,7 +214,7 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
         if response is None:
             return None
         try:
-            return {key: self._answer(peer, key, result) for key, result in zip(keys, response.results, strict=False)}
+            return await self._answers_in(peer, keys, response.results)
         except Exception as error:  # whatever a peer sends, it must not end who reads it
             self.book.note_failure(peer.to_base58(), f"{type(error).__name__}: {error}")
             return None
@@ -264,7 +267,19 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
             del self.routing_table[place_of_peer(peer)]
         return response
 
-    def _answer(self, peer: PeerID, key: DHTID, result: dht_pb2.FindResult) -> Answer:
+    async def _answers_in(
+        self, peer: PeerID, keys: Collection[DHTID], results: Sequence[dht_pb2.FindResult]
+    ) -> dict[DHTID, Answer]:
+        answers: dict[DHTID, Answer] = {}
+        room = REPLY_BYTES
+        for key, result in zip(keys, results, strict=False):
+            room -= len(result.value)
+            if room < 0:
+                raise Malformed("a reply of more rows than one holds")
+            answers[key] = await self._answer(peer, key, result)
+        return answers
+
+    async def _answer(self, peer: PeerID, key: DHTID, result: dht_pb2.FindResult) -> Answer:
         peers = [_peer(neighbour) for neighbour in result.nearest_peer_ids[: self.bucket_size]]
         neighbours = {place_of_peer(neighbour): neighbour for neighbour in peers}
         if result.type != dht_pb2.FOUND_DICTIONARY:
@@ -272,19 +287,30 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
         value = result.value
         seen, rows = self._answers.get((peer, key), (None, ()))
         if seen != hash(value):
-            rows = self._open_rows(key, value)
-            if len(self._answers) >= _ANSWERS_KEPT:
-                del self._answers[next(iter(self._answers))]
-            self._answers[peer, key] = (hash(value), rows)
+            rows = await self._open_rows(key, value)
+            self._keep_answer((peer, key), hash(value), rows)
         return Answer(rows, neighbours)
 
-    def _open_rows(self, key: DHTID, dictionary: bytes) -> tuple[Envelope, ...]:
+    def _keep_answer(self, place: tuple[PeerID, DHTID], seen: int, rows: tuple[Envelope, ...]) -> None:
+        self._drop_answer(place)
+        while self._answers and (len(self._answers) >= _ANSWERS_KEPT or self._answer_rows + len(rows) > _ANSWER_ROWS):
+            self._drop_answer(next(iter(self._answers)))
+        self._answers[place] = (seen, rows)
+        self._answer_rows += len(rows)
+
+    def _drop_answer(self, place: tuple[PeerID, DHTID]) -> None:
+        _, rows = self._answers.pop(place, (None, ()))
+        self._answer_rows -= len(rows)
+
+    async def _open_rows(self, key: DHTID, dictionary: bytes) -> tuple[Envelope, ...]:
         rows, bad, key_bytes = [], 0, key.to_bytes()
         try:
             items = parse_rows(dictionary)
         except Malformed:
             return ()
-        for subkey, value, expiration in items:
+        for number, (subkey, value, expiration) in enumerate(items[:MAX_ROWS]):
+            if number % ROWS_BETWEEN_YIELDS == ROWS_BETWEEN_YIELDS - 1:
+                await asyncio.sleep(0)
             try:
                 rows.append(self.validator.open(key_bytes, subkey, value, expiration))
             except Malformed:
