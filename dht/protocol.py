@@ -90,6 +90,7 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
         self._tasks: set[asyncio.Task[Any]] = set()
         self._failures: dict[PeerID, int] = {}
         self._handed_over: dict[PeerID, float] = {}
+        self._giving = asyncio.Lock()  # new ids cost nothing: one at a time is given its rows
         self._answers: dict[tuple[PeerID, DHTID], tuple[int | None, tuple[Envelope, ...]]] = {}
         self._answer_rows = 0
 
@@ -349,13 +350,22 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
         if len(self._handed_over) > _PEERS_KEPT:
             self._handed_over.clear()
         self._handed_over[peer] = now
-        rows = [
-            row for key in self.row_storage.key_ids() if self._is_ours_to_give(key, place) for row in self._rows(key)
-        ]
+        async with self._giving:
+            rows = await self._rows_for(place)
         if rows:
             keys, subkeys, values, times = (list(column) for column in zip(*rows, strict=True))
             if await self.call_store(peer, keys, values, times, subkeys) is None:
                 self._handed_over.pop(peer, None)  # when it answers again, this is done again
+
+    async def _rows_for(self, place: DHTID) -> list[tuple[DHTID, str, bytes, float]]:
+        """Of thousands of keys each is looked at, for whoever comes with a new id: others have their turn meanwhile."""
+        rows = []
+        for number, key in enumerate(self.row_storage.key_ids(), 1):
+            if number % ROWS_BETWEEN_YIELDS == 0:
+                await asyncio.sleep(0)
+            if self._is_ours_to_give(key, place):
+                rows += self._rows(key)
+        return rows
 
     def _is_ours_to_give(self, key: DHTID, place: DHTID) -> bool:
         others = [

@@ -396,6 +396,36 @@ async def test_hand_over__a_late_node_gets_the_rows_it_should_keep__dht_27(swarm
     await until(lambda: late.stats()["rows"] == 2)
 
 
+async def test_hand_over__thousands_of_keys_hold_up_nothing_else(
+    swarm: Swarm, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ids cost nothing, and whoever comes with a new one makes us look at each key we hold."""
+    node = await swarm.start()
+    for number in range(300):
+        row = swarm.row(0, record_key=f"{RUN}/{number}")
+        node.storage.store_subkey(DHTID.generate(row.key), row.subkey, wrap(to_bytes(row)), row.expiration / 1000)
+    assert node.node is not None
+    most, looked, is_ours = 0, 0, protocol.RowProtocol._is_ours_to_give
+
+    def counted(*given: Any) -> bool:
+        nonlocal looked
+        looked += 1
+        return is_ours(*given)
+
+    async def have_turns() -> None:
+        nonlocal looked, most
+        while True:
+            most, looked = max(most, looked), 0
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(protocol.RowProtocol, "_is_ours_to_give", counted)
+    others = asyncio.create_task(have_turns())
+    late = await swarm.start()
+    await until(lambda: late.stats()["rows"] == 300)
+    others.cancel()
+    assert 1 < most <= ROWS_BETWEEN_YIELDS
+
+
 async def test_close__nothing_is_left(swarm: Swarm) -> None:
     node = await swarm.start()
     pid = node.daemon_pid
