@@ -14,6 +14,7 @@ from dht.errors import NodeError
 from roles import rules
 from roles.ahead import Ahead
 from roles.compute import ComputeThread
+from roles.fetching import Fetches
 from roles.inference.engine import Engine
 from roles.messages import Submission, Verdict, open_row
 from roles.observer import Observer
@@ -23,7 +24,6 @@ from roles.rules import PASSING, Ignore, Reason, Reject
 from roles.spec import RunSpec
 from roles.tasks import Task
 from roles.trusted import AdmittedSubmission, TrustedState
-from roles.validator.fetching import Fetches
 from roles.validator.gate_faults import GateFaults
 from roles.validator.histories import Histories, first_key
 from roles.validator.items import LONGEST_RETRY_MS, Item, Items

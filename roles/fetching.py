@@ -1,4 +1,4 @@
-"""Turns at fetching blobs, so that no worker can hold up the others.
+"""Turns at fetching blobs of submissions, so that no worker can hold up the others, neither at validators nor at the trainer.
 
 Who hands in what no relay has, or names a relay that only pretends to send it, takes a few turns of his own: no more
 than `OF_NODE` at once, and once a blob of his was not to be had only those kept for such nodes.
