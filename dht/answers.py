@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -16,8 +18,13 @@ LEFT_OUT = -1.0
 """Expiration of a result that says "not found" because the reply had no room for its rows."""
 MAX_BAD_ROWS = 16
 """Of one answer, after which the rest is not looked at: an honest peer verifies rows before it keeps them, and sends none."""
-ANSWERS_KEPT = 1024
-"""Answers that need no second parsing when they come again."""
+MAX_ROWS = 2048
+"""Of one key: no store keeps more; ids that cost nothing can sign any number."""
+REPLY_BYTES = 3 * 2**19
+"""A reply's rows; p2pd drops replies over 4 MiB (pitfall DHT-09)."""
+ROWS_BETWEEN_YIELDS = 32
+ANSWERS_KEPT, ROWS_KEPT = 1024, 65_536
+"""Answers that need no second parsing when they come again, and the rows of all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +42,22 @@ class AnswerReader:
     def __init__(self, validator: EnvelopeValidator, *, most_neighbours: int) -> None:
         self._validator, self._most_neighbours = validator, most_neighbours
         self._seen: dict[tuple[PeerID, DHTID], tuple[int | None, tuple[Envelope, ...]]] = {}  # by hash of the answer
+        self._rows = 0  # of all of these
 
-    def read(self, peer: PeerID, key: DHTID, result: dht_pb2.FindResult) -> Answer:
-        """What a peer said of a key. Bad rows are left out; whatever else is wrong with the result raises."""
+    async def read_all(
+        self, peer: PeerID, keys: Collection[DHTID], results: Sequence[dht_pb2.FindResult]
+    ) -> dict[DHTID, Answer]:
+        """What a peer said of each key. Bad rows are left out; whatever else is wrong with a result raises."""
+        answers: dict[DHTID, Answer] = {}
+        room = REPLY_BYTES
+        for key, result in zip(keys, results, strict=False):
+            room -= len(result.value)
+            if room < 0:
+                raise Malformed("a reply of more rows than one holds")
+            answers[key] = await self._read(peer, key, result)
+        return answers
+
+    async def _read(self, peer: PeerID, key: DHTID, result: dht_pb2.FindResult) -> Answer:
         peers = [_peer(neighbour) for neighbour in result.nearest_peer_ids[: self._most_neighbours]]
         neighbours = {place_of_peer(neighbour): neighbour for neighbour in peers}
         if result.type != dht_pb2.FOUND_DICTIONARY:
@@ -45,19 +65,30 @@ class AnswerReader:
         value = result.value
         seen, rows = self._seen.get((peer, key), (None, ()))
         if seen != hash(value):
-            rows = self._open_rows(key, value)
-            if len(self._seen) >= ANSWERS_KEPT:
-                del self._seen[next(iter(self._seen))]
-            self._seen[peer, key] = (hash(value), rows)
+            rows = await self._open_rows(key, value)
+            self._keep((peer, key), hash(value), rows)
         return Answer(rows, neighbours)
 
-    def _open_rows(self, key: DHTID, dictionary: bytes) -> tuple[Envelope, ...]:
+    def _keep(self, place: tuple[PeerID, DHTID], seen: int, rows: tuple[Envelope, ...]) -> None:
+        self._drop(place)
+        while self._seen and (len(self._seen) >= ANSWERS_KEPT or self._rows + len(rows) > ROWS_KEPT):
+            self._drop(next(iter(self._seen)))
+        self._seen[place] = (seen, rows)
+        self._rows += len(rows)
+
+    def _drop(self, place: tuple[PeerID, DHTID]) -> None:
+        _, rows = self._seen.pop(place, (None, ()))
+        self._rows -= len(rows)
+
+    async def _open_rows(self, key: DHTID, dictionary: bytes) -> tuple[Envelope, ...]:
         rows, bad, key_bytes = [], 0, key.to_bytes()
         try:
             items = parse_rows(dictionary)
         except Malformed:
             return ()
-        for subkey, value, expiration in items:
+        for number, (subkey, value, expiration) in enumerate(items[:MAX_ROWS]):
+            if number % ROWS_BETWEEN_YIELDS == ROWS_BETWEEN_YIELDS - 1:
+                await asyncio.sleep(0)
             try:
                 rows.append(self._validator.open(key_bytes, subkey, value, expiration))
             except Malformed:

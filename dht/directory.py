@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from dht.answers import ROWS_BETWEEN_YIELDS
 from dht.bare import DHTID, DHTNode, PeerID
 from dht.envelope import Envelope, to_bytes
 from dht.errors import Malformed, TransportError
@@ -141,11 +142,16 @@ class HivemindDirectory:
             raise TransportError(f"{type(error).__name__}: {error}"[:200]) from error
         if not is_heard:
             raise TransportError("no peer answered")
+        await self._remember(row for rows in found.values() for row in rows)
         now = unix_ms()
-        for rows in found.values():
-            for row in rows:
-                self._known.put(row, now)
         return {key: self._held(key, now) for key in keys}
+
+    async def _remember(self, rows: Iterable[Envelope]) -> None:
+        """Whose they are is looked at here, and others have their turn meanwhile: peers may send strangers by the thousand."""
+        for number, row in enumerate(rows, 1):
+            self._known.put(row, unix_ms())
+            if number % ROWS_BETWEEN_YIELDS == 0:
+                await asyncio.sleep(0)
 
     def _held(self, key: str, now: int) -> list[Envelope]:
         held = [row for store in (self._known, self.storage.rows) for row, _ in store.rows(key, now)]

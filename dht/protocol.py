@@ -11,7 +11,7 @@ import time
 from collections.abc import Collection, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from dht.answers import LEFT_OUT, Answer, AnswerReader, in_hivemind_types
+from dht.answers import LEFT_OUT, REPLY_BYTES, ROWS_BETWEEN_YIELDS, Answer, AnswerReader, in_hivemind_types
 from dht.bare import DHTID, DHTProtocol, DHTRecord, P2PContext, PeerID, dht_pb2
 from dht.errors import Malformed
 from dht.peers import PeerBook
@@ -23,10 +23,8 @@ T = TypeVar("T")
 
 CALL_SECONDS = 5.0
 MAX_KEYS = 64  # of one find request
-REPLY_BYTES = 3 * 2**19  # a reply's rows; p2pd drops replies over 4 MiB (pitfall DHT-09)
 REQUEST_BYTES = 2**20  # a store request's rows (pitfall DHT-10)
 FAILURES_TO_DROP = 2
-_ROWS_BETWEEN_YIELDS = 32
 _HAND_OVER_SECONDS = 60.0
 _PEERS_KEPT = 2048
 
@@ -55,6 +53,7 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
         self._tasks: set[asyncio.Task[Any]] = set()
         self._failures: dict[PeerID, int] = {}
         self._handed_over: dict[PeerID, float] = {}
+        self._giving = asyncio.Lock()  # new ids cost nothing: one at a time is given its rows
 
     def hide(self, is_hidden: bool) -> None:
         """While nobody can dial us, stay out of other nodes' routing tables, as a client does (pitfall NAT-02)."""
@@ -94,7 +93,7 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
         response = dht_pb2.StoreResponse(store_ok=[], peer=self.node_info)
         items = zip(request.keys, request.subkeys, request.values, request.expiration_time, strict=False)
         for number, (key, tag, value, expiration) in enumerate(items):
-            if number % _ROWS_BETWEEN_YIELDS == _ROWS_BETWEEN_YIELDS - 1:
+            if number % ROWS_BETWEEN_YIELDS == ROWS_BETWEEN_YIELDS - 1:
                 await asyncio.sleep(0)
             if len(key) != PLACE_BYTES:
                 response.store_ok.append(False)
@@ -145,7 +144,7 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
             return False
         all_kept = True
         for number, (subkey, row, expiration) in enumerate(items):
-            if number % _ROWS_BETWEEN_YIELDS == _ROWS_BETWEEN_YIELDS - 1:
+            if number % ROWS_BETWEEN_YIELDS == ROWS_BETWEEN_YIELDS - 1:
                 await asyncio.sleep(0)
             all_kept &= self.row_storage.store_subkey(DHTID.from_bytes(key), subkey, row, expiration)
         return all_kept
@@ -180,9 +179,7 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
         if response is None:
             return None
         try:
-            return {
-                key: self._answers.read(peer, key, result) for key, result in zip(keys, response.results, strict=False)
-            }
+            return await self._answers.read_all(peer, keys, response.results)
         except Exception as error:  # whatever a peer sends, it must not end who reads it
             self.book.note_failure(peer.to_base58(), f"{type(error).__name__}: {error}")
             return None
@@ -265,13 +262,22 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
         if len(self._handed_over) > _PEERS_KEPT:
             self._handed_over.clear()
         self._handed_over[peer] = now
-        rows = [
-            row for key in self.row_storage.key_ids() if self._is_ours_to_give(key, place) for row in self._rows(key)
-        ]
+        async with self._giving:
+            rows = await self._rows_for(place)
         if rows:
             keys, subkeys, values, times = (list(column) for column in zip(*rows, strict=True))
             if await self.call_store(peer, keys, values, times, subkeys) is None:
                 self._handed_over.pop(peer, None)  # when it answers again, this is done again
+
+    async def _rows_for(self, place: DHTID) -> list[tuple[DHTID, str, bytes, float]]:
+        """Of thousands of keys each is looked at, for whoever comes with a new id: others have their turn meanwhile."""
+        rows = []
+        for number, key in enumerate(self.row_storage.key_ids(), 1):
+            if number % ROWS_BETWEEN_YIELDS == 0:
+                await asyncio.sleep(0)
+            if self._is_ours_to_give(key, place):
+                rows += self._rows(key)
+        return rows
 
     def _is_ours_to_give(self, key: DHTID, place: DHTID) -> bool:
         others = [

@@ -79,10 +79,13 @@ def _load(folder: Path, dtype: str, options: dict[str, str]) -> tuple[Any, Any]:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    from roles.inference.checkpoint_loading import read_config
+
     kind: torch.dtype = getattr(torch, dtype)
     common = {"local_files_only": True, "trust_remote_code": False, **options}
     try:
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=kind, **common)
+        known = {} if options else {"config": read_config(folder, attention="eager")}
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=kind, **known, **common)
         _forget_quantisation(model)
         return model.to(kind), AutoTokenizer.from_pretrained(folder, **common)
     except Exception as error:  # whatever the libraries make of a foreign file

@@ -13,6 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from node.cells import add_row, words
 from node.phrases import phrase_of
 from node.status.client import read_status
 from node.testnet.picture import sparkline
@@ -82,10 +83,8 @@ def _outcomes(status: Status, whole: str) -> dict[str, str]:
 def _title(status: Status) -> Text:
     facts = status.get("facts", {})
     what = f"{status.get('role', 'node')} {str(status.get('node') or '')[:12]}".strip()
-    return Text.assemble(
-        ("intellect-node ", "bold"), (what, "cyan"), f"   {facts.get('title', '')}   run {str(facts.get('run', '-'))[:12]}",
-        no_wrap=True, overflow="ellipsis",
-    )  # fmt: skip
+    run = words(f"   {facts.get('title', '')}   run {str(facts.get('run', '-'))[:12]}")
+    return Text.assemble(("intellect-node ", "bold"), words(what, "cyan"), run, no_wrap=True, overflow="ellipsis")
 
 
 def _progress(status: Status, width: int) -> Table:
@@ -96,14 +95,14 @@ def _progress(status: Status, width: int) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_column(style="cyan", no_wrap=True, min_width=8)
     table.add_column(no_wrap=True, overflow="ellipsis")
-    table.add_row("step", f"{_step(status)}   {facts.get('phase', '')}")
+    add_row(table, "step", f"{_step(status)}   {facts.get('phase', '')}")
     ends = f"  {curve[0]:.3f} -> {curve[-1]:.3f}" if curve else "nothing yet"
-    table.add_row("reward", Text.assemble((sparkline(curve, width=max(8, min(60, width - 36))), "green"), ends))
-    table.add_row("accepted", f"{totals.get('accepted', 0)} submissions, {totals.get('tokens', 0)} tokens")
-    table.add_row("refused", _refused(status))
-    table.add_row("wallets", ", ".join(_wallet(row) for row in status.get("wallets", ())[:3]) or "-")
+    add_row(table, "reward", Text.assemble((sparkline(curve, width=max(8, min(60, width - 36))), "green"), ends))
+    add_row(table, "accepted", f"{totals.get('accepted', 0)} submissions, {totals.get('tokens', 0)} tokens")
+    add_row(table, "refused", _refused(status))
+    add_row(table, "wallets", ", ".join(_wallet(row) for row in status.get("wallets", ())[:3]) or "-")
     trouble = status.get("ledger_down") or status.get("directory_down")
-    table.add_row("network", Text(str(trouble), style="red") if trouble else Text(_network(status)))
+    add_row(table, "network", words(trouble, "red") if trouble else _network(status))
     return table
 
 
@@ -116,11 +115,9 @@ def _submissions(status: Status, rows: int) -> Table:
         said = f"{outcome}: {row['reason']}" if row.get("reason") else outcome
         said += f", in tally {row['epoch']}" if "epoch" in row else ""
         cells = (row.get("step"), row.get("index"), row.get("worker"), row.get("tokens", "-"))
-        table.add_row(
-            *map(str, cells), "+" * votes["+"] + "x" * votes["x"], Text(said, style=OUTCOMES.get(outcome, ""))
-        )
+        add_row(table, *map(str, cells), "+" * votes["+"] + "x" * votes["x"], words(said, OUTCOMES.get(outcome, "")))
     if not newest:
-        table.add_row("-", "", "no submission has been seen yet", "", "", "")
+        add_row(table, "-", "", "no submission has been seen yet", "", "", "")
     return table
 
 
@@ -128,12 +125,13 @@ def _nodes(nodes: Sequence[Status], rows: int, width: int) -> Table:
     table = _table("node", "state", "accepted", "refused", "said last")
     for row in nodes[:rows]:
         state = str(row.get("state", "seen"))
-        table.add_row(
-            str(row.get("name")), Text(state, style=STATES.get(state.split(" ")[0], "")), str(row.get("accepted", "")),
+        add_row(
+            table,
+            str(row.get("name")), words(state, STATES.get(state.split(" ")[0], "")), str(row.get("accepted", "")),
             str(row.get("refused", "")), str(row.get("said", ""))[: max(10, width - 52)],
         )  # fmt: skip
     if len(nodes) > rows:
-        table.add_row(f"and {len(nodes) - rows} more", "", "", "", "")
+        add_row(table, f"and {len(nodes) - rows} more", "", "", "", "")
     return table
 
 
@@ -141,7 +139,7 @@ def _recent(status: Status, rows: int) -> Table:
     table = _table("time", "what it said")
     for event in list(status.get("recent", ()))[-rows:]:
         clock = time.strftime("%H:%M:%S", time.localtime(float(event.get("ts", 0))))
-        table.add_row(clock, phrase_of(event) or str(event.get("event")))
+        add_row(table, clock, phrase_of(event) or str(event.get("event")))
     return table
 
 

@@ -16,6 +16,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from node.cells import add_row, words
 from node.testnet.picture import Picture, sparkline
 
 PICTURE_WIDTH = 112
@@ -172,11 +173,11 @@ def _progress(frame: Frame, width: int) -> Table:
     lines = Table.grid(padding=(0, 2))
     lines.add_column(no_wrap=True, style="cyan", min_width=8)
     lines.add_column(no_wrap=True, overflow="ellipsis")
-    lines.add_row("step", step)
+    add_row(lines, "step", step)
     bars = sparkline(curve, width=max(8, min(60, width - 36)))
-    lines.add_row("reward", Text.assemble((bars, "green"), _from_to(curve)))
-    lines.add_row("accepted", f"{len(picture.accepted)} submissions, {sum(picture.tokens.values())} tokens")
-    lines.add_row("refused", _reasons(picture))
+    add_row(lines, "reward", Text.assemble((bars, "green"), _from_to(curve)))
+    add_row(lines, "accepted", f"{len(picture.accepted)} submissions, {sum(picture.tokens.values())} tokens")
+    add_row(lines, "refused", _reasons(picture))
     return lines
 
 
@@ -205,11 +206,11 @@ def _contributions(contributions: Mapping[str, tuple[int, int]], rows: int, widt
     shown = len(contributions) if len(contributions) <= rows else rows - 1
     for wallet, (final, pending) in list(contributions.items())[:shown]:
         name = wallet if len(wallet) <= room else f"{wallet[: max(6, room - 2)]}.."
-        table.add_row(name, str(final), str(pending))
+        add_row(table, name, str(final), str(pending))
     if not contributions:
-        table.add_row(Text("nothing accepted yet", style="dim"), "", "")
+        add_row(table, Text("nothing accepted yet", style="dim"), "", "")
     if len(contributions) > shown:
-        table.add_row(Text(f"and {len(contributions) - shown} more", style="dim"), "", "")
+        add_row(table, Text(f"and {len(contributions) - shown} more", style="dim"), "", "")
     return table
 
 
@@ -217,9 +218,9 @@ def _nodes(frame: Frame, rows: int, width: int) -> Table:
     table = _table(("node", "left"), ("state", "left"), ("last event", "left"))
     shown = len(frame.states) if len(frame.states) <= rows else rows - 1
     for name, state in list(frame.states.items())[:shown]:
-        table.add_row(name, Text(state, style=_style_of(state)), frame.picture.nodes[name].last[: max(8, width - 28)])
+        add_row(table, name, words(state, _style_of(state)), frame.picture.nodes[name].last[: max(8, width - 28)])
     if len(frame.states) > shown:
-        table.add_row(Text(f"and {len(frame.states) - shown} more", style="dim"), "", "")
+        add_row(table, Text(f"and {len(frame.states) - shown} more", style="dim"), "", "")
     return table
 
 

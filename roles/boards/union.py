@@ -18,7 +18,7 @@ import structlog
 from dht.envelope import Envelope, to_bytes
 from dht.errors import Malformed, TransportError
 from dht.records import unix_ms
-from dht.rows import Membership, RowGate, RowStore, everyone, newest
+from dht.rows import Membership, Outcome, RowGate, RowStore, everyone, newest
 from roles.boards.client import Follower, Poster
 from roles.ports import Directory
 from roles.shardcast.replies import RelayInfo, is_usable
@@ -253,13 +253,12 @@ class UnionDirectory:
         if is_new:
             self._woken.set()
 
-    def _take(self, data: bytes) -> bool:
-        """Take a row from a board. Returns whether it is one at all: a relay that passes rubbish on is asked less often."""
+    def _take(self, data: bytes) -> Outcome | None:
+        """Take a row from a board. None when it is no row at all: a relay that passes rubbish on is asked less often."""
         try:
-            self._held.put(self._gate.open(data), self._clock(), data)
+            return self._held.put(self._gate.open(data), self._clock(), data)
         except Malformed:
-            return False
-        return True
+            return None
 
     # -- boards
 

@@ -28,8 +28,11 @@ _LIBRARY_ERRORS = (
     OSError,
     ValueError,
     TypeError,
-    KeyError,
+    LookupError,
+    ArithmeticError,
     AttributeError,
+    AssertionError,
+    ImportError,
     RuntimeError,
     SafetensorError,
     StrictDataclassError,
@@ -37,6 +40,7 @@ _LIBRARY_ERRORS = (
 _NO_MEMORY = ("can't allocate memory", "CUDA error: out of memory", "_STATUS_ALLOC_FAILED")
 """PyTorch on a CPU; CUDA itself; its libraries, which want room of their own."""
 _NOT_ARCHITECTURE = frozenset({"_name_or_path", "transformers_version"})
+_KERNELS = ("_attn_implementation", "_experts_implementation")
 
 
 def read_architecture(checkpoint: Path) -> dict[str, object]:
@@ -51,12 +55,24 @@ def read_architecture(checkpoint: Path) -> dict[str, object]:
         return {key: value for key, value in config.items() if key not in _NOT_ARCHITECTURE}
 
 
+def read_config(checkpoint: Path, *, attention: str) -> Any:
+    """config.json as transformers takes it, but for the kernels: a file of peers may name code on the Hub as one, which the
+    library would fetch and run, whatever it was told otherwise. Raises whatever the library does."""
+    config = AutoConfig.from_pretrained(checkpoint, local_files_only=True, trust_remote_code=False)
+    for name in _KERNELS:  # of its parts too
+        if hasattr(config, name):
+            setattr(config, name, None)
+    config._attn_implementation = attention
+    return config
+
+
 def load_model(checkpoint: Path, *, device: torch.device, dtype: torch.dtype, attention: str) -> Any:
     """A causal language model in evaluation mode, with the attention kernel named. Raises `BadCheckpoint`."""
     _weight_files(checkpoint)
     with _refusals(checkpoint):
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             checkpoint,
+            config=read_config(checkpoint, attention=attention),
             dtype=dtype,
             attn_implementation=attention,
             local_files_only=True,
@@ -134,8 +150,7 @@ def check_fits(checkpoint: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
     if any(".experts." in name for name in shapes):
         return
     with _refusals(checkpoint), torch.device("meta"):
-        config = AutoConfig.from_pretrained(checkpoint, local_files_only=True, trust_remote_code=False)
-        model: Any = AutoModelForCausalLM.from_config(config)
+        model: Any = AutoModelForCausalLM.from_config(read_config(checkpoint, attention="eager"))
     held: dict[int, dict[str, tuple[int, ...]]] = {}  # a tied weight is stored once, under one of its names
     for name, parameter in model.named_parameters(remove_duplicate=False):
         held.setdefault(id(parameter), {})[name] = tuple(parameter.shape)
@@ -178,7 +193,8 @@ def _all_tensors(checkpoint: Path) -> Iterator[tuple[str, torch.Tensor]]:
 
 def _check_finite(checkpoint: Path, name: str, tensor: torch.Tensor) -> None:
     if tensor.is_floating_point() and tensor.numel():
-        low, high = tensor.detach().aminmax()  # a NaN anywhere is both
+        with _refusals(checkpoint):  # there are formats that nothing can be asked of
+            low, high = tensor.detach().aminmax()  # a NaN anywhere is both
         if not bool(torch.isfinite(low) & torch.isfinite(high)):
             raise BadCheckpoint(f"{checkpoint.name}: {name} holds numbers that are not finite")
 

@@ -18,6 +18,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
+from roles.inference.checkpoint_loading import read_config
 from roles.inference.model_sizes import sizes_of
 from roles.rl import attention
 from roles.rl.scoring import Scorer
@@ -48,6 +49,7 @@ def load_policy(checkpoint: Path) -> nn.Module:
 def _read(checkpoint: Path) -> Any:
     model, said = AutoModelForCausalLM.from_pretrained(
         checkpoint,
+        config=read_config(checkpoint, attention=attention.NAME),
         dtype=torch.float32,
         local_files_only=True,
         trust_remote_code=False,

@@ -15,6 +15,7 @@ import structlog
 
 from dht.errors import Malformed, PeerError, TransportError
 from roles.assignment import policy_window
+from roles.fetching import Fetches
 from roles.observer import Observer
 from roles.ports import Relays
 from roles.rl.batch import TrainingGroup, is_usable
@@ -26,9 +27,9 @@ from roles.trusted import AdmittedSubmission, TrustedState
 
 log = structlog.get_logger()
 
-AT_ONCE = 8
-FETCH_TIMEOUT = 60.0
 RETRY_SECONDS = 2.0
+HELD_UP_SECONDS = 15.0
+"""Longer than this a blob on its way does not hold up those accepted behind it: the relay that has it may be its worker's own."""
 RECENT_GROUPS = 256
 """Groups that the estimate of the usable fraction looks back on."""
 
@@ -41,6 +42,7 @@ class _Entry:
     is_fetching: bool = False
     is_done: bool = False
     due: float = field(default=0.0)
+    since: float = 0.0  # when it was lined up
 
 
 def split_groups(file: RolloutFile, item: AdmittedSubmission, spec: RunSpec) -> tuple[PooledGroup, ...]:
@@ -85,14 +87,14 @@ class Pool:
         vocabulary: int,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._spec, self._trusted, self._observer, self._relays = spec, trusted, observer, relays
+        self._spec, self._trusted, self._observer = spec, trusted, observer
         self._limits = rollout_limits(spec, vocabulary)
         self._entries: dict[str, _Entry] = {}  # in order of acceptance
         self._monotonic = monotonic
         self._since: dict[str, float] = {}  # when what waits for audits was accepted
         self._used: dict[tuple[str, int], int] = {}  # place -> step that used it
         self._recent: deque[bool] = deque(maxlen=RECENT_GROUPS)
-        self._slots = asyncio.Semaphore(AT_ONCE)
+        self._blobs = Fetches(relays)
         self._watch = observer.watch()
 
     async def run(self) -> None:
@@ -114,15 +116,16 @@ class Pool:
         self._since = {digest: self._since.get(digest, self._monotonic()) for digest in accepted} if window else {}
         for digest, item in accepted.items():
             if digest not in self._entries and (not window or self._monotonic() >= self._since[digest] + window):
-                self._entries[digest] = _Entry(item)
+                self._entries[digest] = _Entry(item, since=self._monotonic())
 
     def groups(self, step: int) -> Iterator[PooledGroup]:
-        """Unused groups that the step may train on, in order of acceptance; stops at a blob still on its way."""
+        """Unused groups that the step may train on, in order of acceptance; stops at a blob still on its way, for a while."""
+        held_up = self._monotonic() - HELD_UP_SECONDS
         window = policy_window(step, self._spec.training.async_level)
         for entry in self._entries.values():
             if entry.item.submission.policy_step not in window:
                 continue
-            if not entry.is_done and entry.tries == 0:
+            if not entry.is_done and entry.tries == 0 and entry.since > held_up:
                 return  # what comes behind must not overtake it
             yield from (group for group in entry.groups if group.place not in self._used)
 
@@ -134,7 +137,7 @@ class Pool:
         """Drop what step `step` and later ones cannot train on."""
         oldest = policy_window(step, self._spec.training.async_level)[0]
         for digest in [d for d, e in self._entries.items() if e.item.submission.policy_step < oldest]:
-            del self._entries[digest]
+            self._blobs.forget(self._entries.pop(digest).item)
         # A group's submission is of a step up to async_level + 1 above its policy.
         reach = step - 2 * (self._spec.training.async_level + 1)
         self._used = {place: used for place, used in self._used.items() if used >= reach}
@@ -155,8 +158,7 @@ class Pool:
 
     async def _fetch(self, entry: _Entry) -> None:
         try:
-            async with self._slots:
-                entry.groups = await self._read(entry.item)
+            entry.groups = await self._read(entry.item)
             entry.is_done = True
             self._recent.extend(is_usable(group.training) for group in entry.groups)
         except (TransportError, TimeoutError) as error:
@@ -168,13 +170,14 @@ class Pool:
         finally:
             entry.tries += 1
             entry.is_fetching = False
+            if entry.item.digest not in self._entries:  # dropped meanwhile
+                self._blobs.forget(entry.item)
         self._observer.wake()
 
     async def _read(self, item: AdmittedSubmission) -> tuple[PooledGroup, ...]:
         submission = item.submission
         newest = self._trusted.submissions.get(item.digest, item)  # it may name other relays by now
-        async with asyncio.timeout(FETCH_TIMEOUT):
-            data = await self._relays.get(submission.blob, limit=submission.size, relays=newest.relays)
+        data = await self._blobs.get(newest, limit=submission.size)
         file = await asyncio.to_thread(read_rollouts, data, self._limits)
         return split_groups(file, item, self._spec)
 

@@ -12,11 +12,11 @@ from dht.envelope import Envelope
 from dht.errors import NodeError
 from roles import rules
 from roles.context import RunContext
+from roles.fetching import Fetches
 from roles.messages import Submission, Verdict, open_row
 from roles.prefetch import Prefetch
 from roles.rules import PASSING, Ignore, Reason, Reject
 from roles.trusted import AdmittedSubmission
-from roles.validator.fetching import Fetches
 from roles.validator.gate_faults import GateFaults
 from roles.validator.histories import Histories, first_key
 from roles.validator.items import LONGEST_RETRY_MS, Item, Items

@@ -11,22 +11,24 @@ import socket
 import subprocess
 import sys
 import textwrap
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
 
-from dht import p2p
+from dht import answers, p2p, protocol
+from dht.answers import MAX_ROWS, REPLY_BYTES, ROWS_BETWEEN_YIELDS
 from dht.bare import DHTID
-from dht.envelope import to_bytes
+from dht.directory import HivemindDirectory
+from dht.envelope import Envelope, to_bytes
 from dht.errors import IdentityError, TransportError
 from dht.identity import NodeKey
 from dht.locks import StartError
 from dht.p2p import remove_stale_sockets, start_daemon
 from dht.protocol import FAILURES_TO_DROP
-from dht.record_validator import wrap
+from dht.record_validator import EnvelopeValidator, pack_rows, wrap
 from dht.records import Publisher
 from node.status.metrics import read_daemon_metrics
 
@@ -165,6 +167,67 @@ async def test_read__a_peers_strangers_do_not_push_out_members(swarm: Swarm) -> 
     swarm.nodes[0].storage.rows.put(stranger, stranger.sequence)
     assert len((await swarm.nodes[0].read([KEY]))[KEY]) == 2
     assert await reader.read([KEY]) == {KEY: [member]}
+
+
+def serve_flood(liar: HivemindDirectory, rows: Sequence[Envelope]) -> None:
+    """Have it answer every question with these rows, which its own store would bound."""
+    packed = pack_rows([(row.subkey, wrap(to_bytes(row)), row.expiration / 1000) for row in rows])
+    liar.storage.packed = lambda key: (packed, rows[0].expiration / 1000)  # type: ignore[method-assign]
+
+
+async def test_read__valid_rows_of_free_ids_by_the_thousand_hold_up_nothing_else(
+    swarm: Swarm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each costs the reader a signature's check; whoever else has work in its loop must have turns between them."""
+    liar = await swarm.start()
+    reader = await swarm.start(membership=lambda row: row.signer == swarm.keys[1].node)
+    await swarm.met()
+    member = swarm.row(1)
+    await reader.publish(member)
+    opened, most, work = 0, 0, EnvelopeValidator.open
+
+    def counted(*given: Any) -> Envelope:
+        nonlocal opened
+        opened += 1
+        return work(*given)
+
+    async def have_turns() -> None:
+        nonlocal opened, most
+        while True:
+            most, opened = max(most, opened), 0
+            await asyncio.sleep(0)
+
+    serve_flood(liar, [swarm.row(0, subkey=f"{liar.node_id}:{number}") for number in range(MAX_ROWS + 100)])
+    monkeypatch.setattr(EnvelopeValidator, "open", counted)
+    others = asyncio.create_task(have_turns())
+    assert await reader.read([KEY]) == {KEY: [member]}
+    others.cancel()
+    assert 1 < most <= 4 * ROWS_BETWEEN_YIELDS  # of several readers
+    assert reader.node is not None
+    assert sum(len(rows) for _, rows in reader.node.protocol._answers._seen.values()) == MAX_ROWS
+
+
+async def test_read__a_reply_of_more_than_one_holds_is_none(swarm: Swarm) -> None:
+    liar, reader = await swarm.start(), await swarm.start()
+    await swarm.met()
+    await reader.publish(swarm.row(1))
+    rows = [swarm.row(0, subkey=f"{liar.node_id}:{number}", payload=b"x" * 3500) for number in range(440)]
+    assert sum(len(to_bytes(row)) for row in rows) > REPLY_BYTES
+    serve_flood(liar, rows)
+    with pytest.raises(TransportError, match="no peer answered"):
+        await reader.read([KEY])
+    assert "more rows than one holds" in next(peer.last_error for peer in reader.peers() if peer.node == liar.node_id)
+
+
+async def test_read__answers_that_are_kept_are_bounded_together(swarm: Swarm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answers, "ROWS_KEPT", 100)
+    liar, reader = await swarm.start(), await swarm.start()
+    await swarm.met()
+    for key in (f"{RUN}/{number}" for number in range(4)):
+        serve_flood(liar, [swarm.row(0, record_key=key, subkey=f"{liar.node_id}:{n}") for n in range(60)])
+        await reader.read([key])
+    assert reader.node is not None
+    assert sum(len(rows) for _, rows in reader.node.protocol._answers._seen.values()) == 60
 
 
 async def test_anchor__rows_are_kept_with_the_runs_operators_too(swarm: Swarm) -> None:
@@ -332,6 +395,36 @@ async def test_hand_over__a_late_node_gets_the_rows_it_should_keep__dht_27(swarm
     await second.publish(swarm.row(1))
     late = await swarm.start()
     await until(lambda: late.stats()["rows"] == 2)
+
+
+async def test_hand_over__thousands_of_keys_hold_up_nothing_else(
+    swarm: Swarm, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ids cost nothing, and whoever comes with a new one makes us look at each key we hold."""
+    node = await swarm.start()
+    for number in range(300):
+        row = swarm.row(0, record_key=f"{RUN}/{number}")
+        node.storage.store_subkey(DHTID.generate(row.key), row.subkey, wrap(to_bytes(row)), row.expiration / 1000)
+    assert node.node is not None
+    most, looked, is_ours = 0, 0, protocol.RowProtocol._is_ours_to_give
+
+    def counted(*given: Any) -> bool:
+        nonlocal looked
+        looked += 1
+        return is_ours(*given)
+
+    async def have_turns() -> None:
+        nonlocal looked, most
+        while True:
+            most, looked = max(most, looked), 0
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(protocol.RowProtocol, "_is_ours_to_give", counted)
+    others = asyncio.create_task(have_turns())
+    late = await swarm.start()
+    await until(lambda: late.stats()["rows"] == 300)
+    others.cancel()
+    assert 1 < most <= ROWS_BETWEEN_YIELDS
 
 
 async def test_close__nothing_is_left(swarm: Swarm) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
+from transformers.integrations import hub_kernels
 
 from node.cli import dispatch
 from node.errors import ConfigError
@@ -38,6 +41,19 @@ def test_import__folder_in_another_dtype(tmp_path: Path) -> None:
     sizes = [(folder / "model.safetensors").stat().st_size for folder in (default_model(), tmp_path / "model")]
     assert count > 500_000
     assert sizes[1] < 0.6 * sizes[0]
+
+
+def test_import__code_that_the_folder_names_as_its_kernel_is_not_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetched: list[str] = []
+    monkeypatch.setattr(hub_kernels, "is_kernels_available", lambda *_: True)
+    monkeypatch.setattr(hub_kernels, "get_kernel", lambda name, **_: fetched.append(name))
+    source = shutil.copytree(default_model(), tmp_path / "source")
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps(config | {"_attn_implementation": "somebody/code"}))
+    assert import_model(source, tmp_path / "model", dtype="float32") > 500_000
+    assert not fetched
 
 
 def test_import__existing_folder_is_not_written_over(tmp_path: Path) -> None:

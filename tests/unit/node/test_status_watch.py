@@ -53,6 +53,23 @@ def test_render__before_anything_was_said() -> None:
     )
 
 
+def test_render__words_of_peers_are_no_markup_and_steer_no_terminal() -> None:
+    """A relay's refusal is said as it came: a bracket in it must not end who watches."""
+    said = "[/red] \x1b[2J[link=http://x]here"
+    status = {
+        "role": said,
+        "facts": {"phase": said, "title": said, "totals": {"refused": 1}},
+        "refusals": {said: 1},
+        "wallets": [{"wallet": said}],
+        "submissions": [{"worker": said, "outcome": said, "reason": said, "seen": 1}],
+        "nodes": [{"name": said, "state": said, "said": said}, {"name": "b"}],
+    }
+    for shown in (status, {**status, "nodes": [], "recent": [{"event": said}], "ledger_down": said}):
+        text = drawn(shown, width=200)
+        assert "\x1b" not in text
+        assert text.count("[/red] ?[2J[link=http://x]here") >= 4
+
+
 def test_summary_lines__one_fact_a_line() -> None:
     lines = summary_lines(status_of(steps=3))
     assert "step         3 trained of 30" in lines

@@ -118,6 +118,31 @@ async def test_look__a_flood_that_never_becomes_valid_costs_only_the_flooder(sce
     assert set(scene.trusted.submissions) == {submission_digest(honest)}
 
 
+async def test_look__of_many_rows_that_wait_a_look_takes_some_in_turns(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thousands of rows behind gaps, of a few registered keys, would each cost every look its time; who waits behind them
+    has his turn all the same."""
+    monkeypatch.setattr("roles.observer.MAX_AGAIN", 3)
+    await scene.put(make_row(make_head(open_steps=WIDE), TRAINER, spec=scene.world.spec, now=unix_ms()))
+    spec, first = scene.world.spec, make_submission(scene.world)
+    second = make_submission(scene.world, index=1, predecessor=submission_digest(first))
+    for index in range(1, 10):
+        gap = make_submission(scene.world, WORKERS[1], index=index, predecessor="ab" * 32)
+        await scene.put(make_row(gap, WORKERS[1], spec=spec, now=unix_ms()))
+    await scene.observer.look()
+    await scene.put(scene.submission_row(second))
+    await scene.observer.look()
+    assert scene.observer.waiting == 10
+    before = scene.observer.ignored[Reason.GAP]
+    await scene.observer.look()
+    assert scene.observer.ignored[Reason.GAP] - before == 3
+    await scene.put(scene.submission_row(first))
+    for _ in range(4):
+        await scene.observer.look()
+    assert len(scene.trusted.submissions) == 2
+
+
 async def test_look__what_waits_for_a_step_that_is_over_is_forgotten(scene: Scene) -> None:
     gap = make_submission(scene.world, index=1, predecessor="ab" * 32)
     await scene.put(scene.submission_row(gap))

@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from dht.encoding import ZERO_DIGEST
 from dht.errors import Malformed
+from dht.identity import NodeKey
+from roles.messages import SHARE_ALL, OpenStep, Submission
 from roles.rollouts.limits import rollout_limits
 from roles.rollouts.schema import RolloutFile
 from roles.rules import Reason
 from roles.spec import CheckSpec
-from roles.trainer.pool import Pool, split_groups
+from roles.trainer.pool import HELD_UP_SECONDS, Pool, split_groups
 from roles.trusted import AdmittedSubmission
+from roles.worker.generation import submission_digest
 from tests.builders import (
     VALIDATORS,
     WORKERS,
     MemoryRelays,
     World,
+    make_head,
     make_rollouts,
     make_spec,
+    make_submission,
     make_verdict,
     make_world,
     open_rollouts,
@@ -87,6 +94,50 @@ def test_rollout_limits__from_the_spec(world: World) -> None:
     assert limits.max_rows == 8
     assert limits.max_output_tokens == world.spec.sampling.max_tokens
     assert limits.max_proof_bytes == 2 * 2 * 129  # 44 tokens are two chunks of 32
+
+
+class StallingRelays(MemoryRelays):
+    """Begin to send whatever they were not given, and go on for ever."""
+
+    async def get(self, digest: str, *, limit: int, relays: Sequence[str] = ()) -> bytes:
+        if digest not in self.blobs:
+            await asyncio.Event().wait()
+        return await super().get(digest, limit=limit, relays=relays)
+
+
+async def test_run__blobs_that_a_relay_holds_back_hold_up_nobody_else_s_for_long(tmp_path: Path) -> None:
+    """A worker's own relay may serve the validators and not the trainer."""
+    opened = (OpenStep(step=1, limit=100, share=SHARE_ALL),)
+    world, relays, now = make_world(head=make_head(open_steps=opened)), StallingRelays(), [0.0]
+    observer = ValidatorNetwork(world.spec, tmp_path).eye
+    pool = Pool(
+        spec=world.spec,
+        trusted=world.trusted,
+        observer=observer,
+        relays=relays,
+        vocabulary=world.engine.vocabulary,
+        monotonic=lambda: now[0],
+    )
+    honest, submissions, before = make_rollouts(world), list[tuple[Submission, NodeKey]](), ZERO_DIGEST
+    await relays.put(honest.blob)
+    for index in range(9):
+        held_back = make_submission(world, WORKERS[1], index=index, predecessor=before, blob=f"{index:064x}")
+        submissions.append((held_back, WORKERS[1]))
+        before = submission_digest(held_back)
+    for submission, key in (*submissions, (honest.submission, WORKERS[0])):
+        world.trusted.admit_submission(world.row(submission, key))
+        for validator in VALIDATORS[:2]:
+            world.trusted.admit_verdict(world.row(make_verdict(submission), validator))
+    running = asyncio.create_task(pool.run())
+    async with asyncio.timeout(20):
+        while not pool.is_here(honest.digest):
+            observer.wake()
+            await asyncio.sleep(0.01)
+    assert not list(pool.groups(1))  # they were accepted first
+    now[0] = HELD_UP_SECONDS
+    assert {group.submission for group in pool.groups(1)} == {honest.digest}
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
 
 
 async def test_run__what_is_accepted_waits_for_audits_and_a_fault_keeps_it_out(tmp_path: Path) -> None:

@@ -13,12 +13,12 @@ from dht.encoding import ZERO_DIGEST, sha256
 from dht.records import unix_ms
 from ledger.merkle import merkle_root
 from ledger.wallet import address_of
+from roles.fetching import OF_NODE
 from roles.messages import Verdict
 from roles.rules import Reason
 from roles.seals import earning_validators
 from roles.spec import CheckSpec, EpochSpec
 from roles.tally import open_tally, plain_leaves
-from roles.validator.fetching import OF_NODE
 from roles.validator.records import JudgedRows
 from roles.verification import CHECKS, Case, Check
 from roles.worker.generation import Made, submission_digest

@@ -9,7 +9,8 @@ import httpx
 import pytest
 
 from dht.errors import Malformed, TransportError
-from roles.boards.client import ANSWER_SECONDS, Follower, call
+from dht.rows import Outcome
+from roles.boards.client import ANSWER_SECONDS, STRANGER_SECONDS, Follower, call
 from roles.boards.wire import LARGEST_BATCH, Batch, pack_batch
 from roles.shardcast.replies import HELD_OPEN, RelayInfo
 
@@ -32,8 +33,8 @@ def make_http(
     return httpx.AsyncClient(transport=httpx.MockTransport(reply))
 
 
-def make_follower(http: httpx.AsyncClient, took: Callable[[bytes], bool] | None = None) -> Follower:
-    return Follower(RELAY, http, took or (lambda row: True))
+def make_follower(http: httpx.AsyncClient, took: Callable[[bytes], Outcome | None] | None = None) -> Follower:
+    return Follower(RELAY, http, took or (lambda row: Outcome.STORED))
 
 
 async def test_ask__a_bomb_is_not_decompressed() -> None:
@@ -62,14 +63,30 @@ async def test_ask__a_question_held_open_is_waited_for() -> None:
 async def test_ask__an_answer_of_rubbish_is_given_up() -> None:
     judged = list[bytes]()
 
-    def judge(row: bytes) -> bool:
+    def judge(row: bytes) -> None:
         judged.append(row)
-        return False
 
     async with make_http(pack_batch(Batch("b", 1, (b"rubbish",) * 100))) as http:
         with pytest.raises(Malformed):
             await make_follower(http, judge)._ask(("key",), since=0, wait=0)
     assert len(judged) == 17
+
+
+@pytest.mark.parametrize(("outcome", "seconds"), [(Outcome.STORED, 0.0), (Outcome.STRANGER, 64 * STRANGER_SECONDS)])
+async def test_ask__rows_of_strangers_are_judged_slowly(
+    outcome: Outcome, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A board can have any number of valid ones made: they must not take all of the reader's time."""
+    waited = list[float]()
+
+    async def wait(seconds: float) -> None:
+        waited.append(seconds)
+
+    async with make_http(b"") as http:
+        follower = make_follower(http, lambda row: outcome)
+        monkeypatch.setattr("roles.boards.client.asyncio.sleep", wait)
+        await follower._take_all((b"row",) * 64)
+    assert sum(waited) == pytest.approx(seconds)
 
 
 async def test_read_whole__a_board_without_an_end() -> None:

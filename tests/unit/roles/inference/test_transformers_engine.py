@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
+from transformers.integrations import hub_kernels
 
-from roles.inference.checkpoint_loading import is_out_of_memory
+from roles.inference.checkpoint_loading import check_fits, is_out_of_memory, read_shapes
 from roles.inference.engine import Request, SamplingSettings
-from roles.inference.errors import OutOfMemory, SequenceTooLong
+from roles.inference.errors import BadCheckpoint, OutOfMemory, SequenceTooLong
 from roles.inference.transformers_engine import TransformersEngine
+from roles.rl import attention
+from roles.rl.policy import load_policy
 from tests.unit.roles.inference.test_alignment import write_tokenizer
 from tests.unit.roles.inference.tiny_policy import write_tiny_policy
 from tests.unit.roles.rl.architectures import FAMILIES, write_model
@@ -124,3 +129,58 @@ def test_load__families_swap_and_give_the_models_own_logits(family: str, tmp_pat
     with torch.no_grad():
         expected = plain(torch.tensor([[1, 2, 3, 4]])).logits[0, 1:]
     assert torch.allclose(engine.prefill([((1, 2), (3, 4, 5))])[0].logits, expected, atol=1e-4)
+
+
+def spoil_config(folder: Path, **changes: Any) -> Path:
+    """Write these into its config.json, as whoever made the checkpoint could."""
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    return folder
+
+
+def test_load__code_on_the_hub_that_a_checkpoint_names_as_its_kernel_is_not_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the package `kernels` is installed, transformers takes `_attn_implementation` of config.json before the argument,
+    fetches that repository, and imports it."""
+    fetched: list[str] = []
+    monkeypatch.setattr(hub_kernels, "is_kernels_available", lambda *_: True)
+    monkeypatch.setattr(hub_kernels, "get_kernel", lambda name, **_: fetched.append(name))
+    folder = spoil_config(write_tiny_policy(tmp_path / "a"), _attn_implementation="somebody/code")
+    engine = TransformersEngine(attention="eager")
+    engine.load(folder)
+    check_fits(folder, read_shapes(folder))
+    assert engine._model.config._attn_implementation == "eager"
+    policy: Any = load_policy(folder)
+    assert policy.config._attn_implementation == attention.NAME
+    assert not fetched
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"num_attention_heads": 0},
+        {"quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": True}},
+        {"quantization_config": {"quant_method": "gptq", "bits": 4}},
+    ],
+)
+def test_load__checkpoint_that_the_library_stumbles_over_is_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
+    """And ends nobody: the weights of before stand."""
+    engine = TransformersEngine()
+    engine.load(write_tiny_policy(tmp_path / "a"))
+    said = engine.generate(REQUESTS[:1], SETTINGS)[0].tokens
+    with pytest.raises(BadCheckpoint, match="not a checkpoint this engine can run"):
+        engine.load(spoil_config(write_tiny_policy(tmp_path / "b", seed=1), **changes))
+    assert engine.generate(REQUESTS[:1], SETTINGS)[0].tokens == said
+
+
+def test_load__weights_of_a_format_that_nothing_can_be_asked_of_are_refused(tmp_path: Path) -> None:
+    engine = TransformersEngine()
+    engine.load(write_tiny_policy(tmp_path / "a"))
+    said = engine.generate(REQUESTS[:1], SETTINGS)[0].tokens
+    file = write_tiny_policy(tmp_path / "b", seed=1) / "model.safetensors"
+    weights = {name: tensor.to(torch.float8_e4m3fn) for name, tensor in load_file(file).items()}
+    save_file(weights, file, metadata={"format": "pt"})
+    with pytest.raises(BadCheckpoint, match="not a checkpoint this engine can run"):
+        engine.load(tmp_path / "b")
+    assert engine.generate(REQUESTS[:1], SETTINGS)[0].tokens == said
