@@ -272,6 +272,7 @@ class Node:
             relay.app,
             host=parts.config.host,
             port=parts.config.http_port,
+            flag="--http-port",
             certificate=certificate_of(parts.config),
             line=self._line,
         ) as url:
