@@ -51,7 +51,7 @@ async def visit_run(config: NodeConfig) -> AsyncIterator[Visit]:
         key.save(home / "node.key")
         directory = await stack.enter_async_context(open_as_visitor(home, join))
         quiet_libraries()
-        http = await stack.enter_async_context(make_http())
+        http = await stack.enter_async_context(make_http(ca=config.relay_ca))
         book = RelayBook(run=join.run, directory=directory, http=http, hints=join.relays)
         await _meet(book)
         finder = RelayClient(key, run=join.run, trainers=(), relays=book, http=http)

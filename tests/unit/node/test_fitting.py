@@ -60,7 +60,10 @@ def test_build_spec__chat_template_with_today_s_date(model: Path) -> None:
 
 
 def test_build_spec__prompt_that_no_file_may_hold(model: Path) -> None:
-    with pytest.raises(ConfigError, match=r"of \d+ problems have longer prompts than the 9 tokens .*, the longest, problem \d+, one of 10;"):
+    with pytest.raises(
+        ConfigError,
+        match=r"of \d+ problems have longer prompts than the 9 tokens .*, the longest, problem \d+, one of 10;",
+    ):
         build(model, sampling={"max_prompt_tokens": 9})
     assert build(model, sampling={"max_prompt_tokens": 10}).sampling.max_prompt_tokens == 10
 
