@@ -29,7 +29,7 @@ CAUSES = {
     "peer id mismatch": "another node answers there: the address is an old one",
     "no such host": "its name is not known",
     "no good addresses": "its name is not known, or no address of that kind can be dialled from here",
-    "failed to negotiate": "something else than a node answers there",
+    "failed to negotiate": "what answers there is no node of this run: another program, or an old join string",
     "timeout": "no answer: a firewall, or a machine that is down",
     "deadline exceeded": "no answer: a firewall, or a machine that is down",
     "all dials failed": "no answer there",
