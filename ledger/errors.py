@@ -27,10 +27,10 @@ class LedgerMismatch(LedgerError):
 
 
 class LowBalance(LedgerError):
-    """The operator account cannot pay for gas. Carries what it has and what it needs, in wei."""
+    """The operator account cannot pay for gas and what is sent. Carries what it has and what it needs, in wei."""
 
     def __init__(self, address: str, balance: int, needed: int) -> None:
-        super().__init__(f"{address} holds {balance} wei and needs {needed} wei for gas")
+        super().__init__(f"{address} holds {balance} wei and needs {needed} wei, gas included")
         self.address = address
         self.balance = balance
         self.needed = needed

@@ -226,7 +226,10 @@ def checked_base(config: NodeConfig, spec: RunSpec) -> Path:
     held = {(item["name"], item["sha256"]) for item in model_files(base)}
     missing = [item.name for item in spec.model.files if (item.name, item.sha256) not in held]
     if missing:
-        raise UsageError(f"the model in {base} is not the run's: {', '.join(missing)} differ from the spec")
+        raise UsageError(
+            f"the model in {base} is not the run's: {', '.join(missing)} differ from the spec: name "
+            "the folder of the run's base model by --model"
+        )
     return base
 
 

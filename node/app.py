@@ -33,7 +33,7 @@ from node.actors import (
 )
 from node.archive import Archive
 from node.config import NodeConfig
-from node.data_sets import find_data_sets
+from node.data_sets import find_data_sets, from_relays
 from node.defaults import OBSERVER_SECONDS
 from node.disk import is_disk_full, wait_for_room
 from node.fitness import check_fitness, measure_machine
@@ -112,9 +112,7 @@ class Node:
         self.status.phase = "looking for the run"
         finder = RelayClient(key, run=join.run, trainers=(), relays=book, http=http)
         spec = await fetch_spec(config, run=join.run, book=book, client=finder)
-        await find_data_sets(
-            spec, home=config.home, beside=config.spec, get=lambda digest, most: finder.get(digest, limit=most)
-        )
+        await find_data_sets(spec, home=config.home, beside=config.spec, get=from_relays(finder, book))
         directory.anchor(item.node for item in (*spec.validators, *spec.trainers))
         self.status.phase = "connecting to the ledger"
         ledger = await join_ledger(config, spec, join.rpc, operator)
@@ -272,6 +270,7 @@ class Node:
             relay.app,
             host=parts.config.host,
             port=parts.config.http_port,
+            flag="--http-port",
             certificate=certificate_of(parts.config),
             line=self._line,
         ) as url:

@@ -47,7 +47,7 @@ GROUPS = {
         "audit": "re-check a run from its public records alone",
     },
     "models and tasks": {
-        "model": "make a checkpoint folder out of a GGUF file or a Hugging Face folder",
+        "model": "make a checkpoint folder out of a GGUF file or a Hugging Face folder, or fetch what a run trained",
         "eval": "how often a checkpoint passes a task, and whether another does better",
         "filter": "the problems of a data set that a model can learn from",
         "calibrate": "how much honest nodes differ, and the thresholds of a run by it",

@@ -12,7 +12,9 @@ import structlog
 
 from dht.disk import write_durably
 from node.errors import ConfigError
+from node.relay_book import RelayBook
 from node.running import patiently
+from roles.shardcast.client import RelayClient
 from roles.spec import RunSpec
 from roles.tasks.problems import MAX_FILE
 
@@ -28,11 +30,22 @@ def digests_of(spec: RunSpec) -> tuple[str, ...]:
     return tuple(dict.fromkeys(digest for digest in named if isinstance(digest, str)))
 
 
-async def find_data_sets(
-    spec: RunSpec, *, home: Path, beside: Path | None, get: Callable[[str, int], Awaitable[bytes]]
-) -> None:
-    """Leave every data set of the run in `home`, from the folder of the spec file or from a relay (`get`: digest and most
-    bytes). Raises ConfigError."""
+Get = Callable[[str, int], Awaitable[bytes]]
+"""The bytes of a digest, at most so many."""
+
+
+def from_relays(client: RelayClient, book: RelayBook) -> Get:
+    """Ask the run's relays, looked for each time: whoever has the spec from a file knows none yet."""
+
+    async def get(digest: str, most: int) -> bytes:
+        await book.refresh()
+        return await client.get(digest, limit=most)
+
+    return get
+
+
+async def find_data_sets(spec: RunSpec, *, home: Path, beside: Path | None, get: Get) -> None:
+    """Leave every data set of the run in `home`, from the folder of the spec file or by `get`. Raises ConfigError."""
     for digest in digests_of(spec):
         place = home / FOLDER / digest
         if await asyncio.to_thread(_is_here, place, digest, beside):

@@ -111,9 +111,11 @@ def _check_prompts(task: Task, spec: RunSpec, count: Callable[[str], int]) -> No
     asked, most = LengthTask(task, spec.length), spec.sampling.max_prompt_tokens
     target = max(asked.targets, default=None)
     longest = heapq.nlargest(MOST_PROMPTS, range(task.size), key=lambda number: len(task.prompt(number)))
-    tokens, number = max(((count(asked.prompt(number, target)), number) for number in longest), default=(0, 0))
-    if tokens > most:
+    counted = ((count(asked.prompt(number, target)), number) for number in longest)
+    over = sorted(((tokens, number) for tokens, number in counted if tokens > most), reverse=True)
+    if over:
         raise ConfigError(
-            f"task {task.name}: problem {number} has a prompt of {tokens} tokens, and the run allows {most}; raise "
-            "sampling.max_prompt_tokens, or leave the problem out"
+            f"task {task.name}: {len(over)} of {task.size} problems have longer prompts than the {most} tokens that the run "
+            f"allows, the longest, problem {over[0][1] + 1}, one of {over[0][0]}; raise sampling.max_prompt_tokens, or leave "
+            "them out"
         )

@@ -26,7 +26,8 @@ SENTENCES = {
     "run is paused": "the run's owner has stopped it; claims, unbonding and withdrawals go on",
     "proof": "the proof does not fit the root: the tally is not the one the ledger names",
     "root is overdrawn": "more is claimed than the root promises: the validators signed nonsense",
-    "run is not over": "what is left can be taken back only when the run has ended and the time to unbond has passed",
+    "run is not over": "what is left can be taken back only when the run has ended and the time to unbond has passed"
+    " (for a run without a final checkpoint, 30 days more)",
     "stake is frozen": "a strike is open: the stake stays until it is lifted or settled (intellect-node strike list)",
     "unbonding": "the stake is being unbonded already; its owner may stake again, which bonds it anew",
     "window is open": "the strike can still be answered or lifted: settle it after the time `strike list` shows",

@@ -10,11 +10,11 @@ import hashlib
 import json
 import tempfile
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from pydantic import ValidationError
 
@@ -24,6 +24,7 @@ from node.data_sets import place_data_set
 from node.defaults import MAX_CONFIG_BYTES
 from node.errors import ConfigError
 from node.fitting import check_fit
+from node.parsing import nearest
 from roles.spec import FLOAT32_CHECKS, RunSpec
 
 if TYPE_CHECKING:
@@ -192,7 +193,8 @@ def _first(error: ValidationError) -> str:
     place = ".".join(map(str, first["loc"])) or "as a whole"
     match first["type"]:
         case "extra_forbidden":
-            return f"{place}: there is no such setting"
+            close = nearest(str(first["loc"][-1]), _known_beside(first["loc"]))
+            return f"{place}: there is no such setting{f'; did you mean {close}?' if close else ''}"
         case "missing":
             return f"{place}: this setting is needed"
         case "string_type":
@@ -200,6 +202,22 @@ def _first(error: ValidationError) -> str:
         case "string_pattern_mismatch":
             return f"{place}: not in the form it must have ({first.get('ctx', {}).get('pattern', '')})"
     return f"{place}: {first['msg'].removeprefix('Value error, ')}"
+
+
+def _known_beside(place: Sequence[int | str]) -> Iterable[str]:
+    """The settings that there are in the table of this one."""
+    table: Any = RunSpec
+    for name in place[:-1]:
+        if isinstance(name, str):
+            table = _table_in(table.model_fields[name].annotation)
+    return tuple(table.model_fields)
+
+
+def _table_in(kind: Any) -> Any:
+    """The table that a setting is, or holds a list of."""
+    if hasattr(kind, "model_fields"):
+        return kind
+    return next(filter(None, map(_table_in, get_args(kind))), None)
 
 
 def _load_task(task: dict[str, Any], folder: Path) -> tuple[dict[str, Any], Task]:
@@ -212,7 +230,7 @@ def _load_task(task: dict[str, Any], folder: Path) -> tuple[dict[str, Any], Task
     try:
         loaded = load_task(str(task.get("name", "")), parameters, folder)
     except TaskError as error:
-        raise ConfigError(str(error)) from error
+        raise ConfigError(f"{task['file']}: {error}" if "file" in task else str(error)) from error
     return {"size": loaded.size, "digest": loaded.digest, **rest, "parameters": parameters}, loaded
 
 

@@ -80,7 +80,7 @@ def new_password(path: Path, password_file: Path | None, variable: str = WALLET_
     password = _given(password_file, variable)
     if password is None:
         if not sys.stdin.isatty():
-            raise ConfigError(f"a password for {path} is needed: --password-file FILE, or the variable {variable}")
+            raise ConfigError(f"a password for {path} is needed: {FLAGS[variable]} FILE, or the variable {variable}")
         password = getpass.getpass(f"new password for {path}: ")
         if getpass.getpass("once more: ") != password:
             raise ConfigError("the two passwords differ; nothing was written")

@@ -80,6 +80,24 @@ def format_progress(event: Mapping[str, Any]) -> str:
     )
 
 
+def progress_bar(screen: Terminal) -> Callable[[int, int], None]:
+    """Told of the bytes that are here and of all, moves the terminal's last line."""
+    began, first = time.monotonic(), -1
+
+    def show(here: int, total: int) -> None:
+        nonlocal first, began
+        if first < 0 or here < first:
+            began, first = time.monotonic(), here
+        rate = (here - first) / max(time.monotonic() - began, 1e-3)
+        filled = round(BAR * here / total)
+        screen.progress(
+            f"[{'#' * filled}{'.' * (BAR - filled)}] {100 * here // total}% of {format_bytes(total)}, "
+            f"{format_bytes(int(rate))}/s"
+        )
+
+    return show
+
+
 def format_bytes(size: int) -> str:
     """`3.1 GB`."""
     for unit, bytes_ in _UNITS:

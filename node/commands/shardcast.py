@@ -8,7 +8,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -179,11 +179,11 @@ def _line(options: argparse.Namespace) -> Line:
 
 
 async def _get(options: argparse.Namespace) -> None:
-    from node.terminal import Terminal
+    from node.terminal import Terminal, progress_bar
     from roles.shardcast import open_channel
 
     screen = Terminal(sys.stderr)
-    progress = _bar(screen)
+    progress = progress_bar(screen)
 
     def fetched(path: Path) -> None:
         screen.line(f"verified: {path}")
@@ -194,25 +194,6 @@ async def _get(options: argparse.Namespace) -> None:
             await channel.follow(options.folder, fetched, progress=progress)
         else:
             fetched(await channel.fetch(options.folder, manifest=options.manifest, progress=progress))
-
-
-def _bar(screen: Any) -> Callable[[int, int], None]:
-    from node.terminal import BAR, format_bytes
-
-    began, first = time.monotonic(), -1
-
-    def show(here: int, total: int) -> None:
-        nonlocal first, began
-        if first < 0 or here < first:
-            began, first = time.monotonic(), here
-        rate = (here - first) / max(time.monotonic() - began, 1e-3)
-        filled = round(BAR * here / total)
-        screen.progress(
-            f"[{'#' * filled}{'.' * (BAR - filled)}] {100 * here // total}% of {format_bytes(total)}, "
-            f"{format_bytes(int(rate))}/s"
-        )
-
-    return show
 
 
 def _load_key(path: Path | None) -> NodeKey:

@@ -11,6 +11,7 @@ from ledger.client import LedgerClient
 from ledger.errors import LedgerError, LedgerUnavailable
 from ledger.records import Block
 from ledger.wallet import address_of
+from node.amounts import show_briefly
 from node.config import NodeConfig
 from node.doctor.finding import Finding, fault, ok, skipped, warning
 from node.doctor.network import CLOCK_FIX
@@ -97,7 +98,7 @@ async def _check_balance(config: NodeConfig, spec: RunSpec, urls: Sequence[str])
 
 def judge_balance(address: str, wei: int) -> Finding:
     """Whether the operator can pay for gas."""
-    said = f"{address} holds {wei / COIN:.6g} coins"
+    said = f"{address} holds {show_briefly(wei)}"
     if wei == 0:
         return fault("balance", said, f"send coins for gas to {address}")
     return warning("balance", said, f"send more for gas to {address}") if wei < LOW_BALANCE else ok("balance", said)

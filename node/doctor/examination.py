@@ -19,7 +19,7 @@ from ledger.errors import LedgerError
 from node.config import NodeConfig
 from node.doctor.chain import examine_ledger
 from node.doctor.finding import Finding, State, fault, ok, skipped, warning
-from node.doctor.keys import examine_keys
+from node.doctor.keys import examine_keys, own_node
 from node.doctor.machine import examine_machine
 from node.doctor.network import examine_relays, examine_seeds, judge_clock
 from node.doctor.ports import examine_ports
@@ -79,14 +79,15 @@ async def _examine_run(config: NodeConfig, join: JoinString) -> AsyncIterator[Fi
             yield fault(
                 "seed", "the join string names no peer", "get a whole one from the run's operator, or add --peer"
             )
-        for finding in await examine_seeds(directory, join.peers) if join.peers else ():
+        for finding in await examine_seeds(directory, join.peers, ours=own_node(config)) if join.peers else ():
             yield finding
         clock = judge_clock(directory.clock_skew)
         if clock is not None:
             yield clock
         http, book = await stack.enter_async_context(open_relays(directory, join, ca=config.relay_ca))
         await book.refresh()
-        for finding in await examine_relays(http, book()):
+        is_first = config.role == "relay" and config.spec is not None
+        for finding in await examine_relays(http, book(), is_first=is_first):
             yield finding
         client = RelayClient(key, run=join.run, trainers=(), relays=book, http=http)
         spec, finding = await _find_spec(config, join, client)

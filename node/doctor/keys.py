@@ -46,6 +46,14 @@ def check_node_key(config: NodeConfig) -> Finding:
     return _check_key("node key", config.key_path, lambda path: f"node {NodeKey.load(path).node}")
 
 
+def own_node(config: NodeConfig) -> str | None:
+    """The id that the node will have, where its key can be read."""
+    try:
+        return NodeKey.load(config.key_path).node
+    except NodeError:
+        return None
+
+
 def check_operator_key(config: NodeConfig) -> Finding:
     """The key that pays gas: needed by trainers and validators."""
     if config.operator_key is None:
@@ -67,7 +75,7 @@ def check_operator_key(config: NodeConfig) -> Finding:
 def check_wallet(config: NodeConfig) -> Finding:
     """Whom the work is credited to."""
     if not config.wallet:
-        if config.role != "worker":
+        if config.role in SIGNERS:
             return skipped("wallet", f"a {config.role} needs none: the run's spec names whom it pays")
         return warning(
             "wallet",

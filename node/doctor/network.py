@@ -11,7 +11,7 @@ import httpx
 from dht.directory import HivemindDirectory
 from dht.errors import TransportError
 from dht.peers import PeerInfo, parse_peers
-from node.doctor.finding import Finding, fault, ok, warning
+from node.doctor.finding import Finding, fault, ok, skipped, warning
 from roles.shardcast.reading import read_status
 from roles.shardcast.replies import RelayInfo
 
@@ -29,7 +29,7 @@ CAUSES = {
     "peer id mismatch": "another node answers there: the address is an old one",
     "no such host": "its name is not known",
     "no good addresses": "its name is not known, or no address of that kind can be dialled from here",
-    "failed to negotiate": "something else than a node answers there",
+    "failed to negotiate": "what answers there is no node of this run: another program, or an old join string",
     "timeout": "no answer: a firewall, or a machine that is down",
     "deadline exceeded": "no answer: a firewall, or a machine that is down",
     "all dials failed": "no answer there",
@@ -40,13 +40,17 @@ SEED_FIX = (
 )
 
 
-async def examine_seeds(directory: HivemindDirectory, peers: Sequence[str]) -> list[Finding]:
-    """Wait until every seed has answered or failed, and say so of each. One that answers is enough."""
+async def examine_seeds(
+    directory: HivemindDirectory, peers: Sequence[str], *, ours: str | None = None
+) -> list[Finding]:
+    """Wait until every seed has answered or failed, and say so of each. One that answers is enough. `ours`: this node's id."""
     seeds = {address.node: str(address) for address in parse_peers(peers)}
+    if ours in seeds and len(seeds) == 1:
+        return [ok("seed", "this node is the run's only one: the others find the run through it")]
     deadline = time.monotonic() + SEEDS_SECONDS
     while True:
         known = {info.node: info for info in directory.peers()}
-        found = {node: known.get(node, PeerInfo(node)) for node in seeds}
+        found = {node: known.get(node, PeerInfo(node)) for node in seeds if node != ours}
         if all(_is_settled(info) for info in found.values()) or time.monotonic() > deadline:
             break
         await asyncio.sleep(LOOK_SECONDS)
@@ -85,8 +89,12 @@ def judge_clock(skew: float | None) -> Finding | None:
     return warning("clock", said, CLOCK_FIX) if abs(skew) > SKEW_SECONDS else ok("clock", said)
 
 
-async def examine_relays(http: httpx.AsyncClient, relays: Sequence[RelayInfo]) -> list[Finding]:
-    """Each relay over HTTP."""
+async def examine_relays(
+    http: httpx.AsyncClient, relays: Sequence[RelayInfo], *, is_first: bool = False
+) -> list[Finding]:
+    """Each relay over HTTP. `is_first`: none need be there before this node."""
+    if not relays and is_first:
+        return [skipped("relay", "none is up yet; this node may be the first")]
     if not relays:
         return [
             fault("relay", "no relay of the run is known", "is the run up? Name one: --relay http://HOST:PORT"),

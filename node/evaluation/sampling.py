@@ -29,11 +29,12 @@ class Plan:
     seed: int
     settings: SamplingSettings
     tool: str = ""  # digest, calls and tokens of each answer; empty: none
+    manner: str = ""  # of running it, where that is not the default: dtype, engine, chat template
 
     @property
     def name(self) -> str:
         """Two plans with one name give the same scores."""
-        plain = {name: value for name, value in asdict(self).items() if name != "tool" or value}
+        plain = {name: value for name, value in asdict(self).items() if name not in ("tool", "manner") or value}
         return digest("evaluation/1", json.dumps(plain, sort_keys=True))
 
 

@@ -110,7 +110,22 @@ def plan_of(options: argparse.Namespace, checkpoint: Path, task: Task, use: Tool
     except ValueError as error:
         raise ConfigError(str(error)) from error
     tool = f"{use.tool.digest}/{use.max_calls}/{use.max_tokens}" if use else ""
-    return Plan(weights_digest(checkpoint), task.digest, problems, options.samples, options.seed, settings, tool)
+    return Plan(
+        weights_digest(checkpoint),
+        task.digest,
+        problems,
+        options.samples,
+        options.seed,
+        settings,
+        tool,
+        _manner(options),
+    )
+
+
+def _manner(options: argparse.Namespace) -> str:
+    """Whatever else of the command line changes a completion; empty for the defaults."""
+    chosen = (options.dtype, options.engine, "chat" if options.chat else "")
+    return "" if chosen == ("float32", "transformers", "") else "/".join(chosen)
 
 
 def _longest(options: argparse.Namespace, checkpoint: Path, task: Task, problems: int) -> int:

@@ -53,11 +53,10 @@ async def status_server(
     app = Guard(StatusRoutes(read, story=story, refresh=refresh, more_metrics=more_metrics).app())
     async with AsyncExitStack() as stack:
         try:
-            url = await stack.enter_async_context(serve(app, host=host, port=port, limits=LIMITS))
+            page = serve(app, host=host, port=port, limits=LIMITS, flag="--status-port")
+            url = await stack.enter_async_context(page)
         except PortTaken as error:
-            raise ConfigError(
-                f"cannot open the status port {port} on {host}: {error}; choose another with --status-port"
-            ) from error
+            raise ConfigError(f"the status page: {error}") from error
         stack.callback(story.close)  # first of all, so that the streams end by themselves
         yield int(url.rpartition(":")[2])
 

@@ -81,15 +81,16 @@ async def serve(
     limits: ConnectionLimits | None = None,
     certificate: Certificate | None = None,
     line: Line | None = None,
+    flag: str = "--port",
 ) -> AsyncIterator[str]:
     """Serve until the block is left, then stop within two seconds. Gives the base URL. Bodies keep to the pace of
     `line`.
 
-    Port 0 takes a free one. With a certificate, over TLS only. Raises PortTaken, BadCertificate.
+    Port 0 takes a free one; `flag` chooses another. With a certificate, over TLS only. Raises PortTaken, BadCertificate.
     """
     if certificate is not None:
         certificate.check()
-    listener = _listen(host, port)
+    listener = _listen(host, port, flag)
     _silence_uvicorn()
     threads = Threads(
         ThreadPoolExecutor(INTAKE_THREADS, thread_name_prefix="intake"),
@@ -155,7 +156,7 @@ async def _stopped(server: uvicorn.Server, task: asyncio.Task[Any]) -> None:
         log.warning("server.failed", error=f"{type(error).__name__}: {error}"[:300])
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def _listen(host: str, port: int, flag: str) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -166,7 +167,7 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         reason = "another program holds that port" if error.errno == errno.EADDRINUSE else error.strerror
-        raise PortTaken(f"cannot listen on {host}:{port}: {reason}; choose another with the port setting") from error
+        raise PortTaken(f"cannot listen on {host}:{port}: {reason}; choose another with {flag}") from error
     return listener
 
 

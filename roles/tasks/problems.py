@@ -69,7 +69,9 @@ def load_problems(
 def read_data(digest: str, folder: Path | None) -> bytes:
     """The bytes of a data set. Raises TaskError when it is absent, too large, or not what its digest says."""
     if len(digest) != 64 or not set(digest) <= set("0123456789abcdef"):
-        raise TaskError('parameter `data` must be the SHA-256 of a data set; a draft names it by `file = "PATH"`')
+        raise TaskError(
+            'parameter `data` must be the SHA-256 of a data set; a draft names one by `file = "PATH"`, a command by --file'
+        )
     path = (folder or Path()) / digest
     if folder is None or not path.is_file():
         raise TaskError(f"the data set {digest[:16]}.. is not on this machine: its relays have it, or put it at {path}")
@@ -122,7 +124,7 @@ def _text(value: Any, number: int, field: str) -> str:
 
 def _json_rows(data: bytes) -> Iterable[Any]:
     try:
-        lines = data.decode("utf-8").split("\n")  # splitlines would also split at characters inside a text
+        lines = data.decode("utf-8-sig").split("\n")  # splitlines would also split at characters inside a text
     except UnicodeDecodeError as error:
         raise TaskError("the data set is neither Parquet nor UTF-8 text") from error
     for number, line in enumerate(lines, 1):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import structlog
@@ -20,12 +21,15 @@ from roles.ports import Relays
 from roles.prefetch import FETCH_TIMEOUT, IDLE_SECONDS, Prefetch
 from roles.receipts import Receipts
 from roles.shardcast.assembly import prune_checkpoints
+from roles.shardcast.errors import StoreFull
 from roles.trusted import TrustedState
 from roles.worker.generation import HeldPolicy
 
 log = structlog.get_logger()
 
 RETRY_SECONDS = 1.0
+FULL_SECONDS = 15.0
+"""Between two tries while the disk has no room."""
 
 
 class Policies:
@@ -51,14 +55,25 @@ class Policies:
 
     async def _follow(self) -> None:
         while True:
-            for commit in self._wanted():
-                if await self._fetch(commit):
-                    break
+            pause = await self._fetch_any(self._wanted())
             offer = self._prefetch.next_offer()
             if offer is not None and not self._wanted():
                 await self._prefetch.fetch(offer)
+            elif pause:  # whatever is news meanwhile: it would be asked for in vain many times a second
+                await asyncio.sleep(pause)
             else:
                 await self._watch.changed(RETRY_SECONDS if self._wanted() else IDLE_SECONDS)
+
+    async def _fetch_any(self, wanted: Sequence[Commit]) -> float:
+        """The first of these that can be had; seconds to wait before the next try, 0 when one was, or none is wanted."""
+        for commit in wanted:
+            try:
+                if await self._fetch(commit):
+                    return 0.0
+            except StoreFull as error:  # the others are as large
+                log.warning("weights.unreachable", policy_step=commit.step, why=str(error))
+                return FULL_SECONDS
+        return RETRY_SECONDS if wanted else 0.0
 
     def _wanted(self) -> list[Commit]:
         """Commits newer than what is held, newest first; older ones only where the open step may still use them."""
@@ -73,6 +88,8 @@ class Policies:
         try:
             async with asyncio.timeout(FETCH_TIMEOUT):
                 path = await self._relays.fetch_checkpoint(commit.manifest, self._folder)
+        except StoreFull:
+            raise
         except (NodeError, TimeoutError) as error:
             log.warning("weights.unreachable", policy_step=commit.step, why=str(error) or "no answer in time")
             return False

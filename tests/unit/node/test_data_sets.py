@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 from importlib import resources
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from ledger.records import Operator
-from node.data_sets import digests_of, find_data_sets
+from node.data_sets import digests_of, find_data_sets, from_relays
 from node.errors import ConfigError
 from node.run_creation import NOWHERE, build_spec, default_model, read_draft
 from roles.spec import RunSpec, TaskSpec
@@ -89,3 +90,18 @@ async def test_find_data_sets__damaged_one_is_fetched_again(tmp_path: Path) -> N
     (tmp_path / "tasks" / DIGEST).write_bytes(DATA[:-1])
     await find_data_sets(spec_with_data(), home=tmp_path, beside=None, get=from_relay)
     assert (tmp_path / "tasks" / DIGEST).read_bytes() == DATA
+
+
+async def test_from_relays__looks_for_relays_before_it_asks() -> None:
+    told: list[str] = []
+
+    async def refresh() -> None:
+        told.append("looked")
+
+    async def get(digest: str, *, limit: int) -> bytes:
+        told.append("asked")
+        return await from_relay(digest, limit)
+
+    fetch = from_relays(SimpleNamespace(get=get), SimpleNamespace(refresh=refresh))  # type: ignore[arg-type]
+    assert await fetch(DIGEST, len(DATA)) == DATA
+    assert told == ["looked", "asked"]

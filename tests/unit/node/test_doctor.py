@@ -8,8 +8,9 @@ import os
 import socket
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import httpx
 import pytest
 
 from dht.directory import HivemindDirectory
@@ -42,7 +43,15 @@ from node.doctor.machine import (
     check_sandbox,
     examine_machine,
 )
-from node.doctor.network import LARGEST_SKEW, SKEW_SECONDS, judge_clock, judge_seed, plain_cause
+from node.doctor.network import (
+    LARGEST_SKEW,
+    SKEW_SECONDS,
+    examine_relays,
+    examine_seeds,
+    judge_clock,
+    judge_seed,
+    plain_cause,
+)
 from node.doctor.ports import check_announced, check_port, check_reached
 from node.doctor.run import SOFTWARE, judge_hardware, judge_place, judge_software, judge_tasks
 from roles.messages import MESSAGE_VERSION, NodeRecord
@@ -212,7 +221,8 @@ def test_check_operator_key__who_needs_one(tmp_path: Path) -> None:
 
 def test_check_wallet__none_wrong_claimed_linked(tmp_path: Path) -> None:
     check(check_wallet(settings(tmp_path, wallet=None)), State.WARNING, "credited to nobody")
-    check(check_wallet(settings(tmp_path, wallet=None, role="relay")), State.SKIPPED)
+    check(check_wallet(settings(tmp_path, wallet=None, role="relay")), State.WARNING, "credited to nobody")
+    check(check_wallet(settings(tmp_path, wallet=None, role="trainer")), State.SKIPPED)
     check(check_wallet(settings(tmp_path, wallet="0x12")), State.FAULT)
     check(check_wallet(settings(tmp_path)), State.OK, "claimed")
     path = tmp_path / "wallet.key"
@@ -321,6 +331,18 @@ def test_judge_seed__a_dead_one_is_a_fault_only_when_all_are__boot_03_ux_10() ->
         "50 ms, clock -0.2 s",
     )
     check(judge_seed("/ip4/..", PeerInfo("n"), is_vital=True), State.FAULT, "no answer")
+
+
+async def test_examine_seeds__of_the_first_relay_which_is_the_only_one() -> None:
+    peer = f"/ip4/127.0.0.1/tcp/4001/p2p/{TRAINER.node}"
+    (found,) = await examine_seeds(cast(Any, None), [peer], ours=TRAINER.node)
+    check(found, State.OK, "this node is the run's only one")
+
+
+async def test_examine_relays__none_need_be_before_the_first() -> None:
+    async with httpx.AsyncClient() as http:
+        check((await examine_relays(http, []))[0], State.FAULT, "no relay")
+        check((await examine_relays(http, [], is_first=True))[0], State.SKIPPED, "may be the first")
 
 
 def test_plain_cause__an_unknown_one_in_its_own_words() -> None:

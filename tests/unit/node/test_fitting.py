@@ -60,7 +60,10 @@ def test_build_spec__chat_template_with_today_s_date(model: Path) -> None:
 
 
 def test_build_spec__prompt_that_no_file_may_hold(model: Path) -> None:
-    with pytest.raises(ConfigError, match=r"problem \d+ has a prompt of 10 tokens, and the run allows 9"):
+    with pytest.raises(
+        ConfigError,
+        match=r"of \d+ problems have longer prompts than the 9 tokens .*, the longest, problem \d+, one of 10;",
+    ):
         build(model, sampling={"max_prompt_tokens": 9})
     assert build(model, sampling={"max_prompt_tokens": 10}).sampling.max_prompt_tokens == 10
 
@@ -94,7 +97,7 @@ def test_build_spec__sizes_of_a_model_that_takes_more_than_text(model: Path) -> 
 def test_build_spec__data_set_with_one_long_prompt(model: Path, tmp_path: Path) -> None:
     rows = [{"prompt": "1+1>", "answer": "2"}, {"prompt": "1+" * 30_000 + "1>", "answer": "30001"}]
     (tmp_path / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with pytest.raises(ConfigError, match="task match: problem 1 has a prompt of 60002 tokens"):
+    with pytest.raises(ConfigError, match=r"task match: 1 of 2 problems .*, problem 2, one of 60002;"):
         build(model, tasks=[{"name": "match", "file": str(tmp_path / "sums.jsonl")}])
 
 

@@ -142,7 +142,7 @@ async def test_status_server__port_in_use_is_a_sentence(story: Story) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(ConfigError, match=f"cannot open the status port {port}"):
+        with pytest.raises(ConfigError, match=rf"the status page: cannot listen on .*:{port}: .*--status-port$"):
             async with status_server(port, lambda: STATUS, story=story):
                 pass
 

@@ -10,6 +10,8 @@ import pytest
 
 from node.cli import dispatch, main, report
 from node.errors import ConfigError
+from node.evaluation.setting import add_sampling_flags, load_asked_task, plan_of
+from node.parsing import Parser
 from node.run_creation import default_model
 
 QUICK = ["--problems", "6", "--samples", "2", "--max-tokens", "44", "--seed", "3"]
@@ -88,6 +90,18 @@ def test_eval__other_figures_file_is_not_overwritten(tmp_path: Path, capsys: pyt
     assert kept.read_text() == '{"plan": "another"}\n'
 
 
+@pytest.mark.parametrize("other", [["--chat"], ["--dtype", "bfloat16"]])
+def test_plan_of__what_changes_completions_is_another_evaluation(other: list[str]) -> None:
+    def name(*words: str) -> str:
+        parser = Parser("eval", "")
+        parser.add_argument("checkpoint", type=Path)
+        add_sampling_flags(parser, samples=2)
+        options = parser.parse_args([str(default_model()), "--task", "arithmetic", "--max-tokens", "4", *words])
+        return plan_of(options, options.checkpoint, load_asked_task(options), None).name
+
+    assert name("--device", "cpu") == name() != name(*other)
+
+
 @pytest.mark.parametrize(
     ("words", "code", "reason"),
     [
@@ -104,6 +118,7 @@ def test_eval__other_figures_file_is_not_overwritten(tmp_path: Path, capsys: pyt
         (["--task", "arithmetic", "--k", "9"], 2, "from 1 to the number of samples"),
         (["--task", "arithmetic", "--samples", "0"], 2, "from 1 to the number of samples"),
         (["--task", "match", "--file", "no-such-file"], 1, "cannot read the data set"),
+        (["--task", "match"], 1, "a command by --file"),
     ],
 )
 def test_eval__refuse(words: list[str], code: int, reason: str, capsys: pytest.CaptureFixture[str]) -> None:

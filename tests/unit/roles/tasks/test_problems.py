@@ -34,6 +34,10 @@ def keep(folder: Path, data: bytes) -> str:
     return digest
 
 
+def test_parse_problems__after_the_mark_that_windows_writes() -> None:
+    assert parse_problems(b"\xef\xbb\xbf" + as_lines(ROWS)) == parse_problems(as_lines(ROWS))
+
+
 @pytest.mark.parametrize("form", [as_lines, as_parquet])
 def test_parse_problems__both_forms_say_the_same(form: object) -> None:
     assert callable(form)
