@@ -20,7 +20,7 @@ from dht.disk import sync
 
 STATE_FILE = "state.safetensors"
 STATE_FORMAT = "learner/1"
-_DISK_SAID = re.compile(r"os error (\d+)")
+_DISK_SAID = re.compile(r"(?:os error |Os \{ code: )(\d+)")  # the latter: safetensors before 0.6
 _COPIED_SUFFIXES = {".json", ".txt", ".model", ".jinja"}  # configuration and tokenizer; never code
 
 

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from roles.rl import checkpoint
 from roles.rl.checkpoint import STATE_FILE, CheckpointError, load_state, save_checkpoint, save_state
 
 
@@ -134,3 +136,18 @@ def test_save_state__is_written_beside_the_last_and_put_in_its_place_when_it_is_
     with pytest.raises(IsADirectoryError):
         save_state(tmp_path, {"x": torch.zeros(2)}, {"updates": 4})
     assert load_state(tmp_path)[1] == {"updates": 3}
+
+
+@pytest.mark.parametrize(
+    "said", ["I/O error: File too large (os error 27)", "IoError(Os { code: 27, kind: FileTooLarge })"]
+)
+def test_save_state__the_disk_s_error_in_the_words_of_each_safetensors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise SafetensorError(f"Error while serializing: {said}")
+
+    monkeypatch.setattr(checkpoint, "save_file", refuse)
+    with pytest.raises(OSError, match=STATE_FILE) as caught:
+        save_state(tmp_path, {"x": torch.ones(2)}, {"updates": 3})
+    assert caught.value.errno == errno.EFBIG
