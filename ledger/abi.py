@@ -72,7 +72,7 @@ def decode_event(name: str, topics: Sequence[str], data: str) -> dict[str, Any]:
 
 
 def revert_reason(data: bytes) -> str | None:
-    """The contract's text in revert data; None when it carries none."""
+    """The contract's reason in revert data; None when it carries none."""
     if data[:4] != ERROR_SELECTOR:
         return None
     try:

@@ -45,7 +45,7 @@ class Journal:
         os.lseek(self._descriptor, self._before, os.SEEK_SET)
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         os.close(self._descriptor)
 
     def _write(self, line: object, *, sync: bool) -> None:

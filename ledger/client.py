@@ -118,7 +118,11 @@ class LedgerClient(BaseLedger):
         rpc = Rpc(urls, contract=contract, expected=expected, patience=patience)
         try:
             seen_chain, seen_code = await rpc.connect()
-            sender = _sender(rpc, operator_key, chain_id=seen_chain, state_dir=state_dir, policy=policy)
+            sender = (
+                _sender(rpc, operator_key, chain_id=seen_chain, state_dir=state_dir, policy=policy)
+                if operator_key is not None
+                else None
+            )
         except BaseException:
             await rpc.close()
             raise
@@ -285,7 +289,7 @@ async def deploy(
     try:
         chain_id, _ = await rpc.connect()
         sender = _sender(rpc, key, chain_id=chain_id, state_dir=state_dir, policy=policy)
-        receipt = await _must_be(sender).deploy(abi.built()["bytecode"])
+        receipt = await sender.deploy(abi.built()["bytecode"])
         contract = checked_address(deployed_at(receipt))
         checked = Rpc([url], contract=contract, expected=ExpectedChain(chain_id, built_code_hash()))
         try:
@@ -302,17 +306,7 @@ def built_code_hash() -> str:
     return str(keccak(abi.unhex(abi.built()["bytecode_runtime"])).hex())
 
 
-def _must_be(sender: Sender | None) -> Sender:
-    if sender is None:
-        raise LedgerError("deploying needs a key")
-    return sender
-
-
-def _sender(
-    rpc: Rpc, key: bytes | None, *, chain_id: int, state_dir: Path | None, policy: ChainPolicy = DEFAULT_POLICY
-) -> Sender | None:
-    if key is None:
-        return None
+def _sender(rpc: Rpc, key: bytes, *, chain_id: int, state_dir: Path | None, policy: ChainPolicy) -> Sender:
     journal = None
     if state_dir is not None:
         state_dir.mkdir(parents=True, exist_ok=True)

@@ -172,7 +172,7 @@ async def running_devnet(
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without signal handlers of its own, that says when it answers."""
+    """uvicorn without its own signal handlers; `answering` is set once it listens."""
 
     def __init__(self, app: DevnetRpc) -> None:
         config = uvicorn.Config(
@@ -188,7 +188,7 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave signals to whoever runs the loop."""
+        """Install no handlers: signals belong to whoever runs the loop."""
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

@@ -71,7 +71,7 @@ class EventFile:
             self.close()
 
     def discard(self) -> None:
-        """Begin anew."""
+        """Delete what was kept and start over."""
         if self._descriptor is None:
             return
         try:
@@ -81,7 +81,7 @@ class EventFile:
             self.close()
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

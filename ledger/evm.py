@@ -78,7 +78,7 @@ class DevChain:
         return int(self._chain.get_canonical_head().timestamp)
 
     def close(self) -> None:
-        """Give the journal's file back."""
+        """Close the journal."""
         if self._journal:
             self._journal.close()
 

@@ -39,7 +39,7 @@ async def read_fees(rpc: Caller, *, cap: int) -> Fees:
 
 
 def raised_fees(fees: Fees, *, cap: int) -> Fees | None:
-    """A better offer for a transaction that nobody includes; None when the cap leaves no room for one."""
+    """A higher offer for a transaction that is not included; None when the cap leaves no room for one."""
     priority, maximum = (value * FEE_BUMP[0] // FEE_BUMP[1] + 1 for value in (fees.priority, fees.maximum))
     return None if cap and maximum > cap else Fees(priority, maximum)
 

@@ -39,16 +39,16 @@ class Pending:
     value: int = 0
 
     def is_for(self, to: str | None, data: str, value: int) -> bool:
-        """Whether this is that call: sending it again would do the thing twice."""
+        """Whether this is that call, so that sending it again would do the same thing twice."""
         return (self.to, self.data, self.value) == (to, data, value)
 
     def with_attempt(self, raw: str, digest: str) -> Pending:
-        """The same with one more signed form."""
+        """A copy with one more signed form."""
         return replace(self, attempts=(*self.attempts, raw), hashes=(*self.hashes, digest))
 
 
 class TransactionJournal:
-    """At most one transaction in a file; with `path` None only in memory."""
+    """At most one transaction, kept in a file; with `path` None only in memory."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path

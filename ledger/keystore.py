@@ -75,7 +75,7 @@ def load_secret(path: Path, password: Callable[[], str]) -> bytes:
 
 
 def stated_address(path: Path) -> str | None:
-    """The address an encrypted key store gives, without its password: a label, not a proof. None when it gives none.
+    """The address written in an encrypted key store, read without its password: a label, not a proof. None without one.
 
     Raises WalletError for a file that is no key store.
     """

@@ -56,7 +56,7 @@ _Links = defaultdict[str, list[tuple[int, str | None]]]
 
 
 class ChainView(Protocol):
-    """What finding a closing block reads."""
+    """The part of a ledger that `find_closing_block` reads."""
 
     async def terms(self) -> RunTerms: ...
     async def head(self) -> Block: ...

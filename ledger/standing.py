@@ -1,4 +1,4 @@
-"""What a run's events add up to at a block: who leads, whose signature counts, what is funded, staked, struck, paid.
+"""Folds a run's events into its state at a block: leader, validators, funds, stakes, strikes, payments.
 
 Pure folds over the log; `until` None means all of it. What an end-point left out is not missed here: the log says
 whether it is complete.
@@ -63,7 +63,7 @@ def lease_of(terms: RunTerms, commits: Sequence[Commit], changes: Iterable[Chang
 
 
 def validators_of(terms: RunTerms, changes: Iterable[Change], until: int | None = None) -> ValidatorSet:
-    """Whose attestations count."""
+    """The validator set in force."""
     held = ValidatorSet(0, terms.validators, terms.quorum, terms.created_block)
     for event in up_to(changes, until):
         if isinstance(event, ValidatorsApplied):

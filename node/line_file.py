@@ -16,11 +16,14 @@ class LineFile:
 
     def read(self) -> list[Any]:
         """Every line, without one that a kill cut short; none when there is no file. Raises OSError, ValueError."""
-        return [json.loads(line) for line in self._lines()]
+        return [json.loads(line) for line in self._lines() if self._is_whole(line)]
 
     def repair(self) -> None:
-        """Remove what `read` leaves out. Raises OSError."""
-        self._path.write_text("".join(self._lines()))
+        """Remove what `read` leaves out, if there is anything. Raises OSError."""
+        lines = self._lines()
+        whole = [line for line in lines if self._is_whole(line)]
+        if len(whole) < len(lines):
+            self._path.write_text("".join(whole))
 
     def begin(self, header: Any) -> None:
         """Start the file anew with this header. Raises OSError."""
@@ -34,7 +37,7 @@ class LineFile:
             os.fsync(file.fileno())
 
     def _lines(self) -> list[str]:
-        if not self._path.exists():
-            return []
-        lines = self._path.read_text().splitlines(keepends=True)
-        return [line for line in lines if line.endswith("\n") and len(line) < self._longest]
+        return self._path.read_text().splitlines(keepends=True) if self._path.exists() else []
+
+    def _is_whole(self, line: str) -> bool:
+        return line.endswith("\n") and len(line) < self._longest

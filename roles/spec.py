@@ -74,9 +74,8 @@ class ToolSpec(Message):
     name: Annotated[str, Field(min_length=1, max_length=64)]
     parameters: dict[str, int | str] = Field(default_factory=dict)
     digest: Digest
-    max_calls: Annotated[int, Field(ge=1, le=64)] = (
-        8  # in one completion; what looks like a call after them is plain text
-    )
+    # in one completion; what looks like a call after them is plain text
+    max_calls: Annotated[int, Field(ge=1, le=64)] = 8
     max_tokens: Annotated[int, Field(ge=1, le=65_536)] = 64  # of one answer; what is longer is cut
 
 
@@ -182,15 +181,12 @@ class CheckSpec(Message):
     max_blob: Annotated[int, Field(ge=1024, le=2**34)] = 8 * 2**20
     seals: bool = False  # verdicts are sealed before they are opened; only those that others saw sealed earn
     strikes_to_eject: Annotated[int, Field(ge=1, le=1000)] = 3  # submissions that a quorum finds at fault
-    audit_rate: Annotated[int, Field(ge=1, le=1000)] = (
-        1000  # thousandths of submissions each validator audits, by its coin
-    )
-    audit_window: Annotated[int, Field(ge=0, le=86_400)] = (
-        0  # seconds an accepted submission waits for a fault, then is used
-    )
-    probation: Natural = (
-        16  # audits in a row that a new node, or one found at fault, has to pass before the coin decides
-    )
+    # thousandths of submissions each validator audits, by its coin
+    audit_rate: Annotated[int, Field(ge=1, le=1000)] = 1000
+    # seconds an accepted submission waits for a fault, then is used
+    audit_window: Annotated[int, Field(ge=0, le=86_400)] = 0
+    # audits in a row that a new node, or one found at fault, has to pass before the coin decides
+    probation: Natural = 16
 
     @model_validator(mode="after")
     def _check_audits(self) -> CheckSpec:

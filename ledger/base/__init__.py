@@ -1,5 +1,5 @@
-"""What every ledger does the same way, on a chain or in memory: show a run, attest, and send so that repeating is
-harmless."""
+"""The part of a ledger that is the same on a chain and in memory: reading a run, attesting, and sending such that
+repeating is harmless."""
 
 from ledger.base.money import MoneyCalls
 from ledger.base.nodes import NodeCalls, RegistrationMessages

@@ -20,7 +20,7 @@ class MoneyCalls(LedgerSending):
         await self._now("reclaim", checked_address(to))
 
     async def claim(self, epoch: int, leaf: Leaf, proof: MerkleProof) -> None:
-        """Have a leaf's wallet paid, whoever sends it. What was paid already is a success."""
+        """Pay a leaf's wallet what it is owed; anyone may send this. One that was paid already is a success."""
 
         async def is_done() -> bool:
             return 0 < leaf.amount <= await self.claimed(leaf)
@@ -32,7 +32,7 @@ class MoneyCalls(LedgerSending):
         await self._now("stake", node, checked_address(wallet), amount)
 
     async def unbond(self, node: str) -> None:
-        """Begin to take our stake (the key is the wallet's) from a node. Begun already is a success."""
+        """Begin to unbond our stake in a node (the operator key is the wallet's). One that is begun already is a success."""
 
         async def is_done() -> bool:
             held = (await self.stakes()).get((node, self.operator or ""))
@@ -41,5 +41,5 @@ class MoneyCalls(LedgerSending):
         await self._ensure(is_done, lambda: self._call("unbond", node))
 
     async def withdraw(self, node: str) -> None:
-        """Have our unbonded stake back. Raises LedgerRejected ("bonded", "stake is frozen", "no stake")."""
+        """Withdraw our unbonded stake. Raises LedgerRejected ("bonded", "stake is frozen", "no stake")."""
         await self._now("withdraw", node)

@@ -71,7 +71,7 @@ class NodeCalls(LedgerSending):
         return RegistrationMessages(message, rotation_typed_data(self.domain, **fields, wallet=wallet, nonce=nonce))
 
     async def rotate(self, request: RotationRequest) -> None:
-        """Put a new node key in the place of an old one. One done already is a success.
+        """Replace an old node key by a new one. A rotation that was made already is a success.
 
         Raises LedgerRejected when a signature is missing, or for a key that has no registration or had one before.
         """

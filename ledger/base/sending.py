@@ -1,4 +1,4 @@
-"""How every ledger sends: so that repeating is harmless."""
+"""Sending calls to the ledger such that repeating one is harmless."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class LedgerSending(LedgerView):
 
     @abstractmethod
     async def _settle(self) -> None:
-        """See left-over transactions through and read the newest state."""
+        """Finish left-over transactions and read the newest state."""
 
     async def _ensure(self, is_done: Callable[[], Awaitable[bool]], send: Callable[[], Awaitable[None]]) -> None:
-        """Send unless what is asked for is so already, by an earlier try of ours or by somebody else."""
+        """Send unless `is_done` says that the effect is there already, by an earlier try of ours or by somebody else."""
         await self._settle()
         if await is_done():
             return
@@ -52,7 +52,7 @@ class LedgerSending(LedgerView):
         await self._settle()
 
     async def _now(self, name: str, *arguments: object) -> None:
-        """Send a call that is not judged by what is so already."""
+        """Send a call whatever the state is: one that is repeated takes effect again."""
         await self._settle()
         await self._call(name, *arguments)
         await self._settle()

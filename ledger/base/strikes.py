@@ -44,7 +44,7 @@ class StrikeCalls(LedgerSending):
         await self._now("dispute", node, counter_evidence)
 
     async def attest_lift(self, node: str, number: int) -> Attestation:
-        """Sign with the operator key that a strike is to be taken back."""
+        """Sign with the operator key that a strike is to be lifted."""
         return self._attestation(lift_typed_data(self.domain, run=self._must_have_run(), node=node, number=number))
 
     async def check_lift_attestation(self, node: str, number: int, attestation: Attestation) -> bool:
@@ -57,14 +57,14 @@ class StrikeCalls(LedgerSending):
         return signer is not None and signer == attestation.operator
 
     async def lift(self, node: str, number: int, attestations: Sequence[Attestation]) -> None:
-        """Take a strike back. Taken back already is a success."""
+        """Lift a strike. One that is lifted already is a success."""
         await self._ensure(
             lambda: self._is_struck(node, number, "lifted"),
             lambda: self._call("lift", node, number, tuple(attestations)),
         )
 
     async def settle(self, node: str) -> None:
-        """Close a strike whose window has passed. Closed already is a success."""
+        """Close a strike whose window has passed. One that is closed already is a success."""
         number = await self.strike_number(node) - 1
         await self._ensure(lambda: self._is_struck(node, number, "settled"), lambda: self._call("settle", node))
 

@@ -1,4 +1,4 @@
-"""What every ledger shows, on a chain or in memory: the registry's events, and what they add up to."""
+"""The reading half of every ledger, on a chain or in memory: the registry's events, and what they add up to."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ledger.wallet import Domain, address_of
 
 
 class LedgerView(ABC):
-    """What a ledger shows of one run, with or without an operator key."""
+    """The reading half of a ledger of one run, with or without an operator key."""
 
     def __init__(self, *, domain: Domain, run: str | None, operator_key: bytes | None) -> None:
         self.domain = domain
@@ -58,11 +58,11 @@ class LedgerView(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Give back what the ledger holds."""
+        """Release connections and files."""
 
     @abstractmethod
     async def _log(self) -> EventLog:
-        """Everything the run's events said up to the newest block. Not to be changed by the caller."""
+        """All events of the run up to the newest block. Not to be changed by the caller."""
 
     async def commits(self, from_step: int = 0) -> Sequence[Commit]:
         """Committed checkpoints from `from_step` on, in order."""

@@ -36,10 +36,8 @@ def read_sizes(checkpoint: Path) -> Sizes:
     """Of a checkpoint's config.json, with the defaults of its kind where it leaves them out. Raises BadCheckpoint."""
     try:
         said = json.loads((checkpoint / "config.json").read_bytes())
-        plain = (
-            said.get("vocab_size"),
-            said.get("max_position_embeddings", said.get("n_positions")),
-        )  # the latter: GPT-2
+        positions = said.get("max_position_embeddings", said.get("n_positions"))  # the latter: GPT-2
+        plain = (said.get("vocab_size"), positions)
         if "text_config" not in said and all(isinstance(number, int) for number in plain):
             return Sizes(*plain)  # without the seconds that the library takes to be imported
         from transformers import AutoConfig

@@ -31,9 +31,8 @@ from roles.inference.text import decode_tokens, encode_text
 
 _PREFILL_TOKENS = 1 << 14  # padded tokens in one prefill batch
 _LEAST_PREFILL_TOKENS = 16  # each row by itself
-_SHARED_TOKENS = (
-    1 << 12
-)  # in one that goes on from a prompt: their keys and values are held, a gigabyte for 32B parameters
+_SHARED_TOKENS = 1 << 12
+"""In a batch that goes on from a shared prompt: their keys and values are held, a gigabyte for 32B parameters."""
 
 
 class TransformersEngine:

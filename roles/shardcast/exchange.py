@@ -46,9 +46,8 @@ class TransferLimits:
     concurrency: int = 6  # shards at once
     stall: float = 60.0  # without a single shard arriving
     news: float = HELD_OPEN  # a relay is asked to hold the request for a manifest it does not have yet
-    fan_out_from: int = (
-        32 * 2**20
-    )  # bytes of a checkpoint: a smaller one is sent to each relay whole, and is there at once
+    # bytes of a checkpoint: a smaller one is sent to each relay whole, and is there at once
+    fan_out_from: int = 32 * 2**20
     fan_out: float = 2.0  # without another shard that a relay got from its neighbours, until it is sent them
     bulk: int = 2**20  # a blob that may have so many bytes goes by a lane of its own, in a thread
 

@@ -59,9 +59,8 @@ class HeadBoard:
         """
 
         def change(_: Head | None) -> Head:
-            before = (
-                self._latest() or self._trusted.head
-            )  # the leader before us may have opened steps that are open still
+            # the leader before us may have opened steps that are open still
+            before = self._latest() or self._trusted.head
             kept = before.open_steps if before else ()
             reach = opened.step - self._trusted.spec.training.async_level
             furthest = max(opened.step, self.step)

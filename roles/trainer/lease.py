@@ -35,9 +35,8 @@ class LeaseKeeper:
         self._term, self._node = term, node
         self._trusted, self._ledger, self._clock = trusted, ledger, clock
         self._watch = observer.watch()
-        self._renewed: Lease | None = (
-            None  # the lease as it was when we last sent a renewal, and how long it is looked for
-        )
+        # the lease as it was when we last sent a renewal, and until when (unix ms) its effect is waited for
+        self._renewed: Lease | None = None
         self._quiet_until = 0
         self._said = ""
 

@@ -37,9 +37,8 @@ class StandBy:
         self._ledger, self._relays, self._following = ledger, context.relays, following
         self._clock, self._linger = context.clock, linger
         self._watch = context.observer.watch()
-        self._done: tuple[Lease, str] | None = (
-            None  # what was done last about which lease, and how long that is looked for
-        )
+        # what was done last about which lease, and until when (unix ms) its effect is waited for
+        self._done: tuple[Lease, str] | None = None
         self._quiet_until, self._said = 0, ""
         self._ended_at: int | None = None
 

@@ -163,11 +163,11 @@ def _inflation(component: Component, sums: Sequence[tuple[Floats, Floats]], rati
 
 def _most(n: int, p: float) -> int:
     """The 97.5% quantile of a binomial: more than so many of n at rate p are not chance."""
-    cumulated = weight = (1 - p) ** n
-    count = 0
+    weight = n * math.log1p(-p)  # a logarithm: the weight itself is 0 for thousands of submissions
+    cumulated, count = math.exp(weight), 0
     while cumulated < 0.975 and count < n:
-        weight *= (n - count) / (count + 1) * p / (1 - p)
-        cumulated += weight
+        weight += math.log((n - count) / (count + 1) * p / (1 - p))
+        cumulated += math.exp(weight)
         count += 1
     return count
 

@@ -15,6 +15,7 @@ from dht.encoding import decode, encode
 from roles.messages import JoinedStatistics, Statistics
 from roles.spec import CheckSpec, JoinedSpec
 from roles.toploc.joined import NAMES, Fit, History, fit, history_limit, score
+from roles.toploc.joined.fitting import _most
 from roles.toploc.joined.pinned import calibration_of, pin
 from roles.toploc.joined.score import tail
 from roles.toploc.observation import Observation, join_observations, split_observation
@@ -202,3 +203,9 @@ def test_statistics__runs_without_the_test_keep_their_bytes() -> None:
         update={"joined": JoinedStatistics(rarity=3000, exponents=1000, mantissas=2000, margins=0)}
     )
     assert decode(Statistics, encode(joined)) == joined
+
+
+@pytest.mark.parametrize(("n", "p", "most"), [(40, 0.1, 8), (6000, 0.1, 646), (8000, 0.1, 853), (50_000, 0.001, 64)])
+def test_most__is_the_binomials_quantile_however_many_submissions(n: int, p: float, most: int) -> None:
+    """scipy.stats.binom.ppf(0.975, n, p). At 0.9**8000 a floating-point number is 0."""
+    assert _most(n, p) == most
