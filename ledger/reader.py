@@ -79,6 +79,7 @@ class RunReader:
         self._judged: dict[NodeEvent, bool] = {}
         self._registrations: dict[str, Registration] = {}
         self._folded: list[NodeEvent] = []
+        self._as_of: tuple[int, Mapping[str, Registration]] | None = None  # a block, and what was in force then
         self._polled = 0.0
         self._failed = 0.0
         self._lock = asyncio.Lock()
@@ -102,7 +103,10 @@ class RunReader:
         """Registrations in force, by node, now or as of block `until`. Not to be changed by the caller."""
         events = (await self.events()).registrations
         if until is not None:
-            return fold_registrations(each for each in events if each.block <= until and self._is_valid(each))
+            if self._as_of is None or self._as_of[0] != until:
+                found = fold_registrations(each for each in events if each.block <= until and self._is_valid(each))
+                self._as_of = until, found
+            return self._as_of[1]
         if self._folded != events:
             valid = [event for event in events if self._is_valid(event)]
             self._registrations, self._folded = fold_registrations(valid), list(events)
@@ -183,7 +187,7 @@ class RunReader:
         self._is_loaded = True
 
     def _start_anew(self) -> None:
-        self._head, self._events, self._is_partial = None, EventLog(), False
+        self._head, self._events, self._is_partial, self._as_of = None, EventLog(), False, None
         self._anchors.clear()
         self._kept, self._unkept = self._first_block - 1, self._first_block
         if self._file is not None:
@@ -224,6 +228,7 @@ class RunReader:
 
     def _take_in(self, unread: int, head: Block, logs: Sequence[Mapping[str, Any]]) -> None:
         """Make what was read ours. Raises LedgerError when it cannot be so."""
+        self._as_of = None
         self._events.replace_from(unread, logs)
         if not self._events.is_complete():
             self._start_anew()  # at the next poll

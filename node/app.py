@@ -293,8 +293,15 @@ class Node:
         return Meeting(parts.directory, parts.rows, run=run, node=parts.key.node, is_member=is_member)
 
     async def _register(self, parts: Parts) -> None:
-        wallet = read_wallet(parts.config)
-        await Registrar(spec=parts.spec, key=parts.key, wallet=wallet, ledger=parts.ledger, relays=parts.relays).run()
+        registrar = Registrar(
+            spec=parts.spec,
+            role=parts.config.role,
+            key=parts.key,
+            wallet=read_wallet(parts.config),
+            ledger=parts.ledger,
+            relays=parts.relays,
+        )
+        await registrar.run()
 
 
 async def build_actor(parts: Parts) -> Actor:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from dht.envelope import Envelope
 from ledger.client import LedgerClient
 from ledger.merkle import merkle_root
-from ledger.records import FinalRoot, Registration, by_any_key
+from ledger.records import FinalRoot, Registration, ValidatorSet, by_any_key
 from node.errors import ConfigError
 from roles.messages import submissions_key, verdicts_key
 from roles.ports import Directory
@@ -98,7 +98,7 @@ async def read_contributions(
     pending: Mapping[Owner, int] = {}
     if directory is not None:
         rows = await pending_rows(spec, ledger, directory)
-        pending = _pending(spec, rows, body, registrations)
+        pending = _pending(spec, rows, body, registrations, await ledger.validators_at())
     return Contributions(root, final, pending, registrations)
 
 
@@ -119,13 +119,17 @@ async def pending_rows(spec: RunSpec, ledger: LedgerClient, directory: Directory
 
 
 def _pending(
-    spec: RunSpec, rows: Sequence[Envelope], body: TallyBody | None, registrations: Mapping[str, Registration]
+    spec: RunSpec,
+    rows: Sequence[Envelope],
+    body: TallyBody | None,
+    registrations: Mapping[str, Registration],
+    judges: ValidatorSet,
 ) -> Mapping[Owner, int]:
     return pending_contributions(
         rows,
         spec=spec,
         run=spec.run_id,
-        validators=[item.node for item in spec.validators],
+        judges=judges,
         registrations=registrations,
         credited=frozenset(place for places in (body.credited if body else ()) for place in places),
     )

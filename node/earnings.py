@@ -14,7 +14,7 @@ from dht.envelope import Envelope
 from dht.errors import Malformed, NodeError
 from ledger.client import LedgerClient
 from ledger.merkle import MerkleProof, merkle_proof
-from ledger.records import FinalRoot, Leaf, Registration
+from ledger.records import FinalRoot, Leaf, Registration, ValidatorSet
 from node.contributions import Get, read_final
 from roles.messages import Receipt, Role, Submission, Verdict, open_row
 from roles.reputation import decide
@@ -124,14 +124,15 @@ class StepBook:
             line = self._line(step, "trainer", leader, epoch)
             line.accepted, line.pending = (0, 1) if epoch is None else (1, 0)
 
-    def add_rows(self, rows: Iterable[Envelope], *, validators: Sequence[str]) -> None:
-        """Rows of the DHT that no tally read so far holds."""
+    def add_rows(self, rows: Iterable[Envelope], *, judges: ValidatorSet) -> None:
+        """Rows of the DHT that no tally read so far holds, as the validators in force decide on them."""
+        validators = [item.node for item in judges.validators]
         submissions, votes = sort_rows(rows, spec=self.spec, run=self.spec.run_id, validators=validators)
         for digest, submission in submissions.items():
             if digest in self.known or place_digest(submission) in self.known:
                 continue
             standing = {node: each for node, each in votes[digest].items() if is_verdict_on(each, submission)}
-            outcome = decide(standing.values(), quorum=self.spec.quorum)
+            outcome = decide(standing.values(), quorum=judges.quorum)
             line = self._line(submission.step, "worker", submission.node, None)
             if outcome == "accept":
                 line.pending += submission.tokens

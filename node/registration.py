@@ -76,15 +76,16 @@ class Registrar:
     """Brings one node's registration in line with its wallet."""
 
     def __init__(
-        self, *, spec: RunSpec, key: NodeKey, wallet: Wallet, ledger: LedgerClient, relays: RelayClient
+        self, *, spec: RunSpec, role: str, key: NodeKey, wallet: Wallet, ledger: LedgerClient, relays: RelayClient
     ) -> None:
-        self._spec, self._key, self._wallet = spec, key, wallet
+        self._spec, self._role, self._key, self._wallet = spec, role, key, wallet
         self._ledger, self._relays = ledger, relays
 
     async def run(self) -> None:
-        """Register if needed, with patience; returns when the ledger shows it."""
+        """Register if needed, with patience; returns when the ledger shows it. Who judges or trains stands in the run as that,
+        in its spec or since (`node.starting.check_place`)."""
         operators = {item.node for item in (*self._spec.validators, *self._spec.trainers)}
-        if self._key.node in operators:
+        if self._role in ("trainer", "validator") or self._key.node in operators:
             return
         await patiently(self._attempt, event="registration.pending", hint="the node could not be registered")
 

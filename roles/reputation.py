@@ -7,10 +7,11 @@ holds and that are still about (the DHT forgets) are counted, so it tells the la
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from dht.envelope import Envelope
+from ledger.records import ValidatorSet
 from roles.messages import Submission, Verdict
 from roles.rules import name_of
 from roles.spec import RunSpec
@@ -59,18 +60,19 @@ class Records:
     validators: Mapping[str, ValidatorRecord]
 
 
-def compute_records(rows: Iterable[Envelope], *, spec: RunSpec, run: str, validators: Collection[str]) -> Records:
+def compute_records(rows: Iterable[Envelope], *, spec: RunSpec, run: str, judges: ValidatorSet) -> Records:
     """Add up verified submission and verdict rows. Those that do not parse or are of others than they say are left out."""
+    validators = [item.node for item in judges.validators]
     submissions, votes = sort_rows(rows, spec=spec, run=run, validators=validators)
     workers: dict[str, WorkerRecord] = {}
-    judges = {node: ValidatorRecord() for node in validators}
+    records = {node: ValidatorRecord() for node in validators}
     for name, submission in submissions.items():
         standing = {node: verdict for node, verdict in votes[name].items() if is_verdict_on(verdict, submission)}
-        outcome = decide(standing.values(), quorum=spec.quorum)
+        outcome = decide(standing.values(), quorum=judges.quorum)
         _count(workers.setdefault(submission.node, WorkerRecord()), submission, outcome, standing.values())
         for node, verdict in standing.items():
-            _count_vote(judges[node], verdict, outcome)
-    return Records(workers, judges)
+            _count_vote(records[node], verdict, outcome)
+    return Records(workers, records)
 
 
 def decide(verdicts: Iterable[Verdict], *, quorum: int) -> str | None:

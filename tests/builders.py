@@ -19,7 +19,16 @@ from dht.envelope import Envelope, seal
 from dht.errors import TransportError
 from dht.identity import NodeKey
 from ledger.memory import MemoryChain, MemoryLedger
-from ledger.records import Block, Commit, Operator, Registration, RegistrationRequest, RotationRequest, RunTerms
+from ledger.records import (
+    Block,
+    Commit,
+    Operator,
+    Registration,
+    RegistrationRequest,
+    RotationRequest,
+    RunTerms,
+    ValidatorSet,
+)
 from ledger.wallet import address_of, registration_typed_data, sign_typed_data
 from roles.inference.sampling import SamplingSettings
 from roles.inference.transformers_engine import TransformersEngine
@@ -168,6 +177,11 @@ def make_view(spec: RunSpec, *, commits: int = 3, head_block: int = 100) -> Ledg
     beacons = {key.node: digest("test-block", key.node) for key in WORKERS}
     head = Block(head_block, digest("test-block", head_block), 1000 + head_block)
     return LedgerView(make_terms(spec), head, committed, registrations, beacons)
+
+
+def make_judges(spec: RunSpec) -> ValidatorSet:
+    """The validators of a run's creation."""
+    return ValidatorSet(0, make_terms(spec).validators, spec.quorum, 0)
 
 
 def make_row(message: Message, key: NodeKey, *, spec: RunSpec, now: int = NOW, **changes: Any) -> Envelope:

@@ -98,8 +98,8 @@ async def _read(config: NodeConfig) -> Report:
             book.add_tally(body)
         leaders = {commit.step: (await ledger.lease(commit.block)).leader for commit in commits if commit.step > 0}
         book.add_commits(leaders.items(), epoch_finder(roots, {commit.step: commit.block for commit in commits}))
-        validators = [item.node for item in (await ledger.validators_at()).validators]
-        book.add_rows(await pending_rows(visit.spec, ledger, visit.directory), validators=validators)
+        rows = await pending_rows(visit.spec, ledger, visit.directory)
+        book.add_rows(rows, judges=await ledger.validators_at())
         return Report(visit.spec.run_id, visit.spec.rewards.token, found, book.sorted(), missing, registrations)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from dht.envelope import Envelope
 from dht.errors import Malformed
-from ledger.records import Registration, by_any_key
+from ledger.records import Registration, ValidatorSet, by_any_key
 from roles.messages import Submission, Verdict, open_row
 from roles.spec import RunSpec
 from roles.tally.items import place_digest
@@ -19,22 +19,23 @@ def pending_contributions(
     *,
     spec: RunSpec,
     run: str,
-    validators: Collection[str],
+    judges: ValidatorSet,
     registrations: Mapping[str, Registration],
     credited: Collection[str],
 ) -> dict[tuple[str, str | None], int]:
     """Units accepted by a quorum but not final yet, by (node, wallet), from verified submission and verdict rows.
 
-    `credited` are the place digests of the last final tally (`TallyBody.credited`, joined). Rows that do not parse, are
-    of others than they say, or lack a quorum count for nothing.
+    `judges` are the validators in force; `credited` the place digests of the last final tally (`TallyBody.credited`,
+    joined). Rows that do not parse, are of others than they say, or lack a quorum count for nothing.
     """
+    validators = [item.node for item in judges.validators]
     submissions, votes = sort_rows(rows, spec=spec, run=run, validators=validators)
     nodes = by_any_key(registrations)
     units: dict[str, tuple[tuple[str, str | None], int]] = {}
     for name, submission in submissions.items():
         voters = [v for v in votes[name].values() if v.outcome == "accept" and is_verdict_on(v, submission)]
         place = place_digest(submission)
-        if len(voters) >= spec.quorum and place not in credited and submission.node in nodes:
+        if len(voters) >= judges.quorum and place not in credited and submission.node in nodes:
             owner = (submission.node, nodes[submission.node].wallet)
             units.setdefault(place, (owner, submission.tokens))
     totals: Counter[tuple[str, str | None]] = Counter()

@@ -116,4 +116,4 @@ class DemandControl:
         if standing is None:
             return False
         against = standing.count("fault", item.submission) + standing.count("soft", item.submission)
-        return against >= self._spec.quorum
+        return against >= self._trusted.quorum

@@ -227,6 +227,18 @@ async def test_registrations__as_of_a_block() -> None:
     assert await reader.registrations(until=2) == {}
 
 
+async def test_registrations__as_of_a_block_are_counted_once_until_something_is_read() -> None:
+    """Whoever judges tallies asks for those of one block again and again, and a run may have many thousands."""
+    request = make_registration(Registry().domain)
+    branches = Branches(make_registry(lambda registry: registry.register(request)))
+    reader = make_reader(branches)
+    first = await reader.registrations(until=3)
+    assert await reader.registrations(until=3) is first
+    branches.rpc = ScriptedRpc(make_registry(commit(0), commit(1)))
+    await reader.refresh(now=True)
+    assert await reader.registrations(until=3) == {}
+
+
 @pytest.mark.parametrize("most", [1, 3])
 async def test_refresh__asks_for_fewer_blocks_where_so_many_are_refused(most: int) -> None:
     branches = Branches(make_registry(*[commit(step) for step in range(7)]))

@@ -9,7 +9,7 @@ from ledger.merkle import merkle_root, verify_proof
 from ledger.records import FinalRoot, Leaf
 from node.earnings import Holding, Holdings, StepBook, epoch_finder, read_tallies
 from roles.tally import build_tally, open_tally
-from tests.builders import TRAINER, VALIDATORS, WORKERS
+from tests.builders import TRAINER, VALIDATORS, WORKERS, make_judges
 from tests.unit.roles.test_tally import make_context, refusal, two_contributions
 
 WALLET = "0x8ba1f109551bD432803012645Ac136ddd64DBA72"
@@ -40,15 +40,14 @@ def test_step_book__rows_of_a_tally_are_not_counted_twice() -> None:
     context = make_context()
     contributions = two_contributions()
     rows = [row for each in contributions for row in (each.submission, *each.verdicts)]
-    validators = [key.node for key in VALIDATORS]
     before = StepBook(context.spec, context.registrations)
-    before.add_rows(rows, validators=validators)
+    before.add_rows(rows, judges=make_judges(context.spec))
     pending = [line for line in before.sorted() if line.role == "worker"]
     assert sum(line.pending for line in pending) > 0
     assert all(line.accepted == 0 and line.epoch is None for line in pending)
     after = StepBook(context.spec, context.registrations)
     after.add_tally(open_tally(build_tally(context, contributions, round_number=0)[0]))
-    after.add_rows(rows, validators=validators)
+    after.add_rows(rows, judges=make_judges(context.spec))
     assert sum(line.accepted for line in after.sorted() if line.role == "worker") == sum(
         each.pending for each in pending
     )
@@ -58,7 +57,7 @@ def test_step_book__rows_of_a_tally_are_not_counted_twice() -> None:
 def test_step_book__a_submission_nobody_judged_is_undecided() -> None:
     context = make_context()
     book = StepBook(context.spec, context.registrations)
-    book.add_rows([two_contributions()[0].submission], validators=[key.node for key in VALIDATORS])
+    book.add_rows([two_contributions()[0].submission], judges=make_judges(context.spec))
     (line,) = book.sorted()
     assert (line.undecided, line.accepted, line.pending, line.rejected) == (1, 0, 0, 0)
 

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from eth_account import Account
 
-from ledger.errors import WalletError
+from ledger.errors import LedgerRejected, WalletError
 from ledger.keystore import save_key
 from ledger.records import Registration
 from ledger.wallet import address_of
 from node.config import NodeConfig
 from node.errors import ConfigError
-from node.registration import Wallet, needs_registration, read_wallet
+from node.registration import Registrar, Wallet, needs_registration, read_wallet
+from tests.builders import STRANGER, make_spec
 
 KEY = bytes(31) + b"\x01"
 MINE = address_of(KEY)
 OTHER = address_of(bytes(31) + b"\x02")
+SPEC = make_spec()
 
 
 def held(*, wallet: str | None = None, claimed: str | None = None) -> Registration:
@@ -40,6 +43,23 @@ def held(*, wallet: str | None = None, claimed: str | None = None) -> Registrati
 )
 def test_needs_registration(registration: Registration | None, wallet: Wallet, needed: bool) -> None:
     assert needs_registration(registration, wallet) is needed
+
+
+class Paused:
+    """A ledger that takes no registration."""
+
+    async def registration(self, node: str) -> Registration | None:
+        raise LedgerRejected("run is paused", was_paid=False)
+
+
+@pytest.mark.parametrize("role", ["validator", "trainer"])
+async def test_run__who_judges_or_trains_is_not_registered__appointed_since_or_not(role: str) -> None:
+    """It would cost gas, and a ledger that refuses it would end the node."""
+    assert STRANGER.node not in {item.node for item in SPEC.validators}
+    parts: dict[str, Any] = {"spec": SPEC, "key": STRANGER, "wallet": Wallet(), "ledger": Paused(), "relays": None}
+    await Registrar(role=role, **parts).run()
+    with pytest.raises(LedgerRejected):
+        await Registrar(role="worker", **parts).run()
 
 
 def config(wallet: str, password_file: Path | None = None) -> NodeConfig:

@@ -8,7 +8,7 @@ from dht.envelope import Envelope
 from roles.messages import Submission
 from roles.reputation import compute_records, decide
 from roles.rules import Reason
-from tests.builders import STRANGER, VALIDATORS, WORKERS, World, make_submission, make_verdict, make_world
+from tests.builders import STRANGER, VALIDATORS, WORKERS, World, make_judges, make_submission, make_verdict, make_world
 
 WORKER = WORKERS[0].node
 FAULT = {"outcome": "fault", "reason": int(Reason.WRONG_REWARD), "tokens": 0}
@@ -44,7 +44,7 @@ def test_compute_records__a_quorum_decides(outcomes: list[dict[str, object]], co
         rows_of(world, submission, *outcomes),
         spec=world.spec,
         run=world.run,
-        validators=[key.node for key in VALIDATORS],
+        judges=make_judges(world.spec),
     )
     record = records.workers[WORKER]
     counts = {name: getattr(record, name) for name in ("accepted", "faults", "soft", "undecided")}
@@ -56,7 +56,7 @@ def test_compute_records__a_quorum_decides(outcomes: list[dict[str, object]], co
 def test_compute_records__reasons_and_the_validator_that_differed() -> None:
     world = make_world()
     rows = rows_of(world, make_submission(world), FAULT, FAULT, ACCEPT)
-    records = compute_records(rows, spec=world.spec, run=world.run, validators=[key.node for key in VALIDATORS])
+    records = compute_records(rows, spec=world.spec, run=world.run, judges=make_judges(world.spec))
     assert records.workers[WORKER].reasons == {"wrong_reward": 1}
     shares = [records.validators[key.node].share for key in VALIDATORS]
     assert shares == [1.0, 1.0, 0.0]
@@ -66,7 +66,7 @@ def test_compute_records__a_strangers_verdicts_are_none() -> None:
     world = make_world()
     submission = make_submission(world)
     rows = [world.row(submission, WORKERS[0]), world.row(make_verdict(submission, **FAULT), STRANGER)]
-    records = compute_records(rows, spec=world.spec, run=world.run, validators=[key.node for key in VALIDATORS])
+    records = compute_records(rows, spec=world.spec, run=world.run, judges=make_judges(world.spec))
     assert records.workers[WORKER].undecided == 1
     assert STRANGER.node not in records.validators
 

@@ -47,6 +47,7 @@ from tests.builders import (
     WALLETS,
     WORKERS,
     World,
+    make_judges,
     make_spec,
     make_submission,
     make_verdict,
@@ -377,7 +378,7 @@ def test_pending_contributions__accepted_and_not_final() -> None:
         [*rows, *rows],
         spec=WORLD.spec,
         run=WORLD.run,
-        validators=[key.node for key in VALIDATORS],
+        judges=make_judges(WORLD.spec),
         registrations={
             **make_view(WORLD.spec).registrations,
             WORKERS[0].node: Registration(WORKERS[0].node, None, None, 1, 2, 2),
@@ -393,11 +394,22 @@ def test_pending_contributions__of_a_key_that_was_replaced() -> None:
         [item.submission, *item.verdicts],
         spec=WORLD.spec,
         run=WORLD.run,
-        validators=[key.node for key in VALIDATORS],
+        judges=make_judges(WORLD.spec),
         registrations={new: Registration(new, address_of(WALLETS[0]), None, 0, 2, 5, previous=(old,))},
         credited=(),
     )
     assert units == {(old, address_of(WALLETS[0])): 100}
+
+
+def test_pending_contributions__of_the_validators_in_force() -> None:
+    """The owner has appointed one, in the place of those the spec names."""
+    item = contribution(make_submission(WORLD, WORKERS[0], tokens=100), voters=1)
+    place: dict[str, Any] = {"spec": WORLD.spec, "run": WORLD.run, "credited": ()}
+    place["registrations"] = make_view(WORLD.spec).registrations
+    rows, spec_named = [item.submission, *item.verdicts], make_judges(WORLD.spec)
+    assert pending_contributions(rows, **place, judges=spec_named) == {}
+    alone = replace(spec_named, validators=spec_named.validators[:1], quorum=1)
+    assert sum(pending_contributions(rows, **place, judges=alone).values()) == 100
 
 
 # -- what is paid ----------------------------------------------------------------------------------------------------

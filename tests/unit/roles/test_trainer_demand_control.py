@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,9 +12,11 @@ from dht.encoding import ZERO_DIGEST
 from dht.envelope import Envelope, seal
 from dht.memory import FakeClock, MemoryDirectory, MemoryNetwork
 from ledger.memory import MemoryLedger
+from ledger.records import ValidatorSet
 from roles.announce import Voice
-from roles.messages import SHARE_ALL, OpenStep
+from roles.messages import SHARE_ALL, OpenStep, Submission
 from roles.observer import Observer
+from roles.rules import Reason
 from roles.spec import TrainingSpec
 from roles.trainer.demand_control import DemandControl
 from roles.trainer.heads import HeadBoard
@@ -20,6 +24,7 @@ from roles.trainer.journal import Journal
 from roles.trainer.pool import Pool
 from tests.builders import (
     TRAINER,
+    VALIDATORS,
     WORKERS,
     MemoryRelays,
     World,
@@ -27,6 +32,7 @@ from tests.builders import (
     make_head,
     make_spec,
     make_submission,
+    make_verdict,
     make_world,
 )
 
@@ -69,8 +75,8 @@ class SealingAnnouncer:
 class Desk:
     """DemandControl over a world in which `opened` is collected."""
 
-    def __init__(self, folder: Path, opened: OpenStep) -> None:
-        spec = make_spec(training=TrainingSpec(initial_limit=3))
+    def __init__(self, folder: Path, opened: OpenStep, **training: Any) -> None:
+        spec = make_spec(training=TrainingSpec(**{"initial_limit": 3, **training}))
         self.world = make_world(spec, head=make_head(open_steps=(opened,)))
         self.clock = FakeClock()
         trusted, network = self.world.trusted, MemoryNetwork(run=spec.run_id, limits={}, lifetimes={})
@@ -86,9 +92,10 @@ class Desk:
         pool = Pool(spec=spec, trusted=trusted, observer=observer, relays=MemoryRelays(), vocabulary=64)
         self.control = DemandControl(spec, trusted=trusted, pool=pool, heads=self.heads, clock=self.clock)
 
-    def hand_in(self, index: int = 0, predecessor: str = ZERO_DIGEST, step: int = 1) -> None:
+    def hand_in(self, index: int = 0, predecessor: str = ZERO_DIGEST, step: int = 1) -> Submission:
         submission = make_submission(self.world, step=step, index=index, predecessor=predecessor)
         self.world.trusted.admit_submission(self.world.row(submission, WORKERS[0]))
+        return submission
 
     @property
     def limit(self) -> int:
@@ -107,6 +114,22 @@ async def test_for_more__used_up_and_short(tmp_path: Path) -> None:
     desk.hand_in(0)
     await desk.control.for_more(1)
     assert desk.limit == 4  # initial_limit more
+
+
+async def test_for_more__refused_by_a_quorum_of_those_who_judge_now(tmp_path: Path) -> None:
+    """The owner has appointed one validator in the place of the spec's, of whom it took two."""
+    desk = Desk(tmp_path, OpenStep(step=1, limit=1, share=SHARE_ALL), batch_groups=1, min_batch=1)
+    trusted = desk.world.trusted
+    assert trusted.view is not None
+    judges = ValidatorSet(1, trusted.view.terms.validators[:1], quorum=1, block=50)
+    trusted.admit_view(replace(trusted.view, judges=judges))
+    submission = desk.hand_in(0)
+    await desk.control.for_more(1)
+    assert desk.limit == 1  # what is handed in will do
+    verdict = make_verdict(submission, outcome="fault", reason=int(Reason.WRONG_REWARD))
+    trusted.admit_verdict(desk.world.row(verdict, VALIDATORS[0]))
+    await desk.control.for_more(1)
+    assert desk.limit > 1
 
 
 async def test_for_more__quiet_step_whose_share_admits_nobody(tmp_path: Path) -> None:
