@@ -64,6 +64,7 @@ async def _claim(options: argparse.Namespace) -> int:
         found = await read_holdings(purse.ledger, get)
         due = [each for each in found.holdings if each.claimable and _is_meant(each, wallet, options.node)]
         waiting = await _waiting(purse, found.holdings, wallet, options.node)
+        commits = await purse.ledger.commits()
         if not options.dry_run:
             for each in due:
                 with explained():
@@ -78,6 +79,7 @@ async def _claim(options: argparse.Namespace) -> int:
         lines = [
             "there is nothing to claim"
             + (f"; {show_amount(waiting, token)} can be claimed in the epoch after the link" if waiting else "")
+            + (", and the run has ended" if waiting and commits and commits[-1].final else "")
         ]
     rows = [
         {"role": each.leaf.role, "node": each.leaf.node, "wallet": each.leaf.wallet, "amount": str(each.claimable)}

@@ -22,18 +22,20 @@ def pending_contributions(
     validators: Collection[str],
     registrations: Mapping[str, Registration],
     credited: Collection[str],
+    past: Collection[int] = (),
 ) -> dict[tuple[str, str | None], int]:
     """Units accepted by a quorum but not final yet, by (node, wallet), from verified submission and verdict rows.
 
-    `credited` are the place digests of the last final tally (`TallyBody.credited`, joined). Rows that do not parse, are
-    of others than they say, or lack a quorum count for nothing.
+    `credited` are the place digests of the last final tally (`TallyBody.credited`, joined), `past` the steps that it no longer
+    looks at. Rows that do not parse, are of others than they say, or lack a quorum count for nothing.
     """
     submissions, votes = sort_rows(rows, spec=spec, run=run, validators=validators)
     units: dict[str, tuple[tuple[str, str | None], int]] = {}
     for name, submission in submissions.items():
         voters = [v for v in votes[name].values() if v.outcome == "accept" and is_verdict_on(v, submission)]
         place = place_digest(submission)
-        if len(voters) >= spec.quorum and place not in credited and submission.node in registrations:
+        is_open = place not in credited and submission.step not in past
+        if len(voters) >= spec.quorum and is_open and submission.node in registrations:
             owner = (submission.node, registrations[submission.node].wallet)
             units.setdefault(place, (owner, submission.tokens))
     totals: Counter[tuple[str, str | None]] = Counter()
