@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from roles.spec import RunSpec
     from roles.tasks import Task
 
+MOST_WORDS = 100
+"""Prompts that are written and read again."""
 MOST_PROMPTS = 20_000
 """Prompts that are tokenised, the longest first."""
 
@@ -30,6 +32,7 @@ def check_fit(spec: RunSpec, tasks: Sequence[Task], model: Path) -> None:
     _check_lengths(spec, sizes.positions)
     count = _counter(tokenizer, model, chat=spec.model.chat)
     for task in tasks:
+        _check_words(task, tokenizer, model)
         _check_prompts(task, spec, count)
 
 
@@ -103,6 +106,18 @@ def _counter(tokenizer: Any, model: Path, *, chat: bool) -> Callable[[str], int]
         return len(tokenizer.encode(whole, add_special_tokens=False).ids)
 
     return count
+
+
+def _check_words(task: Task, tokenizer: Any, model: Path) -> None:
+    """Whether the tokenizer can write the prompts at all: small ones drop what they do not know."""
+    for number in range(min(task.size, MOST_WORDS)):
+        prompt = task.prompt(number)
+        kept = tokenizer.decode(tokenizer.encode(prompt, add_special_tokens=False).ids, skip_special_tokens=False)
+        if 2 * sum(map(str.isalnum, kept)) < sum(map(str.isalnum, prompt)):
+            raise ConfigError(
+                f"task {task.name}: of the prompt {prompt[:40]!r} the tokenizer in {model} keeps {kept[:40]!r}; is another "
+                "model meant? --model DIR"
+            )
 
 
 def _check_prompts(task: Task, spec: RunSpec, count: Callable[[str], int]) -> None:

@@ -38,6 +38,12 @@ def test_build_spec__tokenizer_of_another_model(model: Path) -> None:
         build(model)
 
 
+def test_build_spec__tokenizer_that_cannot_write_the_prompts(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "words.jsonl").write_text('{"prompt": "Say yes: ", "answer": "yes"}\n')
+    with pytest.raises(ConfigError, match="of the prompt 'Say yes: ' the tokenizer in .* keeps '.*--model DIR"):
+        build(model, tasks=[{"name": "match", "file": str(tmp_path / "words.jsonl")}])
+
+
 @pytest.mark.parametrize("damage", [b"{}", b"\xff", b""])
 def test_build_spec__tokenizer_that_is_none(model: Path, damage: bytes) -> None:
     (model / "tokenizer.json").write_bytes(damage)
