@@ -30,6 +30,7 @@ def check_fit(spec: RunSpec, tasks: Sequence[Task], model: Path) -> None:
     sizes = _read_sizes(model)
     _check_vocabulary(tokenizer, sizes.vocabulary, model)
     _check_lengths(spec, sizes.positions)
+    _check_targets(spec)
     count = _counter(tokenizer, model, chat=spec.model.chat)
     for task in tasks:
         _check_words(task, tokenizer, model)
@@ -83,6 +84,16 @@ def _check_lengths(spec: RunSpec, positions: int | None) -> None:
         raise ConfigError(
             f"the run allows {spec.sampling.max_prompt_tokens} tokens of prompt and {spec.max_output_tokens} of completion, and "
             f"the model has {positions} positions; lower sampling.max_prompt_tokens, sampling.max_tokens, or what a tool may say"
+        )
+
+
+def _check_targets(spec: RunSpec) -> None:
+    """Lengths that answers are rewarded for, where an answer may be so long at all."""
+    longest = max(spec.length.targets, default=0) if spec.length else 0
+    if longest > spec.sampling.max_tokens:
+        raise ConfigError(
+            f"length.targets asks for answers of {longest} tokens, and completions end after {spec.sampling.max_tokens}; raise "
+            "sampling.max_tokens, or lower the targets"
         )
 
 

@@ -38,9 +38,14 @@ def test_build_spec__tokenizer_of_another_model(model: Path) -> None:
         build(model)
 
 
+def test_build_spec__answers_as_long_as_no_completion(model: Path) -> None:
+    with pytest.raises(ConfigError, match="answers of 4000 tokens, and completions end after 44"):
+        build(model, length={"targets": [10, 4000]})
+
+
 def test_build_spec__tokenizer_that_cannot_write_the_prompts(model: Path, tmp_path: Path) -> None:
     (tmp_path / "words.jsonl").write_text('{"prompt": "Say yes: ", "answer": "yes"}\n')
-    with pytest.raises(ConfigError, match="of the prompt 'Say yes: ' the tokenizer in .* keeps '.*--model DIR"):
+    with pytest.raises(ConfigError, match=r"of the prompt 'Say yes: ' the tokenizer in .* keeps '.*--model DIR"):
         build(model, tasks=[{"name": "match", "file": str(tmp_path / "words.jsonl")}])
 
 
