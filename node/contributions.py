@@ -6,7 +6,7 @@ The root on chain binds a tally's leaves; the leaves themselves come from any re
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from dht.envelope import Envelope
@@ -17,7 +17,7 @@ from node.errors import ConfigError
 from roles.messages import submissions_key, verdicts_key
 from roles.ports import Directory
 from roles.spec import RunSpec
-from roles.tally import TallyBody, open_final_tally, pending_contributions, plain_leaves
+from roles.tally import TallyBody, oldest_block, open_final_tally, pending_contributions, plain_leaves
 
 Get = Callable[[str], Awaitable[bytes]]
 """Fetches the blob with this digest from the relays. Raises TransportError."""
@@ -98,7 +98,10 @@ async def read_contributions(
     pending: Mapping[Owner, int] = {}
     if directory is not None:
         rows = await pending_rows(spec, ledger, directory)
-        pending = _pending(spec, rows, body, registrations, await ledger.validators_at())
+        judges = await ledger.validators_at()
+        oldest = oldest_block(await ledger.final_roots(), body, validators=len(judges.validators))
+        past = {commit.step for commit in await ledger.commits() if commit.block <= oldest}
+        pending = _pending(spec, rows, body, registrations, judges, past)
     return Contributions(root, final, pending, registrations)
 
 
@@ -124,6 +127,7 @@ def _pending(
     body: TallyBody | None,
     registrations: Mapping[str, Registration],
     judges: ValidatorSet,
+    past: Collection[int],
 ) -> Mapping[Owner, int]:
     return pending_contributions(
         rows,
@@ -132,6 +136,7 @@ def _pending(
         judges=judges,
         registrations=registrations,
         credited=frozenset(place for places in (body.credited if body else ()) for place in places),
+        past=past,
     )
 
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from roles.spec import RunSpec
     from roles.tasks import Task
 
+MOST_WORDS = 100
+"""Prompts that are written and read again."""
 MOST_PROMPTS = 20_000
 """Prompts that are tokenised, the longest first."""
 
@@ -28,8 +30,10 @@ def check_fit(spec: RunSpec, tasks: Sequence[Task], model: Path) -> None:
     sizes = _read_sizes(model)
     _check_vocabulary(tokenizer, sizes.vocabulary, model)
     _check_lengths(spec, sizes.positions)
+    _check_targets(spec)
     count = _counter(tokenizer, model, chat=spec.model.chat)
     for task in tasks:
+        _check_words(task, tokenizer, model)
         _check_prompts(task, spec, count)
 
 
@@ -83,6 +87,16 @@ def _check_lengths(spec: RunSpec, positions: int | None) -> None:
         )
 
 
+def _check_targets(spec: RunSpec) -> None:
+    """Lengths that answers are rewarded for, where an answer may be so long at all."""
+    longest = max(spec.length.targets, default=0) if spec.length else 0
+    if longest > spec.sampling.max_tokens:
+        raise ConfigError(
+            f"length.targets asks for answers of {longest} tokens, and completions end after {spec.sampling.max_tokens}; raise "
+            "sampling.max_tokens, or lower the targets"
+        )
+
+
 def _counter(tokenizer: Any, model: Path, *, chat: bool) -> Callable[[str], int]:
     if not chat:
         return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
@@ -103,6 +117,18 @@ def _counter(tokenizer: Any, model: Path, *, chat: bool) -> Callable[[str], int]
         return len(tokenizer.encode(whole, add_special_tokens=False).ids)
 
     return count
+
+
+def _check_words(task: Task, tokenizer: Any, model: Path) -> None:
+    """Whether the tokenizer can write the prompts at all: small ones drop what they do not know."""
+    for number in range(min(task.size, MOST_WORDS)):
+        prompt = task.prompt(number)
+        kept = tokenizer.decode(tokenizer.encode(prompt, add_special_tokens=False).ids, skip_special_tokens=False)
+        if 2 * sum(map(str.isalnum, kept)) < sum(map(str.isalnum, prompt)):
+            raise ConfigError(
+                f"task {task.name}: of the prompt {prompt[:40]!r} the tokenizer in {model} keeps {kept[:40]!r}; is another "
+                "model meant? --model DIR"
+            )
 
 
 def _check_prompts(task: Task, spec: RunSpec, count: Callable[[str], int]) -> None:

@@ -57,6 +57,7 @@ async def _claim(options: argparse.Namespace) -> int:
         found = await read_holdings(purse.ledger, get)
         due = [each for each in found.holdings if each.claimable and _is_meant(each, wallet, options.node)]
         waiting = await _waiting(purse, found.holdings, wallet, options.node)
+        commits = await purse.ledger.commits()
         if not options.dry_run:
             for each in due:
                 with explained():
@@ -66,7 +67,9 @@ async def _claim(options: argparse.Namespace) -> int:
         for each in due
     ]
     fields = {"epoch": found.epoch, "sent": not options.dry_run, "claims": rows}
-    return answer(options, fields, *_lines(due, waiting, token=purse.spec.rewards.token, sent=not options.dry_run))
+    has_ended = bool(commits) and commits[-1].final
+    lines = _lines(due, waiting, token=purse.spec.rewards.token, sent=not options.dry_run, has_ended=has_ended)
+    return answer(options, fields, *lines)
 
 
 def _wallet(options: argparse.Namespace, purse: Purse) -> str | None:
@@ -83,12 +86,12 @@ def _wallet(options: argparse.Namespace, purse: Purse) -> str | None:
     return purse.ledger.operator
 
 
-def _lines(due: Sequence[Holding], waiting: int, *, token: str | None, sent: bool) -> list[str]:
+def _lines(due: Sequence[Holding], waiting: int, *, token: str | None, sent: bool, has_ended: bool) -> list[str]:
     from node.amounts import show_amount
 
     if not due:
         later = f"; {show_amount(waiting, token)} can be claimed in the epoch after the link" if waiting else ""
-        return [f"there is nothing to claim{later}"]
+        return [f"there is nothing to claim{later}" + (", and the run has ended" if waiting and has_ended else "")]
     verb = "went" if sent else "would go"
     return [
         f"{show_amount(each.claimable, token)} {verb} to {each.leaf.wallet} ({each.leaf.role} {each.leaf.node})"

@@ -107,9 +107,12 @@ async def _create(options: argparse.Namespace) -> int:
     if options.json:
         import json
 
-        print_line(json.dumps({"run": spec.run_id, "spec": str(options.spec), "contract": spec.ledger.contract}))
+        told = {"run": spec.run_id, "spec": str(options.spec), "contract": spec.ledger.contract}
+        print_line(json.dumps({**told, "join": str(_join_string(spec.run_id, options))}))
         return 0
     print_line(f"run {spec.run_id}\nspec {options.spec}\ncontract {spec.ledger.contract}")
+    for name in ("model", "task"):
+        print_line(f"{name} {_summary(spec)[name]}")
     _print_join(spec.run_id, options)
     return 0
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from importlib import metadata
+from importlib.util import find_spec
 
 from dht.envelope import Envelope
 from dht.errors import NodeError, PeerError
@@ -16,10 +18,17 @@ from roles.messages import MESSAGE_VERSION, NodeRecord, open_row
 from roles.requirements import Hardware, describe_hardware, describe_requirements, find_shortfalls
 from roles.sandbox.program import why_threadless
 from roles.spec import RunSpec
+from roles.tasks.registry import GROUP, TASK_NAMES
 
 NAMED_ROLES = ("trainer", "validator")
 PROGRAMS = "code"
 """The task that runs the programs it scores."""
+LIBRARIES = {
+    "maths": ("math_verify", "tasks"),
+    "reasoning-gym": ("reasoning_gym", "tasks"),
+    "verifiers": ("verifiers", "environments"),
+}
+"""What a task scores with, and the extra that installs it."""
 SOFTWARE = f"intellect-node/{__version__}"
 
 
@@ -43,12 +52,25 @@ def judge_hardware(spec: RunSpec, hardware: Hardware, *, role: str) -> list[Find
 def judge_tasks(spec: RunSpec, *, role: str, why_not: Callable[[], str | None] = why_threadless) -> Finding:
     """Whether this node can score the run's tasks: programs need a sandbox that holds."""
     names = ", ".join(task.name for task in spec.tasks)
+    missing = next(filter(None, (_what_lacks(task.name) for task in spec.tasks)), None)
+    if role in SCORING_ROLES and missing is not None:
+        return fault("tasks", f"{names}: what scores them is not installed here", missing)
     if role not in SCORING_ROLES or not any(task.name == PROGRAMS for task in spec.tasks):
         return ok("tasks", names)
     why = why_not()
     if why is None:
         return ok("tasks", f"{names}; programs are held here")
     return fault("tasks", f"{names}: {why}", "use a kernel that confines programs, or take part as a relay")
+
+
+def _what_lacks(task: str) -> str | None:
+    """How to install what a task needs, where that is missing."""
+    library, extra = LIBRARIES.get(task, ("", ""))
+    if library and find_spec(library) is None:
+        return f"pip install -c constraints.txt 'intellect-node[{extra}]'"
+    if task in TASK_NAMES or any(point.name == task for point in metadata.entry_points(group=GROUP)):
+        return None
+    return f"install the package of the task {task} that the run's operator names"
 
 
 def judge_place(config: NodeConfig, spec: RunSpec) -> Finding:

@@ -22,11 +22,13 @@ def pending_contributions(
     judges: ValidatorSet,
     registrations: Mapping[str, Registration],
     credited: Collection[str],
+    past: Collection[int] = (),
 ) -> dict[tuple[str, str | None], int]:
     """Units accepted by a quorum but not final yet, by (node, wallet), from verified submission and verdict rows.
 
     `judges` are the validators in force; `credited` the place digests of the last final tally (`TallyBody.credited`,
-    joined). Rows that do not parse, are of others than they say, or lack a quorum count for nothing.
+    joined), `past` the steps that it no longer looks at. Rows that do not parse, are of others than they say, or lack a
+    quorum count for nothing.
     """
     validators = [item.node for item in judges.validators]
     submissions, votes = sort_rows(rows, spec=spec, run=run, validators=validators)
@@ -35,7 +37,8 @@ def pending_contributions(
     for name, submission in submissions.items():
         voters = [v for v in votes[name].values() if v.outcome == "accept" and is_verdict_on(v, submission)]
         place = place_digest(submission)
-        if len(voters) >= judges.quorum and place not in credited and submission.node in nodes:
+        is_open = place not in credited and submission.step not in past
+        if len(voters) >= judges.quorum and is_open and submission.node in nodes:
             owner = (submission.node, nodes[submission.node].wallet)
             units.setdefault(place, (owner, submission.tokens))
     totals: Counter[tuple[str, str | None]] = Counter()

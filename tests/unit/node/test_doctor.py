@@ -53,10 +53,10 @@ from node.doctor.network import (
     plain_cause,
 )
 from node.doctor.ports import check_announced, check_port, check_reached
-from node.doctor.run import SOFTWARE, judge_hardware, judge_place, judge_software, judge_tasks
+from node.doctor.run import LIBRARIES, SOFTWARE, judge_hardware, judge_place, judge_software, judge_tasks
 from roles.messages import MESSAGE_VERSION, NodeRecord
 from roles.requirements import GB, Hardware
-from roles.spec import RequirementsSpec
+from roles.spec import RequirementsSpec, RunSpec
 from tests.builders import STRANGER, TRAINER, VALIDATORS, make_spec
 
 RUN = "ab" * 32
@@ -422,6 +422,20 @@ def test_judge_tasks__programs_need_what_holds_them() -> None:
     check(judge_tasks(runs_programs, role="worker", why_not=lambda: None), State.OK, "held here")
     check(judge_tasks(runs_programs, role="validator", why_not=lambda: "no Landlock"), State.FAULT, "no Landlock")
     check(judge_tasks(runs_programs, role="relay", why_not=lambda: "no Landlock"), State.OK)
+
+
+def test_judge_tasks__what_scores_them_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = make_spec()
+
+    def of(name: str) -> RunSpec:
+        return spec.model_copy(update={"tasks": (spec.tasks[0].model_copy(update={"name": name}),)})
+
+    found = judge_tasks(of("chess"), role="worker")
+    check(found, State.FAULT, "is not installed here")
+    assert "the task chess" in found.fix
+    check(judge_tasks(of("chess"), role="relay"), State.OK)
+    monkeypatch.setitem(LIBRARIES, "maths", ("no_such_library", "tasks"))
+    assert "intellect-node[tasks]" in judge_tasks(of("maths"), role="validator").fix
 
 
 def test_judge_software__nobody_seen() -> None:

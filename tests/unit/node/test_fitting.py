@@ -38,6 +38,17 @@ def test_build_spec__tokenizer_of_another_model(model: Path) -> None:
         build(model)
 
 
+def test_build_spec__answers_as_long_as_no_completion(model: Path) -> None:
+    with pytest.raises(ConfigError, match="answers of 4000 tokens, and completions end after 44"):
+        build(model, length={"targets": [10, 4000]})
+
+
+def test_build_spec__tokenizer_that_cannot_write_the_prompts(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "words.jsonl").write_text('{"prompt": "Say yes: ", "answer": "yes"}\n')
+    with pytest.raises(ConfigError, match=r"of the prompt 'Say yes: ' the tokenizer in .* keeps '.*--model DIR"):
+        build(model, tasks=[{"name": "match", "file": str(tmp_path / "words.jsonl")}])
+
+
 @pytest.mark.parametrize("damage", [b"{}", b"\xff", b""])
 def test_build_spec__tokenizer_that_is_none(model: Path, damage: bytes) -> None:
     (model / "tokenizer.json").write_bytes(damage)

@@ -6,6 +6,7 @@ import base64
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -374,7 +375,8 @@ def test_pending_contributions__accepted_and_not_final() -> None:
     lonely = make_submission(WORLD, WORKERS[2])
     items = [contribution(accepted), contribution(credited), contribution(lonely, voters=1)]
     rows = [row for item in items for row in (item.submission, *item.verdicts)]
-    units = pending_contributions(
+    units = partial(
+        pending_contributions,
         [*rows, *rows],
         spec=WORLD.spec,
         run=WORLD.run,
@@ -385,7 +387,8 @@ def test_pending_contributions__accepted_and_not_final() -> None:
         },
         credited={place_digest(credited)},
     )
-    assert units == {(WORKERS[0].node, None): 100}
+    assert units() == {(WORKERS[0].node, None): 100}
+    assert units(past={accepted.step}) == {}
 
 
 def test_pending_contributions__of_a_key_that_was_replaced() -> None:
