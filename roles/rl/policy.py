@@ -5,6 +5,7 @@ Knows Hugging Face checkpoints and FSDP2; knows nothing of rewards, optimizers o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib import import_module
@@ -91,11 +92,22 @@ def checkpoint_activations(model: Any) -> None:
 
 def published_weights(model: Any, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     """The model's tensors under the names that its checkpoint has: some libraries join the experts of a layer as they load."""
-    with suppress(ImportError):  # transformers before 5 joins nothing
+    with suppress(ImportError):
         revert = import_module("transformers.core_model_loading").revert_weight_conversion
         reverted: Mapping[str, Tensor] = revert(model, dict(weights))
         return reverted
-    return weights
+    return _named_as_before_5(model, weights)
+
+
+def _named_as_before_5(model: Any, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """transformers 4 joins nothing, but renames what sees pictures: regular expressions to prefixes."""
+    renamed = getattr(model, "_checkpoint_conversion_mapping", {}).items()
+    ours = [(now, re.sub(r"\(.*\)", "", then.lstrip("^"))) for then, now in renamed]
+
+    def back(name: str) -> str:
+        return next((then + name.removeprefix(now) for now, then in ours if name.startswith(now)), name)
+
+    return {back(name): tensor for name, tensor in weights.items()}
 
 
 def decoder_layers(model: nn.Module) -> list[nn.Module]:

@@ -58,8 +58,17 @@ def write_model(folder: Path, family: str, **changes: Any) -> Path:
         given = {"text_config": {**COMMON, **FAMILIES["gemma3_text"], **changes}, **SEES}
     config = AutoConfig.for_model(family, **given)
     model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    if family.startswith("gemma"):
+        _norms_of_one(model)
     model.save_pretrained(folder)
     return folder
+
+
+def _norms_of_one(model: Any) -> None:
+    """Gemma's norms scale by one and their weight; transformers 4 starts that at one too, and no completion ends early."""
+    for name, tensor in model.named_parameters():
+        if "norm" in name and "vision" not in name:
+            tensor.data.zero_()
 
 
 Writer = Callable[..., Path]
