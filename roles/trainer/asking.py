@@ -62,10 +62,12 @@ class Asking:
             await self._heads.raise_limit(opened.step, limit)
 
     def _workers(self) -> int:
-        """Nodes that have submitted in the steps still remembered."""
-        return len(self._nodes())
+        """Nodes of which something was accepted in the steps still remembered. Whoever only hands in junk is not one: it would
+        thin out what the others are asked for."""
+        return len({self._trusted.root_of(item.submission.node) for item in self._trusted.accepted()})
 
     def _nodes(self) -> set[str]:
+        """Nodes that have submitted in the steps still remembered."""
         return {self._trusted.root_of(item.submission.node) for item in self._trusted.submissions.values()}
 
     def _usable_fraction(self) -> float:

@@ -8,11 +8,13 @@ import pytest
 
 from dht.encoding import ZERO_DIGEST
 from dht.envelope import Envelope, seal
+from dht.identity import NodeKey
 from dht.memory import FakeClock, MemoryDirectory, MemoryNetwork
 from ledger.memory import MemoryLedger
 from roles.announce import Voice
-from roles.messages import SHARE_ALL, OpenStep
+from roles.messages import SHARE_ALL, OpenStep, Submission
 from roles.observer import Observer
+from roles.rules import Reason
 from roles.spec import TrainingSpec
 from roles.trainer.asking import Asking
 from roles.trainer.heads import HeadBoard
@@ -20,6 +22,7 @@ from roles.trainer.journal import Journal
 from roles.trainer.pool import Pool
 from tests.builders import (
     TRAINER,
+    VALIDATORS,
     WORKERS,
     MemoryRelays,
     World,
@@ -27,6 +30,7 @@ from tests.builders import (
     make_head,
     make_spec,
     make_submission,
+    make_verdict,
     make_world,
 )
 
@@ -69,8 +73,8 @@ class SealingAnnouncer:
 class Desk:
     """Asking over a world in which `opened` is collected."""
 
-    def __init__(self, folder: Path, opened: OpenStep) -> None:
-        spec = make_spec(training=TrainingSpec(initial_limit=3))
+    def __init__(self, folder: Path, opened: OpenStep, *, initial_limit: int = 3) -> None:
+        spec = make_spec(training=TrainingSpec(initial_limit=initial_limit))
         self.world = make_world(spec, head=make_head(open_steps=(opened,)))
         self.clock = FakeClock()
         trusted, network = self.world.trusted, MemoryNetwork(run=spec.run_id, limits={}, lifetimes={})
@@ -86,13 +90,30 @@ class Desk:
         pool = Pool(spec=spec, trusted=trusted, observer=observer, relays=MemoryRelays(), vocabulary=64)
         self.asking = Asking(spec, trusted=trusted, pool=pool, heads=self.heads, clock=self.clock)
 
-    def hand_in(self, index: int = 0, predecessor: str = ZERO_DIGEST, step: int = 1) -> None:
-        submission = make_submission(self.world, step=step, index=index, predecessor=predecessor)
-        self.world.trusted.admit_submission(self.world.row(submission, WORKERS[0]))
+    def hand_in(
+        self, index: int = 0, predecessor: str = ZERO_DIGEST, step: int = 1, key: NodeKey = WORKERS[0]
+    ) -> Submission:
+        submission = make_submission(self.world, key, step=step, index=index, predecessor=predecessor)
+        self.world.trusted.admit_submission(self.world.row(submission, key))
+        return submission
+
+    def judge(self, submission: Submission, **changes: object) -> None:
+        for validator in VALIDATORS:
+            self.world.trusted.admit_verdict(self.world.row(make_verdict(submission, **changes), validator))
 
     @property
     def limit(self) -> int:
         return self.world.trusted.opened[1].limit
+
+
+def test_first__who_hands_in_junk_thins_out_nobody_s_work(tmp_path: Path) -> None:
+    """Nodes are registered for next to nothing; counted as workers they would leave little to those who work."""
+    desk = Desk(tmp_path, OpenStep(step=1, limit=1, share=SHARE_ALL), initial_limit=100)
+    desk.judge(desk.hand_in(), outcome="accept")
+    alone = desk.asking.first(2)
+    for key in WORKERS[1:]:
+        desk.judge(desk.hand_in(key=key), outcome="soft", reason=int(Reason.BLOB_MISSING))
+    assert desk.asking.first(2) == alone
 
 
 async def test_for_more__not_before_somebody_has_used_up_the_limit(tmp_path: Path) -> None:
