@@ -116,6 +116,16 @@ def test_first__who_hands_in_junk_thins_out_nobody_s_work(tmp_path: Path) -> Non
     assert desk.asking.first(2) == alone
 
 
+def test_first__junk_that_is_not_judged_yet_is_not_counted_on(tmp_path: Path) -> None:
+    """A relay that holds it back makes the judging long."""
+    desk = Desk(tmp_path, OpenStep(step=1, limit=1, share=SHARE_ALL), initial_limit=100)
+    desk.judge(desk.hand_in(), outcome="accept")
+    alone = desk.asking.first(2)
+    for key in WORKERS[1:]:
+        desk.hand_in(key=key)
+    assert desk.asking.first(2) == alone
+
+
 async def test_for_more__not_before_somebody_has_used_up_the_limit(tmp_path: Path) -> None:
     desk = Desk(tmp_path, OpenStep(step=1, limit=2, share=SHARE_ALL))
     desk.hand_in(0)
