@@ -23,7 +23,7 @@ from dht.peers import PeerAddress, PeerBook, PeerCache, PeerInfo, parse_peer, pa
 from dht.protocol import protocol_for
 from dht.record_validator import EnvelopeValidator, wrap
 from dht.records import unix_ms
-from dht.rows import Membership, RowStore, everyone, newest
+from dht.rows import Membership, RowStore, Subject, everyone, newest, nobody
 from dht.session import Session, Setup
 from dht.storage import RowStorage
 from dht.upkeep import State, Upkeep
@@ -45,6 +45,7 @@ class HivemindDirectory:
         lifetimes: Mapping[str, int],
         membership: Membership,
         settled: Membership,
+        about: Subject,
         cache: PeerCache,
     ) -> None:
         self.node_id = node
@@ -52,11 +53,11 @@ class HivemindDirectory:
         self._anchors: frozenset[PeerID] = frozenset()
         self._book = PeerBook()
         validator = EnvelopeValidator(run=run, limits=limits)
-        store = RowStore(lifetimes=lifetimes, membership=membership, settled=settled)
+        store = RowStore(lifetimes=lifetimes, membership=membership, settled=settled, about=about)
         self.storage = RowStorage(store, validator, unix_ms)
         """Rows kept for others, and our own; they outlive the daemon."""
         # rows read: what was seen stays seen
-        self._known = RowStore(lifetimes=lifetimes, membership=membership, settled=settled)
+        self._known = RowStore(lifetimes=lifetimes, membership=membership, settled=settled, about=about)
         self._upkeep = Upkeep(
             node=node,
             setup=setup,
@@ -80,6 +81,7 @@ class HivemindDirectory:
         lifetimes: Mapping[str, int],
         membership: Membership = everyone,
         settled: Membership = everyone,
+        about: Subject = nobody,
         client_mode: bool = False,
         peer_cache: Path | None = None,
         state_dir: Path,
@@ -87,7 +89,7 @@ class HivemindDirectory:
         """Start the node and yield at once, whether or not any seed answers.
 
         `limits`: bytes by kind; `lifetimes`: seconds by kind; `membership`: which rows are taken; `settled`: which keep
-        their place when a key is full. Raises StartError, IdentityError, Malformed (a seed's text).
+        their place when a key is full; `about`: whom a row is about. Raises StartError, IdentityError, Malformed (a seed's text).
         """
         node = NodeKey.load(key_path).node
         cache = PeerCache(peer_cache)
@@ -99,6 +101,7 @@ class HivemindDirectory:
             lifetimes=lifetimes,
             membership=membership,
             settled=settled,
+            about=about,
             cache=cache,
         )
         directory._upkeep.want(parse_peers(initial_peers), are_seeds=True)

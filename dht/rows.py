@@ -14,6 +14,7 @@ from dht.envelope import Envelope, from_bytes, to_bytes
 from dht.errors import Malformed
 
 Membership = Callable[[Envelope], bool]
+Subject = Callable[[Envelope], str]
 MAX_NAME = 256  # characters of a key or a subkey
 _REMEMBERED = 8192  # rows whose signature is not checked twice
 
@@ -21,6 +22,11 @@ _REMEMBERED = 8192  # rows whose signature is not checked twice
 def everyone(row: Envelope) -> bool:
     """The membership that admits every signer."""
     return True
+
+
+def nobody(row: Envelope) -> str:
+    """The subject of rows that are about nobody."""
+    return ""
 
 
 class RowGate:
@@ -112,6 +118,7 @@ class _Slot:
 
     holdings: _Holdings
     rows: dict[str, tuple[Envelope, bytes]] = field(default_factory=dict)
+    about: dict[str, str] = field(default_factory=dict)  # whom each row is about
     weight: Counter[str] = field(default_factory=Counter)  # bytes by signer
     number: Counter[str] = field(default_factory=Counter)  # rows by signer
     size: int = 0
@@ -119,9 +126,10 @@ class _Slot:
     earliest: int = 2**64  # no row expires before this
     vetted: int = -1  # second in which strangers were last looked for
 
-    def add(self, row: Envelope, data: bytes) -> None:
+    def add(self, row: Envelope, data: bytes, about: str) -> None:
         self.drop(row.subkey)
         self.rows[row.subkey] = (row, data)
+        self.about[row.subkey] = about
         self.weight[row.signer] += len(data)
         self.number[row.signer] += 1
         self.size += len(data)
@@ -135,6 +143,7 @@ class _Slot:
         if held is None:
             return
         row, data = held
+        del self.about[subkey]
         self.size -= len(data)
         self.holdings.drop(row, len(data))
         self.weight[row.signer] -= len(data)
@@ -154,7 +163,7 @@ class RowStore:
     """Rows by key and subkey within caps. Of one subkey the highest sequence wins, whatever the order of arrival.
 
     `membership`: which rows are taken. `settled`: which of them keep their place when a key is full, so that identities
-    that cost nothing cannot crowd out those that do.
+    that cost nothing cannot crowd out those that do. `about`: whom a row is about, if its signer says many things of others.
     """
 
     def __init__(
@@ -163,11 +172,13 @@ class RowStore:
         lifetimes: Mapping[str, int],
         membership: Membership = everyone,
         settled: Membership = everyone,
+        about: Subject = nobody,
         caps: Caps | None = None,
     ) -> None:
         self._lifetimes = dict(lifetimes)
         self._membership = membership
         self._settled = settled
+        self._about = about
         self._caps = caps or Caps()
         self._slots: dict[str, _Slot] = {}
         self._holdings = _Holdings()
@@ -226,10 +237,11 @@ class RowStore:
         growth = len(data) - (len(held[1]) if held else 0)
         refusal = self._make_room_in_store(row, growth, is_new_key=slot is None)
         slot = slot or _Slot(self._holdings)
-        refusal = refusal or self._make_room(slot, row, growth, is_new=held is None, now=now)
+        about = self._about(row)
+        refusal = refusal or self._make_room(slot, row, about, growth, is_new=held is None, now=now)
         if refusal is not None:
             return refusal
-        slot.add(row, data)
+        slot.add(row, data, about)
         self._slots[row.key] = slot
         return Outcome.STORED
 
@@ -259,20 +271,36 @@ class RowStore:
             self._evict_one_of(alone)
         return None
 
-    def _make_room(self, slot: _Slot, row: Envelope, growth: int, *, is_new: bool, now: int) -> Outcome | None:
+    def _make_room(
+        self, slot: _Slot, row: Envelope, about: str, growth: int, *, is_new: bool, now: int
+    ) -> Outcome | None:
         """Within a key, who is no member or not settled goes first; then who holds most makes room for who holds less:
-        a flood costs the flooder."""
+        a flood costs the flooder, or him whom it is about."""
         caps = self._caps
-        if is_new and slot.number[row.signer] >= caps.rows_per_signer:
+        is_full = is_new and slot.number[row.signer] >= caps.rows_per_signer
+        if is_full and not self._make_own_room(slot, row, about):
             return Outcome.SIGNER_FULL
         while slot.size + growth > caps.bytes_per_key or len(slot.rows) + is_new > caps.rows_per_key:
             if self._drop_strangers(slot, now):
                 continue
             heaviest = max(slot.weight, key=slot.weight.__getitem__, default=row.signer)
-            if heaviest == row.signer or slot.weight[heaviest] <= slot.weight[row.signer] + growth:
+            if heaviest != row.signer and slot.weight[heaviest] > slot.weight[row.signer] + growth:
+                self._evict(slot, heaviest)
+            elif not self._make_own_room(slot, row, about):
                 return Outcome.KEY_FULL
-            self._evict(slot, heaviest)
         return None
+
+    def _make_own_room(self, slot: _Slot, row: Envelope, about: str) -> bool:
+        """Of what a signer says, room is made by what it says of him whom it says most of: a worker whose junk has to be
+        refused must not keep the verdicts on others out. Whether there is one."""
+        theirs = [held for held, _ in slot.rows.values() if held.signer == row.signer and held.subkey != row.subkey]
+        counts = Counter(slot.about[held.subkey] for held in theirs)
+        most = max(counts, key=counts.__getitem__, default=about)
+        if counts[most] <= counts[about] + 1:
+            return False
+        slot.drop(min((h for h in theirs if slot.about[h.subkey] == most), key=lambda held: held.expiration).subkey)
+        self.counts["evicted"] += 1
+        return True
 
     def _drop_strangers(self, slot: _Slot, now: int) -> bool:
         """Rows of who is not settled, and those taken before the members were known; looked for once a second. Whether

@@ -30,7 +30,7 @@ from roles.announce import Voice
 from roles.boards import UnionDirectory
 from roles.compute import ComputeThread
 from roles.context import RunContext
-from roles.messages import DHT_KINDS, ROW_RULES
+from roles.messages import DHT_KINDS, ROW_RULES, subject_of
 from roles.observer import Observer
 from roles.shardcast.client import RelayClient
 from roles.spec import RunSpec
@@ -168,6 +168,7 @@ def build_relay(parts: Parts) -> Any:
             clock=unix_ms,
             membership=trusted.may_be_stored,
             settled=lambda row: trusted.view is None or trusted.is_member(row.signer),
+            about=subject_of,
         ),
         settings=RelaySettings(
             max_disk=share_of_blobs(config.max_disk),

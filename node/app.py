@@ -56,6 +56,7 @@ from node.watchdog import Watchdog
 from roles.announce import Voice
 from roles.boards import UnionDirectory
 from roles.compute import ComputeThread
+from roles.messages import subject_of
 from roles.observer import Observer
 from roles.requirements import describe_hardware
 from roles.shardcast.client import RelayClient
@@ -129,6 +130,7 @@ class Node:
             lifetimes=LIFETIMES,
             membership=self._is_admitted,
             settled=self._is_settled,
+            about=subject_of,
         )
         book.read_from(rows)
         observer = Observer(
@@ -174,6 +176,7 @@ class Node:
             lifetimes=LIFETIMES,
             membership=self._is_admitted,
             settled=self._is_settled,
+            about=subject_of,
             client_mode=config.role == "worker",
             peer_cache=config.home / "peers.json",
             state_dir=config.home,

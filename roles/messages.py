@@ -412,6 +412,17 @@ def subkey_for(message: Message, *, run: str, signer: str, buckets: int) -> str:
     return tail if tail.startswith(signer) else signer + tail
 
 
+def subject_of(row: Envelope) -> str:
+    """The worker that a verdict or a seal is about; nobody for other rows."""
+    rule = ROW_RULES.get(row.kind)
+    if rule is None or rule.message not in (Verdict, SealedVerdict):
+        return ""
+    try:
+        return str(getattr(decode(rule.message, row.payload), "node", ""))
+    except Malformed:
+        return ""
+
+
 def open_row(row: Envelope, *, run: str, buckets: int) -> Message:
     """The message in a verified envelope. Raises Malformed for an unknown kind, another run, or a wrong place."""
     rule = ROW_RULES.get(row.kind)

@@ -18,7 +18,7 @@ import structlog
 from dht.envelope import Envelope, to_bytes
 from dht.errors import Malformed, TransportError
 from dht.records import unix_ms
-from dht.rows import Membership, Outcome, RowGate, RowStore, everyone, newest
+from dht.rows import Membership, Outcome, RowGate, RowStore, Subject, everyone, newest, nobody
 from roles.boards.client import Follower, Poster
 from roles.ports import Directory
 from roles.shardcast.replies import RelayInfo, is_usable
@@ -54,7 +54,7 @@ SWEEP_SECONDS = 30.0
 class UnionDirectory:
     """`publish` and `read` as the directory's; `run` keeps the boards going, and without it there are none.
 
-    `relays` gives those known now; `membership` and `settled` bound what is kept of the boards' rows, as in the DHT.
+    `relays` gives those known now; `membership`, `settled` and `about` bound what is kept of the boards' rows, as in the DHT.
     """
 
     def __init__(
@@ -68,11 +68,12 @@ class UnionDirectory:
         lifetimes: Mapping[str, int],
         membership: Membership = everyone,
         settled: Membership = everyone,
+        about: Subject = nobody,
         clock: Callable[[], int] = unix_ms,
     ) -> None:
         self._dht, self._relays, self._http, self._clock = dht, relays, http, clock
         self._gate = RowGate(run=run, limits=limits)
-        self._held = RowStore(lifetimes=lifetimes, membership=membership, settled=settled)
+        self._held = RowStore(lifetimes=lifetimes, membership=membership, settled=settled, about=about)
         self._chosen: list[RelayInfo] = []
         self._wanted: dict[str, float] = {}
         self._followers: dict[str, Follower] = {}

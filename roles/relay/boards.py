@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
 from dht.errors import Malformed
-from dht.rows import Caps, Membership, Outcome, RowGate, RowStore, everyone
+from dht.rows import Caps, Membership, Outcome, RowGate, RowStore, Subject, everyone, nobody
 from roles.boards.wire import MAX_ANSWER, Batch
 
 SWEEP_EVERY = 4096
@@ -22,7 +22,7 @@ SWEEP_EVERY = 4096
 
 
 class Board:
-    """One run's board at one relay. `clock` gives unix milliseconds; `membership` and `settled` are as in `RowStore`."""
+    """One run's board at one relay. `clock` gives unix milliseconds; `membership`, `settled` and `about` are as in `RowStore`."""
 
     def __init__(
         self,
@@ -33,11 +33,12 @@ class Board:
         clock: Callable[[], int],
         membership: Membership = everyone,
         settled: Membership = everyone,
+        about: Subject = nobody,
         caps: Caps | None = None,
     ) -> None:
         self.name = secrets.token_hex(8)
         self._gate = RowGate(run=run, limits=limits)
-        self._rows = RowStore(lifetimes=lifetimes, membership=membership, settled=settled, caps=caps)
+        self._rows = RowStore(lifetimes=lifetimes, membership=membership, settled=settled, about=about, caps=caps)
         self._clock = clock
         self._serial = 0
         self._serials: dict[str, dict[str, int]] = {}  # by key and subkey, of each key the newest last

@@ -20,6 +20,8 @@ MAX_PROBLEMS = 1_000_000
 MAX_TEXT = 64 * 1024
 """Characters of a prompt or an answer; the tests of one program may have a mebibyte."""
 MAX_TESTS = 2**20
+MAX_CHARACTERS = 2**30
+"""Of all texts together: a Parquet file of a kilobyte can say one text a million times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +87,16 @@ def read_data(digest: str, folder: Path | None) -> bytes:
 
 def parse_problems(data: bytes, *, right: str = "answer") -> tuple[Problem, ...]:
     """Problems in the order of the file; `right` is the field that holds what is right. Raises TaskError."""
-    problems = tuple(_problem(row, number, right) for number, row in enumerate(read_rows(data), 1))
+    problems, characters = list[Problem](), 0
+    for number, row in enumerate(read_rows(data), 1):
+        problem = _problem(row, number, right)
+        characters += len(problem.prompt) + len(problem.answer)
+        if characters > MAX_CHARACTERS:
+            raise TaskError(f"the texts of a data set may have {MAX_CHARACTERS} characters together")
+        problems.append(problem)
     if not problems:
         raise TaskError("the data set is empty")
-    return problems
+    return tuple(problems)
 
 
 def read_rows(data: bytes) -> Iterable[Any]:
@@ -146,8 +154,10 @@ def _parquet_rows(data: bytes) -> Iterable[Any]:
         if file.metadata.num_rows > MAX_PROBLEMS:
             raise TaskError(f"a data set may have {MAX_PROBLEMS} problems")
         wanted = [name for name in ("prompt", "answer", "tests") if name in file.schema_arrow.names]
+        texts = [name for name in wanted if pa.types.is_string(file.schema_arrow.field(name).type)]
+        file = pq.ParquetFile(io.BytesIO(data), read_dictionary=texts)  # each text once, however often it is said
         for batch in file.iter_batches(batch_size=1024, columns=wanted):
-            yield from batch.to_pylist()
+            yield from ({name: batch[name][row].as_py() for name in wanted} for row in range(batch.num_rows))
     except (pa.ArrowException, OSError, ValueError) as error:
         if isinstance(error, TaskError):
             raise

@@ -37,7 +37,7 @@ class DemandControl:
         """The demand a step opens with."""
         fraction = self._usable_fraction()
         in_hand = self._usable(step) + self._pending(step) * fraction
-        return open_demand(self._spec, workers=self._workers(), usable_fraction=fraction, in_hand=in_hand)
+        return open_demand(self._spec, workers=len(self._workers()), usable_fraction=fraction, in_hand=in_hand)
 
     async def for_more(self, step: int) -> None:
         """Raise the limit while the batch is short and somebody has used up the old one.
@@ -52,7 +52,7 @@ class DemandControl:
         limit = raised_limit(
             self._spec,
             Demand(opened.limit, opened.share),
-            workers=self._workers(),
+            workers=len(self._workers()),
             usable=usable,
             pending=self._pending(step),
             usable_fraction=self._usable_fraction(),
@@ -61,11 +61,13 @@ class DemandControl:
             log.info("limit.raised", step=opened.step, limit=limit, usable=usable)
             await self._heads.raise_limit(opened.step, limit)
 
-    def _workers(self) -> int:
-        """Nodes that have submitted in the steps still remembered."""
-        return len(self._nodes())
+    def _workers(self) -> set[str]:
+        """Nodes of which something was accepted in the steps still remembered. Whoever only hands in junk is not one: it would
+        thin out what the others are asked for, and pass for what is still to be judged."""
+        return {self._trusted.root_of(item.submission.node) for item in self._trusted.accepted()}
 
     def _nodes(self) -> set[str]:
+        """Nodes that have submitted in the steps still remembered."""
         return {self._trusted.root_of(item.submission.node) for item in self._trusted.submissions.values()}
 
     def _usable_fraction(self) -> float:
@@ -97,7 +99,9 @@ class DemandControl:
         return max(LEAST_PATIENCE_MS, PATIENCE * max(self._took, default=0))
 
     def _pending(self, step: int) -> int:
-        """Groups submitted lately that the step may use and whose blob is not here yet: not judged, or being fetched."""
+        """Groups submitted lately that the step may use and whose blob is not here yet: not judged, or being fetched. Only
+        those of workers count, once there are any."""
+        workers = self._workers() or self._nodes()
         now, counted = self._clock(), 0
         window = policy_window(step, self._spec.training.async_level)
         patience = self._patience()
@@ -107,7 +111,8 @@ class DemandControl:
                     self._took.append(now - seen)
             elif item.submission.policy_step in window and not self._is_refused(item):
                 waited = now - self._seen_at.setdefault(digest, now)
-                counted += item.submission.groups if waited < patience else 0
+                is_counted = waited < patience and self._trusted.root_of(item.submission.node) in workers
+                counted += item.submission.groups if is_counted else 0
         self._seen_at = {digest: at for digest, at in self._seen_at.items() if digest in self._trusted.submissions}
         return counted
 

@@ -118,6 +118,23 @@ def test_put__a_full_key_of_equals_takes_no_more(make_row: MakeRow) -> None:
     assert outcomes == [Outcome.STORED] * 3 + [Outcome.KEY_FULL]
 
 
+@pytest.mark.parametrize("caps", [{"rows_per_key": 4}, {"rows_per_signer": 4}])
+def test_put__what_a_signer_says_most_of_one_about_makes_room_for_others(
+    make_row: MakeRow, caps: dict[str, int]
+) -> None:
+    """A validator says a word on whatever it is handed: junk of one worker must not keep the others' verdicts out."""
+    store = RowStore(lifetimes={"node/1": 90}, about=lambda row: row.payload.decode(), caps=Caps(**caps))
+    for number in range(4):
+        junk = make_row(tail=f":{number}", payload=b"junk", expiration=NOW + 60_000 + number)
+        assert store.put(junk, NOW) is Outcome.STORED
+    assert not store.put(make_row(tail=":4", payload=b"junk"), NOW).kept
+    for number in range(2):
+        assert store.put(make_row(tail=f":h{number}", payload=b"honest"), NOW) is Outcome.STORED
+    assert not store.put(make_row(tail=":h2", payload=b"honest"), NOW).kept  # it has as many now
+    left = {row.subkey.partition(":")[2] for row, _ in store.rows(f"{RUN}/nodes/worker", NOW)}
+    assert left == {"2", "3", "h0", "h1"}
+
+
 def test_put__keys_and_bytes_are_capped__dht_16(make_row: MakeRow) -> None:
     store = make_store(keys=2)
     outcomes = [store.put(make_row(record_key=f"{RUN}/{number}"), NOW) for number in range(3)]

@@ -10,6 +10,7 @@ import pytest
 
 from dht.encoding import ZERO_DIGEST
 from dht.envelope import Envelope, seal
+from dht.identity import NodeKey
 from dht.memory import FakeClock, MemoryDirectory, MemoryNetwork
 from ledger.memory import MemoryLedger
 from ledger.records import ValidatorSet
@@ -92,14 +93,40 @@ class Desk:
         pool = Pool(spec=spec, trusted=trusted, observer=observer, relays=MemoryRelays(), vocabulary=64)
         self.control = DemandControl(spec, trusted=trusted, pool=pool, heads=self.heads, clock=self.clock)
 
-    def hand_in(self, index: int = 0, predecessor: str = ZERO_DIGEST, step: int = 1) -> Submission:
-        submission = make_submission(self.world, step=step, index=index, predecessor=predecessor)
-        self.world.trusted.admit_submission(self.world.row(submission, WORKERS[0]))
+    def hand_in(
+        self, index: int = 0, predecessor: str = ZERO_DIGEST, step: int = 1, key: NodeKey = WORKERS[0]
+    ) -> Submission:
+        submission = make_submission(self.world, key, step=step, index=index, predecessor=predecessor)
+        self.world.trusted.admit_submission(self.world.row(submission, key))
         return submission
+
+    def judge(self, submission: Submission, **changes: object) -> None:
+        for validator in VALIDATORS:
+            self.world.trusted.admit_verdict(self.world.row(make_verdict(submission, **changes), validator))
 
     @property
     def limit(self) -> int:
         return self.world.trusted.opened[1].limit
+
+
+def test_first__who_hands_in_junk_thins_out_nobody_s_work(tmp_path: Path) -> None:
+    """Nodes are registered for next to nothing; counted as workers they would leave little to those who work."""
+    desk = Desk(tmp_path, OpenStep(step=1, limit=1, share=SHARE_ALL), initial_limit=100)
+    desk.judge(desk.hand_in(), outcome="accept")
+    alone = desk.control.first(2)
+    for key in WORKERS[1:]:
+        desk.judge(desk.hand_in(key=key), outcome="soft", reason=int(Reason.BLOB_MISSING))
+    assert desk.control.first(2) == alone
+
+
+def test_first__junk_that_is_not_judged_yet_is_not_counted_on(tmp_path: Path) -> None:
+    """A relay that holds it back makes the judging long."""
+    desk = Desk(tmp_path, OpenStep(step=1, limit=1, share=SHARE_ALL), initial_limit=100)
+    desk.judge(desk.hand_in(), outcome="accept")
+    alone = desk.control.first(2)
+    for key in WORKERS[1:]:
+        desk.hand_in(key=key)
+    assert desk.control.first(2) == alone
 
 
 async def test_for_more__not_before_somebody_has_used_up_the_limit(tmp_path: Path) -> None:

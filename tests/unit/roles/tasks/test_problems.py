@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import tracemalloc
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -42,6 +43,21 @@ def test_parse_problems__after_the_mark_that_windows_writes() -> None:
 def test_parse_problems__both_forms_say_the_same(form: object) -> None:
     assert callable(form)
     assert parse_problems(form(ROWS)) == (Problem("1+1?", "2"), Problem("café\u2028?", "3"))
+
+
+def test_parse_problems__a_file_that_says_one_text_again_and_again_is_refused_before_it_fills_the_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Some hundred bytes that came to two gigabytes: whoever looks at a run reads what its maker pinned."""
+    monkeypatch.setattr("roles.tasks.problems.MAX_CHARACTERS", 2**22)
+    data = as_parquet([{"prompt": "p" * 60_000, "answer": "1"}] * 20_000)
+    assert len(data) < 10_000
+    tracemalloc.start()
+    with pytest.raises(TaskError, match="characters together"):
+        parse_problems(data)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**25
 
 
 def test_parse_problems__tests_may_be_an_object() -> None:
