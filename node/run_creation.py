@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import tempfile
 import tomllib
 from collections.abc import Iterable, Sequence
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from pydantic import ValidationError
 
+from dht.rows import Caps
 from ledger.records import NewRun, Operator
 from ledger.wallet import checked_address
 from node.data_sets import place_data_set
@@ -25,13 +27,15 @@ from node.defaults import MAX_CONFIG_BYTES
 from node.errors import ConfigError
 from node.fitting import check_fit
 from node.parsing import nearest
-from roles.spec import FLOAT32_CHECKS, RunSpec
+from roles.spec import FLOAT32_CHECKS, MAX_BUCKETS, RunSpec
 
 if TYPE_CHECKING:
     from roles.tasks import Task
 
 MAX_WEIGHTS_HEADER = 100 * 2**20
 """Bytes; the safetensors format's own bound."""
+VERDICT_BYTES = 800
+"""Of one verdict's row, about."""
 MODEL_SUFFIXES = (".json", ".safetensors", ".txt", ".model", ".jinja")
 
 
@@ -147,8 +151,18 @@ def build_spec(
     }
     full |= _operators(draft, validators=validators, trainers=trainers)
     spec = _validated(full)
+    if "buckets" not in draft:
+        spec = spec.model_copy(update={"buckets": _count_buckets(spec)})
     check_fit(spec, [task for _, task in loaded], model)
     return spec
+
+
+def _count_buckets(spec: RunSpec) -> int:
+    """So many that the verdicts on as many submissions as a step takes fill half of each key they lie under."""
+    groups = max(spec.training.batch_groups, spec.training.max_groups)
+    submissions = math.ceil(groups / spec.sampling.groups_per_submission)
+    needed = submissions * len(spec.validators) * VERDICT_BYTES / (Caps().bytes_per_key / 2)
+    return min(max(1, math.ceil(needed)), MAX_BUCKETS)
 
 
 def _load_tasks(draft: dict[str, Any], folder: Path | None) -> list[tuple[dict[str, Any], Task]]:

@@ -21,6 +21,7 @@ Amount = Annotated[str, Field(pattern=r"^(0|[1-9]\d{0,37})$")]
 PerMille = Annotated[int, Field(ge=0, le=1000)]
 Seconds = Annotated[int, Field(ge=1, le=2**32)]
 MAX_SPEC_BYTES = 256 * 1024
+MAX_BUCKETS = 4096
 
 
 class SpecError(NodeError):
@@ -313,7 +314,7 @@ class RunSpec(Message):
     broadcast: BroadcastSpec = BroadcastSpec()
     rewards: RewardSpec = RewardSpec()
     requirements: RequirementsSpec = RequirementsSpec()
-    buckets: Annotated[int, Field(ge=1, le=4096)] = 1
+    buckets: Annotated[int, Field(ge=1, le=MAX_BUCKETS)] = 1
     quorum: Annotated[int, Field(ge=1)]
     validators: Annotated[tuple[OperatorSpec, ...], Field(min_length=1, max_length=64)]
     trainers: Annotated[tuple[OperatorSpec, ...], Field(min_length=1, max_length=8)]

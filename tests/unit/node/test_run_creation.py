@@ -34,6 +34,21 @@ def test_build_spec__the_built_in_draft() -> None:
 
 
 @pytest.mark.parametrize(
+    ("changes", "buckets"),
+    [
+        pytest.param({}, 1, id="small"),
+        pytest.param({"training": {"max_groups": 4096}}, 2, id="great"),
+        pytest.param({"training": {"max_groups": 4096}, "buckets": 7}, 7, id="as the draft says"),
+    ],
+)
+def test_build_spec__verdicts_of_a_step_fit_under_their_keys(changes: dict[str, Any], buckets: int) -> None:
+    spec = build_spec(
+        draft(**changes), model=default_model(), place=NOWHERE, validators=[OPERATOR], trainers=[OPERATOR]
+    )
+    assert spec.buckets == buckets
+
+
+@pytest.mark.parametrize(
     ("dtype", "checks", "mantissa_mean"),
     [
         ("float32", {}, 300),  # units of 2^-12 of a binade
