@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +15,13 @@ if TYPE_CHECKING:
     import argparse
 
     from node.evaluation.figures import Table
+    from node.terminal import Terminal
     from roles.inference.engine import Engine
+    from roles.tasks import Task
 
 EXAMPLES = """\
   intellect-node eval CHECKPOINT --task arithmetic --problems 200
+  intellect-node eval CHECKPOINT --task arithmetic --problems 5 --show 5
   intellect-node eval CHECKPOINT --task maths --file problems.jsonl --samples 8 --k 1,8
   intellect-node eval BASE --against TRAINED --task reasoning-gym --set dataset=chain_sum --set size=500
 
@@ -33,6 +37,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("checkpoint", type=Path, help="folder with config.json, tokenizer and *.safetensors")
     parser.add_argument("--against", type=Path, help="another checkpoint: is it better, problem by problem?")
     parser.add_argument("--k", default="1", help="for pass@k, such as 1,4,8 (at most --samples)")
+    parser.add_argument("--show", type=int, default=0, metavar="N", help="prompts and completions of the first N")
     parser.add_argument("--json", action="store_true", help="the figures as JSON")
     from node.evaluation.setting import add_sampling_flags
 
@@ -73,9 +78,21 @@ def _sample(
             batch=options.batch,
             use=use,
             said=lambda done: screen.progress(f"{checkpoint.name}: {done} of {plan.problems} problems"),
+            heard=partial(_show, screen, task, options.show),
         )
         screen.line(f"{checkpoint.name}: {plan.problems} problems sampled")
     return {problem: scores.table[problem] for problem in range(plan.problems)}, engine
+
+
+def _show(screen: Terminal, task: Task, most: int, problem: int, scored: Sequence[tuple[str, float]]) -> None:
+    """Beside the figures, on the error stream. What --keep holds was sampled before, and its texts are gone."""
+    if problem >= most:
+        return
+    lines = [f"-- problem {problem + 1}", *task.prompt(problem).split("\n")]
+    for text, score in scored:
+        lines += [f"-- score {score:g}", *text.split("\n")]
+    for line in lines:
+        screen.line(line)
 
 
 def _ks(text: str, samples: int) -> list[int]:

@@ -16,6 +16,8 @@ from roles.tasks import Task, Undecided
 from roles.turns import ToolUse, speak
 
 MAX_LINE = 1 << 20
+Heard = Callable[[int, Sequence[tuple[str, float]]], None]
+"""A problem, and the text and score of each of its completions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +83,10 @@ def run_plan(
     batch: int,
     use: ToolUse | None = None,
     said: Callable[[int], None] = lambda done: None,
+    heard: Heard = lambda problem, scored: None,
 ) -> None:
     """Sample what is missing, `batch` completions at a time (at least one problem's); `said` hears how many problems are
-    done. The engine holds the checkpoint."""
+    done, `heard` what came of each that is sampled now. The engine holds the checkpoint."""
     missing = [problem for problem in range(plan.problems) if problem not in scores.table]
     said(len(scores.table))
     for problems in _batches(missing, max(1, batch // plan.samples)):
@@ -91,7 +94,10 @@ def run_plan(
         completions = speak(engine, requests, plan.settings, use)
         for number, problem in enumerate(problems):
             own = completions[number * plan.samples : (number + 1) * plan.samples]
-            scores.add(problem, [_score(task, problem, engine.decode(each.tokens)) for each in own])
+            texts = [engine.decode(each.tokens) for each in own]
+            scored = [(text, _score(task, problem, text)) for text in texts]
+            heard(problem, scored)
+            scores.add(problem, [score for _, score in scored])
         said(len(scores.table))
 
 

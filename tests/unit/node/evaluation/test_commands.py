@@ -31,6 +31,17 @@ def test_eval__says_how_often_it_passes(capsys: pytest.CaptureFixture[str]) -> N
     assert 0.0 <= report["checkpoint"]["pass@1"]["low"] <= report["checkpoint"]["pass@2"]["high"] <= 1.0
 
 
+def test_eval__shows_what_the_model_says(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["eval", str(default_model()), "--task", "arithmetic", *QUICK, "--json"]
+    assert run(*words, "--show", "2") == 0
+    told = capsys.readouterr()
+    lines = told.err.splitlines()
+    assert [line for line in lines if line.startswith("-- problem")] == ["-- problem 1", "-- problem 2"]
+    assert sum(line.startswith("-- score ") for line in lines) == 2 * 2
+    assert run(*words) == 0
+    assert capsys.readouterr().out == told.out
+
+
 def test_eval__without_max_tokens_completions_fit_the_model(capsys: pytest.CaptureFixture[str]) -> None:
     """The built-in policy has 128 positions."""
     words = ["eval", str(default_model()), "--task", "arithmetic", "--problems", "1", "--samples", "1"]
