@@ -41,12 +41,12 @@ from tests.contract.harness import (
     make_terms,
 )
 
-SEQUENCES = int(os.environ.get("REGISTRY_SEQUENCES", "100"))
+SEQUENCES = int(os.environ.get("REGISTRY_SEQUENCES", "50"))
 ACTIONS = int(os.environ.get("REGISTRY_ACTIONS", "20"))
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.no_cover,  # tracing takes as long again, in the EVM above all; other tests reach the same lines
-    pytest.mark.timeout(0 if SEQUENCES > 100 else 300),
+    pytest.mark.timeout(0 if SEQUENCES > 50 else 300),
 ]
 OTHER = digest("other run")
 OTHER_VALIDATORS = KEYS[4:6]

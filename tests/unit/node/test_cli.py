@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -178,6 +177,7 @@ def run_python(code: str) -> str:
 def test_help__loads_nothing_heavy() -> None:
     loaded = run_python("import sys; from node.cli import main; main(['--help']); print(*sys.modules)")
     assert HEAVY & set(loaded.split()) == set()
+    assert len(loaded.split()) < 200  # how long a shell waits for it; a bare interpreter has some 60
 
 
 def test_help_of_a_node__loads_settings_only() -> None:
@@ -189,18 +189,6 @@ except SystemExit: pass
 print(*sys.modules)
 """
     assert HEAVY & set(run_python(code).split()) == {"pydantic"}
-
-
-def test_help__takes_less_than_a_third_of_a_second() -> None:
-    """Best of five, so that a busy machine does not count."""
-    command = [sys.executable, "-m", "node", "--help"]
-
-    def seconds() -> float:
-        begun = time.perf_counter()
-        subprocess.run(command, capture_output=True, check=True, timeout=60)
-        return time.perf_counter() - begun
-
-    assert min(seconds() for _ in range(5)) < 0.3
 
 
 @pytest.mark.parametrize("words", [["--help"], ["claim", "--help"], ["testnet", "--adversary", "list"]])
