@@ -20,14 +20,15 @@ import pytest
 
 from dht import answers, p2p, protocol
 from dht.answers import KEY_BYTES, MAX_ROWS, REPLY_BYTES, ROWS_BETWEEN_YIELDS
-from dht.bare import DHTID
+from dht.bare import DHTID, PeerID
 from dht.directory import HivemindDirectory
 from dht.envelope import Envelope, to_bytes
 from dht.errors import IdentityError, TransportError
 from dht.identity import NodeKey
 from dht.locks import StartError
 from dht.p2p import remove_stale_sockets, start_daemon
-from dht.protocol import FAILURES_TO_DROP
+from dht.places import place_of_peer
+from dht.protocol import FAILURES_TO_DROP, MOST_TO_GIVE
 from dht.record_validator import EnvelopeValidator, pack_rows, wrap
 from dht.records import Publisher
 from node.status.metrics import read_daemon_metrics
@@ -439,6 +440,18 @@ async def test_hand_over__thousands_of_keys_hold_up_nothing_else(
     await until(lambda: late.stats()["rows"] == 300)
     others.cancel()
     assert 1 < most <= ROWS_BETWEEN_YIELDS
+
+
+async def test_hand_over__of_a_flood_of_ids_few_wait_for_their_rows(swarm: Swarm) -> None:
+    node = await swarm.start()
+    assert node.node is not None
+    table = node.node.protocol
+    async with table._giving:
+        for _ in range(100):
+            peer = PeerID.from_base58(NodeKey.generate().node)
+            table.start(table._hand_over(place_of_peer(peer), peer))
+        await asyncio.sleep(0)
+        assert table._to_give == MOST_TO_GIVE
 
 
 async def test_close__nothing_is_left(swarm: Swarm) -> None:
