@@ -22,6 +22,8 @@ MAX_ROWS = 2048
 """Of one key: no store keeps more; ids that cost nothing can sign any number."""
 REPLY_BYTES = 3 * 2**19
 """A reply's rows; p2pd drops replies over 4 MiB (pitfall DHT-09)."""
+KEY_BYTES = 5 * 2**19
+"""Of the first key with rows, which are sent whatever they come to: a store keeps 1 MiB, and a reply says subkeys twice."""
 ROWS_BETWEEN_YIELDS = 32
 ANSWERS_KEPT, ROWS_KEPT = 1024, 65_536
 """Answers that need no second parsing when they come again, and the rows of all of them."""
@@ -51,9 +53,9 @@ class AnswerReader:
         answers: dict[DHTID, Answer] = {}
         room = REPLY_BYTES
         for key, result in zip(keys, results, strict=False):
-            room -= len(result.value)
-            if room < 0:
+            if len(result.value) > (KEY_BYTES if room == REPLY_BYTES else max(0, room)):
                 raise Malformed("a reply of more rows than one holds")
+            room -= len(result.value)
             answers[key] = await self._read(peer, key, result)
         return answers
 

@@ -26,6 +26,7 @@ MAX_KEYS = 64  # of one find request
 REQUEST_BYTES = 2**20  # a store request's rows (pitfall DHT-10)
 FAILURES_TO_DROP = 2
 _HAND_OVER_SECONDS = 60.0
+MOST_TO_GIVE = 32  # nodes that wait for their rows; the rest of a flood of ids gets what signers publish again
 _PEERS_KEPT = 2048
 
 
@@ -54,6 +55,7 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
         self._failures: dict[PeerID, int] = {}
         self._handed_over: dict[PeerID, float] = {}
         self._giving = asyncio.Lock()  # new ids cost nothing: one at a time is given its rows
+        self._to_give = 0
 
     def hide(self, is_hidden: bool) -> None:
         """While nobody can dial us, stay out of other nodes' routing tables, as a client does (pitfall NAT-02)."""
@@ -257,13 +259,18 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
     async def _hand_over(self, place: DHTID, peer: PeerID) -> None:
         """Send a node we just met the rows it should keep, if of all nodes known we are nearest to them."""
         now = time.monotonic()
-        if now - self._handed_over.get(peer, -_HAND_OVER_SECONDS) < _HAND_OVER_SECONDS or self.is_hidden:
+        was_given = now - self._handed_over.get(peer, -_HAND_OVER_SECONDS) < _HAND_OVER_SECONDS
+        if was_given or self.is_hidden or self._to_give >= MOST_TO_GIVE:
             return
         if len(self._handed_over) > _PEERS_KEPT:
             self._handed_over.clear()
         self._handed_over[peer] = now
-        async with self._giving:
-            rows = await self._rows_for(place)
+        self._to_give += 1
+        try:
+            async with self._giving:
+                rows = await self._rows_for(place)
+        finally:
+            self._to_give -= 1
         if rows:
             keys, subkeys, values, times = (list(column) for column in zip(*rows, strict=True))
             if await self.call_store(peer, keys, values, times, subkeys) is None:

@@ -161,8 +161,8 @@ def _count_buckets(spec: RunSpec) -> int:
     """So many that the verdicts on as many submissions as a step takes fill half of each key they lie under."""
     groups = max(spec.training.batch_groups, spec.training.max_groups)
     submissions = math.ceil(groups / spec.sampling.groups_per_submission)
-    needed = submissions * len(spec.validators) * VERDICT_BYTES / (Caps().bytes_per_key / 2)
-    return min(max(1, math.ceil(needed)), MAX_BUCKETS)
+    held = min(Caps().bytes_per_key / (len(spec.validators) * VERDICT_BYTES), Caps().rows_per_signer)
+    return min(max(1, math.ceil(submissions / (held / 2))), MAX_BUCKETS)
 
 
 def _load_tasks(draft: dict[str, Any], folder: Path | None) -> list[tuple[dict[str, Any], Task]]:

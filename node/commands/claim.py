@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from node.cli import Parser
@@ -31,7 +31,7 @@ def main(words: Sequence[str]) -> int:
         examples=EXAMPLES,
     )
     parser.add_argument("--wallet", help="whose rewards (default: those of --operator-key's address)")
-    parser.add_argument("--node", help="only what this node earned")
+    parser.add_argument("--node", help="only what this node earned, with any of its keys")
     parser.add_argument("--dry-run", action="store_true", help="show what would be paid, and send nothing")
     add_run_flags(parser)
     add_paying_flags(parser)
@@ -40,6 +40,7 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _claim(options: argparse.Namespace) -> int:
+    from ledger.records import by_any_key
     from node.earnings import read_holdings
     from node.purse import must_pay, open_purse
     from node.refusals import explained
@@ -55,8 +56,10 @@ async def _claim(options: argparse.Namespace) -> int:
         if not options.dry_run:
             must_pay(purse)
         found = await read_holdings(purse.ledger, get)
-        due = [each for each in found.holdings if each.claimable and _is_meant(each, wallet, options.node)]
-        waiting = await _waiting(purse, found.holdings, wallet, options.node)
+        held = by_any_key(await purse.ledger.registrations())
+        keys = _keys(options.node, held)
+        due = [each for each in found.holdings if each.claimable and _is_meant(each, wallet, keys)]
+        waiting = _waiting(found.holdings, wallet, keys, held)
         commits = await purse.ledger.commits()
         if not options.dry_run:
             for each in due:
@@ -99,15 +102,21 @@ def _lines(due: Sequence[Holding], waiting: int, *, token: str | None, sent: boo
     ]
 
 
-async def _waiting(purse: Purse, holdings: Sequence[Holding], wallet: str | None, node: str | None) -> int:
-    """Base units that the node, or nodes that claim the wallet or are linked to it now, earned before they were linked."""
-    from ledger.records import by_any_key
+def _keys(node: str | None, held: Mapping[str, Registration]) -> tuple[str, ...]:
+    """Every key of the node named by one of them; none where no node is named."""
+    if node is None:
+        return ()
+    return held[node].keys if node in held else (node,)
 
-    held = by_any_key(await purse.ledger.registrations())
+
+def _waiting(
+    holdings: Sequence[Holding], wallet: str | None, keys: Collection[str], held: Mapping[str, Registration]
+) -> int:
+    """Base units that the node, or nodes that claim the wallet or are linked to it now, earned before they were linked."""
     return sum(
         each.leaf.amount
         for each in holdings
-        if each.leaf.wallet is None and (each.leaf.node == node or _claims(held.get(each.leaf.node), wallet))
+        if each.leaf.wallet is None and (each.leaf.node in keys or _claims(held.get(each.leaf.node), wallet))
     )
 
 
@@ -115,5 +124,5 @@ def _claims(held: Registration | None, wallet: str | None) -> bool:
     return held is not None and wallet is not None and wallet in (held.claimed, held.wallet)
 
 
-def _is_meant(holding: Holding, wallet: str | None, node: str | None) -> bool:
-    return wallet in (None, holding.leaf.wallet) and node in (None, holding.leaf.node)
+def _is_meant(holding: Holding, wallet: str | None, keys: Collection[str]) -> bool:
+    return wallet in (None, holding.leaf.wallet) and (not keys or holding.leaf.node in keys)

@@ -37,7 +37,13 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("checkpoint", type=Path, help="folder with config.json, tokenizer and *.safetensors")
     parser.add_argument("--against", type=Path, help="another checkpoint: is it better, problem by problem?")
     parser.add_argument("--k", default="1", help="for pass@k, such as 1,4,8 (at most --samples)")
-    parser.add_argument("--show", type=int, default=0, metavar="N", help="prompts and completions of the first N")
+    parser.add_argument(
+        "--show",
+        type=int,
+        default=0,
+        metavar="N",
+        help="prompts and completions of the first N, but not those that --keep has scores of",
+    )
     parser.add_argument("--json", action="store_true", help="the figures as JSON")
     from node.evaluation.setting import add_sampling_flags
 

@@ -154,14 +154,25 @@ def _parquet_rows(data: bytes) -> Iterable[Any]:
         if file.metadata.num_rows > MAX_PROBLEMS:
             raise TaskError(f"a data set may have {MAX_PROBLEMS} problems")
         wanted = [name for name in ("prompt", "answer", "tests") if name in file.schema_arrow.names]
-        texts = [name for name in wanted if pa.types.is_string(file.schema_arrow.field(name).type)]
-        file = pq.ParquetFile(io.BytesIO(data), read_dictionary=texts)  # each text once, however often it is said
+        for name in wanted:
+            _check_column(name, file.schema_arrow.field(name).type)
+        file = pq.ParquetFile(io.BytesIO(data), read_dictionary=wanted)  # each text once, however often it is said
         for batch in file.iter_batches(batch_size=1024, columns=wanted):
             yield from ({name: batch[name][row].as_py() for name in wanted} for row in range(batch.num_rows))
-    except (pa.ArrowException, OSError, ValueError) as error:
+    except (pa.ArrowException, OSError, ValueError, KeyError) as error:  # the last: a column that is there twice
         if isinstance(error, TaskError):
             raise
         raise TaskError(f"the data set is not readable Parquet: {str(error)[:200]}") from error
+
+
+def _check_column(name: str, kind: Any) -> None:
+    """Only texts: of lists and the like a kilobyte can hold any number. Raises TaskError."""
+    from pyarrow import types
+
+    kind = kind.value_type if types.is_dictionary(kind) else kind
+    if not (types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)):
+        as_json = " (an object as its JSON)" if name == "tests" else ""
+        raise TaskError(f"column `{name}` of the data set: a text is meant, not {str(kind)[:80]}{as_json}")
 
 
 def problem_at(problems: Sequence[Problem], index: int) -> Problem:

@@ -70,6 +70,10 @@ class DemandControl:
         """Nodes that have submitted in the steps still remembered."""
         return {self._trusted.root_of(item.submission.node) for item in self._trusted.submissions.values()}
 
+    def _counted(self) -> set[str]:
+        """Workers; before there are any, whoever submits."""
+        return self._workers() or self._nodes()
+
     def _usable_fraction(self) -> float:
         usable, looked_at = self._pool.recent
         return estimate_usable(usable, looked_at)
@@ -79,7 +83,7 @@ class DemandControl:
 
     def _is_reached(self, opened: OpenStep) -> bool:
         """Whether some worker has submitted the last index that limit and share allow it, or nobody has one left."""
-        nodes = self._nodes()
+        nodes = self._counted()
         lasts = [(node, self._trusted.previous_index(node, opened.step, opened.limit)) for node in nodes]
         done = [last is None or bool(self._trusted.known_digests(node, opened.step, last)) for node, last in lasts]
         if any(is_done and last is not None for (_, last), is_done in zip(lasts, done, strict=True)):
@@ -87,9 +91,11 @@ class DemandControl:
         return opened.share < SHARE_ALL and ((bool(nodes) and all(done)) or self._is_quiet(opened))
 
     def _is_quiet(self, opened: OpenStep) -> bool:
-        """Whether nothing was submitted for this step for a while: the nodes that the share admits may all be gone."""
+        """Whether no worker submitted anything for this step for a while: those that the share admits may all be gone."""
         now = self._clock()
-        count = sum(item.submission.step == opened.step for item in self._trusted.submissions.values())
+        ours = [item for item in self._trusted.submissions.values() if item.submission.step == opened.step]
+        nodes = self._counted()
+        count = sum(self._trusted.root_of(item.submission.node) in nodes for item in ours)
         if (opened.step, opened.limit, count) != self._quiet_since[0]:
             self._quiet_since = ((opened.step, opened.limit, count), now)
         return now - self._quiet_since[1] > self._patience()
@@ -101,7 +107,7 @@ class DemandControl:
     def _pending(self, step: int) -> int:
         """Groups submitted lately that the step may use and whose blob is not here yet: not judged, or being fetched. Only
         those of workers count, once there are any."""
-        workers = self._workers() or self._nodes()
+        workers = self._counted()
         now, counted = self._clock(), 0
         window = policy_window(step, self._spec.training.async_level)
         patience = self._patience()

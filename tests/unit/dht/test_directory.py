@@ -19,15 +19,16 @@ import httpx
 import pytest
 
 from dht import answers, p2p, protocol
-from dht.answers import MAX_ROWS, REPLY_BYTES, ROWS_BETWEEN_YIELDS
-from dht.bare import DHTID
+from dht.answers import KEY_BYTES, MAX_ROWS, REPLY_BYTES, ROWS_BETWEEN_YIELDS
+from dht.bare import DHTID, PeerID
 from dht.directory import HivemindDirectory
 from dht.envelope import Envelope, to_bytes
 from dht.errors import IdentityError, TransportError
 from dht.identity import NodeKey
 from dht.locks import StartError
 from dht.p2p import remove_stale_sockets, start_daemon
-from dht.protocol import FAILURES_TO_DROP
+from dht.places import place_of_peer
+from dht.protocol import FAILURES_TO_DROP, MOST_TO_GIVE
 from dht.record_validator import EnvelopeValidator, pack_rows, wrap
 from dht.records import Publisher
 from node.status.metrics import read_daemon_metrics
@@ -211,12 +212,26 @@ async def test_read__a_reply_of_more_than_one_holds_is_none(swarm: Swarm) -> Non
     liar, reader = await swarm.start(), await swarm.start()
     await swarm.met()
     await reader.publish(swarm.row(1))
-    rows = [swarm.row(0, subkey=f"{liar.node_id}:{number}", payload=b"x" * 3500) for number in range(440)]
-    assert sum(len(to_bytes(row)) for row in rows) > REPLY_BYTES
+    rows = [swarm.row(0, subkey=f"{liar.node_id}:{number}", payload=b"x" * 3500) for number in range(740)]
+    assert sum(len(to_bytes(row)) for row in rows) > KEY_BYTES
     serve_flood(liar, rows)
     with pytest.raises(TransportError, match="no peer answered"):
         await reader.read([KEY])
     assert "more rows than one holds" in next(peer.last_error for peer in reader.peers() if peer.node == liar.node_id)
+
+
+async def test_read__a_key_that_is_full_of_the_longest_subkeys_is_read(swarm: Swarm) -> None:
+    """As anybody may fill it at a node that does not know the ledger yet: its answer must not pass for a flood."""
+    keeper, reader = await swarm.start(), await swarm.start()
+    await swarm.met()
+    for number in range(1000):
+        subkey = f"{swarm.keys[number % 2].node}:{number}:".ljust(256, "\U0001f600")
+        row = swarm.row(number % 2, subkey=subkey)
+        keeper.storage.store_subkey(DHTID.generate(KEY), subkey, wrap(to_bytes(row)), row.expiration / 1000)
+    packed = keeper.storage.packed(DHTID.generate(KEY))
+    assert packed is not None
+    assert len(packed[0]) > REPLY_BYTES
+    assert len((await reader.read([KEY]))[KEY]) > 800
 
 
 async def test_read__answers_that_are_kept_are_bounded_together(swarm: Swarm, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -425,6 +440,18 @@ async def test_hand_over__thousands_of_keys_hold_up_nothing_else(
     await until(lambda: late.stats()["rows"] == 300)
     others.cancel()
     assert 1 < most <= ROWS_BETWEEN_YIELDS
+
+
+async def test_hand_over__of_a_flood_of_ids_few_wait_for_their_rows(swarm: Swarm) -> None:
+    node = await swarm.start()
+    assert node.node is not None
+    table = node.node.protocol
+    async with table._giving:
+        for _ in range(100):
+            peer = PeerID.from_base58(NodeKey.generate().node)
+            table.start(table._hand_over(place_of_peer(peer), peer))
+        await asyncio.sleep(0)
+        assert table._to_give == MOST_TO_GIVE
 
 
 async def test_close__nothing_is_left(swarm: Swarm) -> None:

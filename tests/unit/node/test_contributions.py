@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ledger.records import Leaf, Registration, by_any_key
+from node.commands.claim import _is_meant, _keys
 from node.commands.contributions import Report, _print_totals, _totals
 from node.contributions import Contributions
 from node.earnings import Holding, Holdings
@@ -55,6 +56,14 @@ def test_totals__of_a_node_are_those_of_all_its_keys(key: str) -> None:
     held = Registration(NEW, WALLET, None, nonce=0, first_block=1, block=9, previous=(NODE,))
     rows = _totals(report_of(by_any_key({NEW: held})), asked(node=key))
     assert [(row["node"], row["wallet"], row["linked"]) for row in rows] == [(NODE, WALLET, None), (NODE, None, WALLET)]
+
+
+@pytest.mark.parametrize("key", [NODE, NEW])
+def test_claim__of_a_node_is_for_all_its_keys(key: str) -> None:
+    held = by_any_key({NEW: Registration(NEW, WALLET, None, nonce=0, first_block=1, block=9, previous=(NODE,))})
+    holdings = report_of(held).found.holdings
+    assert [each.leaf.wallet for each in holdings if _is_meant(each, None, _keys(key, held))] == [None, WALLET]
+    assert not any(_is_meant(each, None, _keys(WORKERS[2].node, held)) for each in holdings)
 
 
 def test_totals__of_an_address_that_a_node_once_named_have_none() -> None:

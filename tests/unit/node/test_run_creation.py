@@ -37,7 +37,7 @@ def test_build_spec__the_built_in_draft() -> None:
     ("changes", "buckets"),
     [
         pytest.param({}, 1, id="small"),
-        pytest.param({"training": {"max_groups": 4096}}, 2, id="great"),
+        pytest.param({"training": {"max_groups": 4096}}, 4, id="great: a key has 512 rows of a validator"),
         pytest.param({"training": {"max_groups": 4096}, "buckets": 7}, 7, id="as the draft says"),
     ],
 )

@@ -23,6 +23,7 @@ from roles.trainer.demand_control import DemandControl
 from roles.trainer.heads import HeadBoard
 from roles.trainer.journal import Journal
 from roles.trainer.pool import Pool
+from roles.worker.generation import submission_digest
 from tests.builders import (
     TRAINER,
     VALIDATORS,
@@ -157,6 +158,19 @@ async def test_for_more__refused_by_a_quorum_of_those_who_judge_now(tmp_path: Pa
     trusted.admit_verdict(desk.world.row(verdict, VALIDATORS[0]))
     await desk.control.for_more(1)
     assert desk.limit > 1
+
+
+async def test_for_more__who_hands_in_junk_uses_up_no_limit(tmp_path: Path) -> None:
+    """Else one node of junk has the others asked for as much as it hands in."""
+    desk = Desk(tmp_path, OpenStep(step=1, limit=2, share=SHARE_ALL))
+    good, junk = desk.hand_in(0), desk.hand_in(0, key=WORKERS[1])
+    desk.judge(good)
+    desk.hand_in(1, submission_digest(junk), key=WORKERS[1])
+    await desk.control.for_more(1)
+    assert desk.limit == 2
+    desk.hand_in(1, submission_digest(good))
+    await desk.control.for_more(1)
+    assert desk.limit > 2
 
 
 async def test_for_more__quiet_step_whose_share_admits_nobody(tmp_path: Path) -> None:

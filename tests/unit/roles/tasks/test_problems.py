@@ -24,8 +24,12 @@ def as_lines(rows: Sequence[Mapping[str, object]]) -> bytes:
 
 
 def as_parquet(rows: Sequence[Mapping[str, object]]) -> bytes:
+    return packed(pa.Table.from_pylist([dict(row) for row in rows]))
+
+
+def packed(table: pa.Table) -> bytes:
     sink = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist([dict(row) for row in rows]), sink)
+    pq.write_table(table, sink)
     return sink.getvalue()
 
 
@@ -60,6 +64,20 @@ def test_parse_problems__a_file_that_says_one_text_again_and_again_is_refused_be
     assert peak < 2**25
 
 
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view()])
+def test_parse_problems__whatever_kind_of_text_a_file_has__each_is_decoded_once(kind: pa.DataType) -> None:
+    data = packed(pa.table({"prompt": pa.array(["p" * 100_000] * 1024, kind), "answer": ["1"] * 1024}))
+    usual = pa.default_memory_pool()
+    pool = pa.proxy_memory_pool(usual)
+    pa.set_memory_pool(pool)
+    try:
+        with pytest.raises(TaskError, match="100000 characters"):
+            parse_problems(data)
+    finally:
+        pa.set_memory_pool(usual)
+    assert pool.max_memory() < 2**24
+
+
 def test_parse_problems__tests_may_be_an_object() -> None:
     tests = {"inputs": ["1"], "outputs": ["1"]}
     (problem,) = parse_problems(as_lines([{"prompt": "p", "tests": tests}]), right="tests")
@@ -82,7 +100,9 @@ def test_parse_problems__tests_may_be_an_object() -> None:
         (b"\xff\xfe", "neither Parquet nor UTF-8"),
         (b"PAR1 and no more", "not readable Parquet"),
         (as_parquet([{"prompt": "p", "other": "1"}]), "row 1 of the data set has no `answer`"),
-        (as_parquet([{"prompt": [1], "answer": "1"}]), "a text is meant, not list"),
+        (as_parquet([{"prompt": [1], "answer": "1"}]), "column `prompt` of the data set: a text is meant, not list"),
+        (packed(pa.table([["p"], ["q"], ["1"]], names=["prompt", "prompt", "answer"])), "not readable Parquet"),
+        (as_parquet([{"prompt": b"p", "answer": "1"}]), "column `prompt` of the data set: a text is meant, not binary"),
     ],
 )
 def test_parse_problems__refuse(data: bytes, reason: str) -> None:
