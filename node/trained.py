@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dht.disk import sync
 from dht.errors import TransportError
 from ledger.records import Commit
 from node.errors import ConfigError
@@ -29,6 +30,7 @@ async def fetch_trained(
             f"checkpoint {commit.step} cannot be had: {error}; relays keep the newest ones, archives all (--archive)"
         ) from error
     folder.rename(out)
+    sync(out.parent)
     shutil.rmtree(part)
     return commit
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from functools import lru_cache
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from typing import Any
 
 import httpx
@@ -18,6 +18,7 @@ _PLAIN = re.compile(r"[!\"$->@-~]+")
 """Printable ASCII without ? and #."""
 _NUMBER = re.compile(r"(^|\.)(\d+|0x[0-9a-f]*)\.?$", re.IGNORECASE)
 """A last label that a resolver may read as an address in another notation, as `http://2130706433` is 127.0.0.1."""
+_NAT64 = IPv6Network("64:ff9b::/96")
 _INSIDE = (".localhost", ".local", ".internal", ".lan", ".home.arpa")
 MAX_OFFERS = 64
 MAX_TOKEN = 64
@@ -137,7 +138,10 @@ def is_inside(url: str) -> bool:
 
 def is_address_inside(address: str) -> bool:
     """Whether an address, as a resolver gives it, is of this machine or its own network. Raises ValueError."""
-    return not ip_address(address).is_global
+    found = ip_address(address)
+    if isinstance(found, IPv6Address):  # where a gateway puts IPv4 addresses into these
+        found = found.sixtofour or (IPv4Address(int(found) % 2**32) if found in _NAT64 else found)
+    return not found.is_global
 
 
 def check_answer(status: int, body: bytes) -> None:

@@ -135,6 +135,9 @@ def test_is_usable__of_what_a_peer_wrote(url: str, usable: bool) -> None:
         ("http://169.254.169.254", True),  # where clouds keep credentials
         ("http://[::1]", True),
         ("http://[::ffff:127.0.0.1]", True),
+        ("http://[64:ff9b::7f00:1]", True),  # 127.0.0.1 behind a gateway
+        ("http://[64:ff9b::808:808]", False),
+        ("http://[2002:a00:7::1]", True),  # 10.0.0.7 in 6to4
         ("http://printer.local", True),
     ],
 )
