@@ -68,7 +68,8 @@ BF16, F32 = Format("bf16", "<u2", 7), Format("f32", "<u4", 23)
 def encode_block(base: bytes, new: bytes, form: Format) -> tuple[bytes, int]:
     """The coded block and how many elements changed. Both blocks have the same length."""
     before, after = form.view(base), form.view(new)
-    changed = np.flatnonzero(before != after)
+    mask = before != after
+    changed = np.flatnonzero(mask)
     exponents = form.exponents(before)
     symbols, widths, low = split_steps(before[changed], after[changed], form)
     hits = exponents[changed]
@@ -80,7 +81,7 @@ def encode_block(base: bytes, new: bytes, form: Format) -> tuple[bytes, int]:
     counts = np.bincount(classes, minlength=len(thresholds) + 1).tolist()
     order = np.argsort(classes, kind="stable")
     subsets = group_by_exponent(exponents, thresholds, counts)
-    ranks = [subset.rank(part) for subset, part in zip(subsets, _split(changed[order], counts), strict=True)]
+    ranks = [subset.rank(part, mask) for subset, part in zip(subsets, _split(changed[order], counts), strict=True)]
     gaps = np.concatenate([np.diff(part, prepend=-1) - 1 for part in ranks])
     gap_symbols, gap_widths, gap_low = split_values(gaps)
     head = bytes([len(counts)]) + thresholds + struct.pack(f"<{len(counts)}I", *counts)

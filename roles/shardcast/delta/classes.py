@@ -36,10 +36,11 @@ def group_by_exponent(exponents: Bytes, thresholds: bytes, counts: Sequence[int]
     """
     subsets: list[Subset] = []
     left, above = len(exponents), np.zeros(-(-len(exponents) // 64), np.uint64)
+    mask = np.empty(len(exponents), np.bool_)
     for threshold, count in zip(thresholds, counts, strict=False):
         if left < SMALL_SHARE * len(exponents) or count > DENSE_SHARE * left:
             break
-        words = pack_words(exponents >= threshold)
+        words = pack_words(np.greater_equal(exponents, threshold, out=mask))
         subsets.append(bitmap(words & ~above))
         left, above = left - subsets[-1].size, words
     return subsets + _list_classes(exponents, thresholds, start=len(subsets))

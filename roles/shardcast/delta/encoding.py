@@ -29,7 +29,7 @@ changed are coded at a tenth of the pace."""
 SLICES, SLICE = 16, 2**15
 """So many slices of so many bytes tell whether a delta is worth making."""
 THREADS = min(4, os.cpu_count() or 1)
-AHEAD = THREADS + 1
+AHEAD = THREADS + 3
 """Blocks read but not written yet."""
 
 

@@ -23,8 +23,9 @@ class Subset(Protocol):
         """How many there are."""
         ...
 
-    def rank(self, positions: Integers) -> Integers:
-        """Positions of members, ascending -> how many members lie before each."""
+    def rank(self, positions: Integers, mask: NDArray[np.bool_]) -> Integers:
+        """Positions of members, ascending -> how many members lie before each. Of these members, and no others, `mask` is
+        true, which has an entry for each element of the block."""
         ...
 
     def select(self, ranks: Integers) -> Integers:
@@ -43,9 +44,9 @@ class Listed:
         """How many there are."""
         return len(self.positions)
 
-    def rank(self, positions: Integers) -> Integers:
-        """By bisection."""
-        return np.searchsorted(self.positions, positions).astype(np.int64, copy=False)
+    def rank(self, positions: Integers, mask: NDArray[np.bool_]) -> Integers:
+        """By the mask of the members in their order, which bisection would take several times as long for."""
+        return np.flatnonzero(mask[self.positions])
 
     def select(self, ranks: Integers) -> Integers:
         """By index."""
@@ -65,7 +66,7 @@ class Bitmap:
         """How many there are."""
         return int(self.before[-1])
 
-    def rank(self, positions: Integers) -> Integers:
+    def rank(self, positions: Integers, mask: NDArray[np.bool_]) -> Integers:
         """Members before the word, and those in the word below the bit."""
         word = positions >> 6
         below = (np.uint64(1) << (positions & 63).astype(np.uint64)) - np.uint64(1)
