@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,6 +12,7 @@ from dht.envelope import Envelope, to_bytes
 from dht.errors import Malformed
 from dht.places import place_of_peer
 from dht.record_validator import EnvelopeValidator, parse_rows, wrap
+from dht.turns import let_others_run
 
 LEFT_OUT = -1.0
 """Expiration of a result that says "not found" because the reply had no room for its rows."""
@@ -24,7 +24,6 @@ REPLY_BYTES = 3 * 2**19
 """A reply's rows; p2pd drops replies over 4 MiB (pitfall DHT-09)."""
 KEY_BYTES = 5 * 2**19
 """Of the first key with rows, which are sent whatever they come to: a store keeps 1 MiB, and a reply says subkeys twice."""
-ROWS_BETWEEN_YIELDS = 32
 ANSWERS_KEPT, ROWS_KEPT = 1024, 65_536
 """Answers that need no second parsing when they come again, and the rows of all of them."""
 
@@ -89,8 +88,7 @@ class AnswerReader:
         except Malformed:
             return ()
         for number, (subkey, value, expiration) in enumerate(items[:MAX_ROWS]):
-            if number % ROWS_BETWEEN_YIELDS == ROWS_BETWEEN_YIELDS - 1:
-                await asyncio.sleep(0)
+            await let_others_run(number)
             try:
                 rows.append(self._validator.open(key_bytes, subkey, value, expiration))
             except Malformed:

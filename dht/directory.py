@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from dht.answers import ROWS_BETWEEN_YIELDS
 from dht.bare import DHTID, DHTNode, PeerID
 from dht.envelope import Envelope, to_bytes
 from dht.errors import Malformed, TransportError
@@ -26,6 +25,7 @@ from dht.records import unix_ms
 from dht.rows import Membership, RowStore, Subject, everyone, newest, nobody
 from dht.session import Session, Setup
 from dht.storage import RowStorage
+from dht.turns import let_others_run
 from dht.upkeep import State, Upkeep
 
 READ_SECONDS = 10.0
@@ -151,10 +151,9 @@ class HivemindDirectory:
 
     async def _remember(self, rows: Iterable[Envelope]) -> None:
         """Whose they are is looked at here, and others have their turn meanwhile: peers may send strangers by the thousand."""
-        for number, row in enumerate(rows, 1):
+        for number, row in enumerate(rows):
             self._known.put(row, unix_ms())
-            if number % ROWS_BETWEEN_YIELDS == 0:
-                await asyncio.sleep(0)
+            await let_others_run(number)
 
     def _held(self, key: str, now: int) -> list[Envelope]:
         held = [row for store in (self._known, self.storage.rows) for row, _ in store.rows(key, now)]

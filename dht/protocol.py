@@ -11,13 +11,14 @@ import time
 from collections.abc import Collection, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from dht.answers import LEFT_OUT, REPLY_BYTES, ROWS_BETWEEN_YIELDS, Answer, AnswerReader, in_hivemind_types
+from dht.answers import LEFT_OUT, REPLY_BYTES, Answer, AnswerReader, in_hivemind_types
 from dht.bare import DHTID, DHTProtocol, DHTRecord, P2PContext, PeerID, dht_pb2
 from dht.errors import Malformed
 from dht.peers import PeerBook
 from dht.places import PLACE_BYTES, place_of_peer
 from dht.record_validator import EnvelopeValidator, parse_rows
 from dht.storage import NoCache, RowStorage
+from dht.turns import let_others_run
 
 T = TypeVar("T")
 
@@ -95,8 +96,7 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
         response = dht_pb2.StoreResponse(store_ok=[], peer=self.node_info)
         items = zip(request.keys, request.subkeys, request.values, request.expiration_time, strict=False)
         for number, (key, tag, value, expiration) in enumerate(items):
-            if number % ROWS_BETWEEN_YIELDS == ROWS_BETWEEN_YIELDS - 1:
-                await asyncio.sleep(0)
+            await let_others_run(number)
             if len(key) != PLACE_BYTES:
                 response.store_ok.append(False)
             elif tag == self.IS_DICTIONARY:
@@ -146,8 +146,7 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
             return False
         all_kept = True
         for number, (subkey, row, expiration) in enumerate(items):
-            if number % ROWS_BETWEEN_YIELDS == ROWS_BETWEEN_YIELDS - 1:
-                await asyncio.sleep(0)
+            await let_others_run(number)
             all_kept &= self.row_storage.store_subkey(DHTID.from_bytes(key), subkey, row, expiration)
         return all_kept
 
@@ -279,9 +278,8 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
     async def _rows_for(self, place: DHTID) -> list[tuple[DHTID, str, bytes, float]]:
         """Of thousands of keys each is looked at, for whoever comes with a new id: others have their turn meanwhile."""
         rows = []
-        for number, key in enumerate(self.row_storage.key_ids(), 1):
-            if number % ROWS_BETWEEN_YIELDS == 0:
-                await asyncio.sleep(0)
+        for number, key in enumerate(self.row_storage.key_ids()):
+            await let_others_run(number)
             if self._is_ours_to_give(key, place):
                 rows += self._rows(key)
         return rows

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import textwrap
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ import httpx
 import pytest
 
 from dht import answers, p2p, protocol
-from dht.answers import KEY_BYTES, MAX_ROWS, REPLY_BYTES, ROWS_BETWEEN_YIELDS
+from dht.answers import KEY_BYTES, MAX_ROWS, REPLY_BYTES
 from dht.bare import DHTID, PeerID
 from dht.directory import HivemindDirectory
 from dht.envelope import Envelope, to_bytes
@@ -31,6 +31,7 @@ from dht.places import place_of_peer
 from dht.protocol import FAILURES_TO_DROP, MOST_TO_GIVE
 from dht.record_validator import EnvelopeValidator, pack_rows, wrap
 from dht.records import Publisher
+from dht.turns import ROWS_BETWEEN_YIELDS
 from node.status.metrics import read_daemon_metrics
 
 if TYPE_CHECKING:
@@ -170,6 +171,29 @@ async def test_read__a_peers_strangers_do_not_push_out_members(swarm: Swarm) -> 
     assert await reader.read([KEY]) == {KEY: [member]}
 
 
+@contextlib.asynccontextmanager
+async def calls_between_turns(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> AsyncIterator[set[int]]:
+    """How often a method is called between two turns of whoever else has work in the loop: every count that occurs."""
+    work, counts, calls = getattr(owner, name), {0}, 0
+
+    def counted(*given: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return work(*given)
+
+    async def have_turns() -> None:
+        nonlocal calls
+        while True:
+            counts.add(calls)
+            calls = 0
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(owner, name, counted)
+    others = asyncio.create_task(have_turns())
+    yield counts
+    others.cancel()
+
+
 def serve_flood(liar: HivemindDirectory, rows: Sequence[Envelope]) -> None:
     """Have it answer every question with these rows, which its own store would bound."""
     packed = pack_rows([(row.subkey, wrap(to_bytes(row)), row.expiration / 1000) for row in rows])
@@ -185,25 +209,10 @@ async def test_read__valid_rows_of_free_ids_by_the_thousand_hold_up_nothing_else
     await swarm.met()
     member = swarm.row(1)
     await reader.publish(member)
-    opened, most, work = 0, 0, EnvelopeValidator.open
-
-    def counted(*given: Any) -> Envelope:
-        nonlocal opened
-        opened += 1
-        return work(*given)
-
-    async def have_turns() -> None:
-        nonlocal opened, most
-        while True:
-            most, opened = max(most, opened), 0
-            await asyncio.sleep(0)
-
     serve_flood(liar, [swarm.row(0, subkey=f"{liar.node_id}:{number}") for number in range(MAX_ROWS + 100)])
-    monkeypatch.setattr(EnvelopeValidator, "open", counted)
-    others = asyncio.create_task(have_turns())
-    assert await reader.read([KEY]) == {KEY: [member]}
-    others.cancel()
-    assert 1 < most <= 4 * ROWS_BETWEEN_YIELDS  # of several readers
+    async with calls_between_turns(monkeypatch, EnvelopeValidator, "open") as counts:
+        assert await reader.read([KEY]) == {KEY: [member]}
+    assert 1 < max(counts) <= 4 * ROWS_BETWEEN_YIELDS  # of several readers
     assert reader.node is not None
     assert sum(len(rows) for _, rows in reader.node.protocol._answers._seen.values()) == MAX_ROWS
 
@@ -421,25 +430,10 @@ async def test_hand_over__thousands_of_keys_hold_up_nothing_else(
         row = swarm.row(0, record_key=f"{RUN}/{number}")
         node.storage.store_subkey(DHTID.generate(row.key), row.subkey, wrap(to_bytes(row)), row.expiration / 1000)
     assert node.node is not None
-    most, looked, is_ours = 0, 0, protocol.RowProtocol._is_ours_to_give
-
-    def counted(*given: Any) -> bool:
-        nonlocal looked
-        looked += 1
-        return is_ours(*given)
-
-    async def have_turns() -> None:
-        nonlocal looked, most
-        while True:
-            most, looked = max(most, looked), 0
-            await asyncio.sleep(0)
-
-    monkeypatch.setattr(protocol.RowProtocol, "_is_ours_to_give", counted)
-    others = asyncio.create_task(have_turns())
-    late = await swarm.start()
-    await until(lambda: late.stats()["rows"] == 300)
-    others.cancel()
-    assert 1 < most <= ROWS_BETWEEN_YIELDS
+    async with calls_between_turns(monkeypatch, protocol.RowProtocol, "_is_ours_to_give") as counts:
+        late = await swarm.start()
+        await until(lambda: late.stats()["rows"] == 300)
+    assert 1 < max(counts) <= ROWS_BETWEEN_YIELDS
 
 
 async def test_hand_over__of_a_flood_of_ids_few_wait_for_their_rows(swarm: Swarm) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from dht.encoding import ZERO_DIGEST
 from dht.errors import Malformed
 from dht.identity import NodeKey
 from roles.messages import SHARE_ALL, OpenStep, Submission
+from roles.observer import Observer
 from roles.rollouts.limits import rollout_limits
 from roles.rollouts.schema import RolloutFile
 from roles.rules import Reason
@@ -96,6 +97,18 @@ def test_rollout_limits__from_the_spec(world: World) -> None:
     assert limits.max_proof_bytes == 2 * 2 * 129  # 44 tokens are two chunks of 32
 
 
+def make_pool(world: World, observer: Observer, relays: MemoryRelays, *, monotonic: Callable[[], float]) -> Pool:
+    """A pool of this world's submissions."""
+    return Pool(
+        spec=world.spec,
+        trusted=world.trusted,
+        observer=observer,
+        relays=relays,
+        vocabulary=world.engine.vocabulary,
+        monotonic=monotonic,
+    )
+
+
 class StallingRelays(MemoryRelays):
     """Begin to send whatever they were not given, and go on for ever."""
 
@@ -110,14 +123,7 @@ async def test_run__blobs_that_a_relay_holds_back_hold_up_nobody_else_s_for_long
     opened = (OpenStep(step=1, limit=100, share=SHARE_ALL),)
     world, relays, now = make_world(head=make_head(open_steps=opened)), StallingRelays(), [0.0]
     observer = ValidatorNetwork(world.spec, tmp_path).eye
-    pool = Pool(
-        spec=world.spec,
-        trusted=world.trusted,
-        observer=observer,
-        relays=relays,
-        vocabulary=world.engine.vocabulary,
-        monotonic=lambda: now[0],
-    )
+    pool = make_pool(world, observer, relays, monotonic=lambda: now[0])
     honest, submissions, before = make_rollouts(world), list[tuple[Submission, NodeKey]](), ZERO_DIGEST
     await relays.put(honest.blob)
     for index in range(9):
@@ -144,14 +150,7 @@ async def test_run__what_is_accepted_waits_for_audits_and_a_fault_keeps_it_out(t
     world = make_world(make_spec(checks=CheckSpec(audit_rate=100, audit_window=60)))
     relays, now = MemoryRelays(), [0.0]
     observer = ValidatorNetwork(world.spec, tmp_path).eye
-    pool = Pool(
-        spec=world.spec,
-        trusted=world.trusted,
-        observer=observer,
-        relays=relays,
-        vocabulary=world.engine.vocabulary,
-        monotonic=lambda: now[0],
-    )
+    pool = make_pool(world, observer, relays, monotonic=lambda: now[0])
     honest, false = make_rollouts(world), make_rollouts(world, WORKERS[1])
     for made, key in ((honest, WORKERS[0]), (false, WORKERS[1])):
         await relays.put(made.blob)
