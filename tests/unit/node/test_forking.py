@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -58,6 +60,22 @@ async def test_close__ends_what_was_forked(forks: ForkServer, tmp_path: Path) ->
     await child.start()
     await forks.close()
     assert await child.wait() != 0
+
+
+def test_forkserver__whose_parent_dies_asks_each_to_end_once(tmp_path: Path) -> None:
+    output = tmp_path / "said"
+    os.mkfifo(output)
+    request = {"command": [sys.executable, "-m", "tests.unit.node.patient_process"], "output": str(output)}
+    server = [sys.executable, "-m", "node.testnet.forkserver", "json"]
+    with subprocess.Popen(server, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(request).encode() + b"\n")
+        process.stdin.flush()
+        with output.open() as said:
+            assert said.readline() == "up\n"
+            process.stdin.close()
+            assert said.read() == "asked\n"
+    assert process.returncode == 0
 
 
 async def test_start__without_a_server_the_command_is_executed(tmp_path: Path) -> None:
