@@ -71,17 +71,17 @@ class Offer(Protocol):
 class Relays(Protocol):
     """The relays, as their client sees them."""
 
-    async def put(self, data: bytes, *, copies: int = 2, last: Collection[str] = ()) -> tuple[str, ...]:
+    async def put(self, data: bytes, *, last: Collection[str] = ()) -> tuple[str, ...]:
         """Upload under signed grants, to those of `last` only when the others do not suffice; ids of the relays that
         hold it. Raises TransportError when none does."""
 
     async def get(self, digest: str, *, limit: int, relays: Sequence[str] = ()) -> bytes:
         """Bytes with this SHA-256. Raises TransportError when no relay has them."""
 
-    async def fetch_manifest(self, digest: str, *, relays: Sequence[str] = ()) -> Envelope:
+    async def fetch_manifest(self, digest: str) -> Envelope:
         """The signed manifest with this digest. Raises TransportError."""
 
-    async def fetch_checkpoint(self, digest: str, into: Path, *, relays: Sequence[str] = ()) -> Path:
+    async def fetch_checkpoint(self, digest: str, into: Path) -> Path:
         """A verified checkpoint directory, complete or not there at all. Raises TransportError."""
 
     async def watch(self, told: Callable[[Offer], None], *, held: Callable[[], str]) -> None:

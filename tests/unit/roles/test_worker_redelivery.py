@@ -36,10 +36,10 @@ class Places(MemoryRelays):
         super().__init__()
         self.asked_last: list[set[str]] = []
 
-    async def put(self, data: bytes, *, copies: int = 2, last: Any = ()) -> tuple[str, ...]:
+    async def put(self, data: bytes, *, last: Any = ()) -> tuple[str, ...]:
         await super().put(data)
         self.asked_last.append(set(last))
-        return tuple(sorted(RELAYS, key=lambda relay: (relay in last, relay)))[:copies]
+        return tuple(sorted(RELAYS, key=lambda relay: (relay in last, relay)))[:2]
 
 
 class Scene:
