@@ -119,7 +119,7 @@ class Node:
         ledger = await join_ledger(config, spec, join.rpc, operator)
         stack.push_async_callback(ledger.close)
         await check_place(config, spec, key.node, ledger)
-        trusted = TrustedState(spec, spec.run_id)
+        trusted = TrustedState(spec)
         book.is_member = trusted.is_member
         rows = UnionDirectory(
             directory,

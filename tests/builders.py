@@ -255,7 +255,7 @@ class World:
 def make_world(spec: RunSpec | None = None, *, commits: int = 3, head: Head | None = None) -> World:
     """A world in which step 1 is collected."""
     spec = spec or make_spec()
-    trusted = TrustedState(spec, spec.run_id)
+    trusted = TrustedState(spec)
     trusted.admit_view(make_view(spec, commits=commits))
     world = World(spec, trusted)
     trusted.admit_head(world.row(head or make_head(), TRAINER))

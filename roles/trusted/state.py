@@ -37,8 +37,8 @@ class TrustedState(Verdicts):
     """Everything a role believes about a run, and why it may: `LedgerFacts`, `Submissions` and `Verdicts` hold the parts
     that build on each other."""
 
-    def __init__(self, spec: RunSpec, run: str, *, most_early: int = MAX_EARLY_VERDICTS) -> None:
-        super().__init__(spec, run, most_early=most_early)
+    def __init__(self, spec: RunSpec, *, most_early: int = MAX_EARLY_VERDICTS) -> None:
+        super().__init__(spec, most_early=most_early)
         self.tallies: dict[tuple[int, int, str], tuple[TallyRow, Envelope]] = {}  # by epoch, round, validator
         self._head_order = NO_HEAD
 

@@ -38,8 +38,8 @@ class AdmittedSubmission:
 class Submissions(LedgerFacts):
     """Steps that a head opened, and the submissions admitted to them."""
 
-    def __init__(self, spec: RunSpec, run: str) -> None:
-        super().__init__(spec, run)
+    def __init__(self, spec: RunSpec) -> None:
+        super().__init__(spec)
         self.head: Head | None = None
         self.opened: dict[int, OpenStep] = {}
         self.submissions: dict[str, AdmittedSubmission] = {}

@@ -44,8 +44,8 @@ def is_verdict_on(verdict: Verdict, submission: Submission) -> bool:
 class Verdicts(Submissions):
     """Verdicts and seals of the ledger's validators, and the submissions that a quorum accepts."""
 
-    def __init__(self, spec: RunSpec, run: str, *, most_early: int = MAX_EARLY_VERDICTS) -> None:
-        super().__init__(spec, run)
+    def __init__(self, spec: RunSpec, *, most_early: int = MAX_EARLY_VERDICTS) -> None:
+        super().__init__(spec)
         self.standings: defaultdict[str, Standing] = defaultdict(Standing)
         self.seals: defaultdict[str, dict[str, str]] = defaultdict(dict)  # by submission, then validator
         self._sealed_steps: dict[str, int] = {}

@@ -60,7 +60,7 @@ class Judging:
         self._probation = Probation(spec.checks.probation if is_sampled else 0, records)
         self._fetches: set[asyncio.Task[None]] = set()
         self._pinned: Counter[str] = Counter()  # policies that evidence is audited with
-        self._gate_faults = GateFaults(spec, trusted.run)
+        self._gate_faults = GateFaults(trusted)
         context.observer.listen(self._gate_faults.note)
 
     @property

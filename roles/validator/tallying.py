@@ -171,7 +171,7 @@ class Tallying:
             return
         parent = open_final_tally(await self._blobs.get(roots[-1].blob), roots[-1]) if roots else None
         self._parent = parent
-        self._credited = frozenset(place for places in (parent.credited if parent else ()) for place in places)
+        self._credited = parent.places() if parent else frozenset()
         for root in roots[len(self.roots) :]:
             log.info(
                 "tally.finalised",

@@ -63,7 +63,7 @@ class Validator:
         secret = sketch_secret(key, spec.run_id)
         self.judging = Judging(
             context,
-            verifier=Verifier(spec=spec, run=trusted.run, engine=engine, task=task, checks=checks, secret=secret),
+            verifier=Verifier(spec=spec, engine=engine, task=task, checks=checks, secret=secret),
             prefetch=Prefetch(trusted=trusted, observer=observer, relays=relays, folder=checkpoints),
             shelf=PolicyShelf(
                 relays=relays, folder=checkpoints, engine=engine, compute=context.compute, receipts=self._receipts

@@ -50,7 +50,6 @@ class Means:
     """Everything a verifier needs beside the submission."""
 
     spec: RunSpec
-    run: str
     engine: Engine
     task: Task
     duplicates: DuplicateIndex

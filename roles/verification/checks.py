@@ -207,7 +207,7 @@ def _worst_chunk(rows: Sequence[Sequence[ProofStatistics]], limits: ProofThresho
 def check_sampling(case: Case) -> None:
     """The tokens are what seeded sampling gives on this policy's logits, the end token above all."""
     checks = case.means.spec.checks
-    statistics = [summarise_margins([part]) for part in case.margins]
+    statistics = [summarise_margins(part) for part in case.margins]
     honest, fraud = _sampling_thresholds(checks.honest), _sampling_thresholds(checks.fraud)
     found = judge_sampling(statistics, honest=honest, fraud=fraud)
     if found is Judgement.FRAUD:

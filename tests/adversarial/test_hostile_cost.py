@@ -127,7 +127,7 @@ def test_judge__hostile_file_costs_little_and_no_forward_pass(world: World, hone
 def judged(world: World, made: Made) -> tuple[Finding, float, int]:
     """The finding, CPU seconds, and the most memory that Python and Arrow held for it."""
     engine: Engine = RestingEngine()
-    verifier = Verifier(spec=world.spec, run=world.run, engine=engine, task=world.task)
+    verifier = Verifier(spec=world.spec, engine=engine, task=world.task)
     arrow = pa.default_memory_pool().max_memory() or 0
     tracemalloc.start()
     began = time.process_time()

@@ -74,7 +74,7 @@ async def scene() -> Scene:
     lifetimes = {kind: rule.lifetime for kind, rule in ROW_RULES.items()}
     directory = MemoryDirectory(MemoryNetwork(run=spec.run_id, limits=limits, lifetimes=lifetimes))
     rejected: list[tuple[Envelope, Reject]] = []
-    observer = Observer(spec=spec, trusted=TrustedState(spec, spec.run_id), directory=directory, ledger=ledger)
+    observer = Observer(spec=spec, trusted=TrustedState(spec), directory=directory, ledger=ledger)
     observer.listen(lambda row, error: rejected.append((row, error)))
     scene = Scene(make_world(spec), chain, directory, observer, rejected)
     await scene.put(make_row(make_head(), TRAINER, spec=spec, now=unix_ms()))

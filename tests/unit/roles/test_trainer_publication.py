@@ -48,7 +48,7 @@ class Scene:
         self.kept: dict[int, list[int]] = {}
         self.relays = MemoryRelays()
         self.journal = make_journal(folder, spec, steps=steps)
-        trusted = TrustedState(spec, spec.run_id)
+        trusted = TrustedState(spec)
         ledger = MemoryLedger(make_chain(spec), run=spec.run_id, operator_key=TRAINER_OPERATOR)
         directory = MemoryDirectory(
             MemoryNetwork(

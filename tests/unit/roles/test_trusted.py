@@ -284,7 +284,7 @@ def test_admit_submission__equivocations_are_counted_and_bounded() -> None:
 def test_readmit_submission__though_its_step_was_never_opened_here() -> None:
     world = make_world()
     row = world.row(make_submission(world), WORKER)
-    again = TrustedState(world.spec, world.run)
+    again = TrustedState(world.spec)
     again.admit_view(make_view(world.spec))
     assert again.readmit_submission(row).digest == row.digest
 
@@ -441,7 +441,7 @@ def test_is_accepted__first_to_reach_quorum_stands() -> None:
 
 def test_admit_verdict__flood_about_submissions_that_do_not_exist_is_bounded() -> None:
     world = make_world()
-    world.trusted = TrustedState(world.spec, world.run, most_early=3)
+    world.trusted = TrustedState(world.spec, most_early=3)
     world.trusted.admit_view(make_view(world.spec))
     world.trusted.admit_head(world.row(make_head(), TRAINER))
     real = make_submission(world)
@@ -726,7 +726,7 @@ def test_admit_seal__the_first_of_a_validator_stands() -> None:
 
 def test_admit_seal__on_what_was_never_seen_is_bounded() -> None:
     spec = make_spec()
-    trusted = TrustedState(spec, spec.run_id, most_early=2)
+    trusted = TrustedState(spec, most_early=2)
     trusted.admit_view(make_view(spec))
     for number in range(3):
         message = SealedVerdict(run=spec.run_id, submission=f"{number:064x}", node=WORKER.node, step=1, seal="ab" * 32)

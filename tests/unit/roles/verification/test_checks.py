@@ -25,7 +25,6 @@ def make_case(world: World, **changes: object) -> Case:
     """An honest submission under judgement."""
     means = Means(
         spec=world.spec,
-        run=world.run,
         engine=world.engine,
         task=world.task,
         duplicates=DuplicateIndex(),
