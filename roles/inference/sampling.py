@@ -19,10 +19,8 @@ from dataclasses import dataclass
 
 import torch
 
-from roles.inference.noise import SEED_BITS, Stream, gumbel_noise
+from roles.inference.noise import Stream, gumbel_noise
 from roles.inference.support import support
-
-__all__ = ["GROUP", "SEED_BITS", "SamplingSettings", "choose", "draw", "token_margins"]
 
 GROUP = 256
 """Tokens in a group. Cheapest near the root of the vocabulary; its power as a check does not depend on it (ADR 19)."""
@@ -66,15 +64,9 @@ class Drawn:
     logprobs: torch.Tensor
 
 
-def choose(
-    logits: torch.Tensor, seeds: torch.Tensor, positions: torch.Tensor, settings: SamplingSettings
-) -> torch.Tensor:
-    """The tokens that seeded sampling gives: int64 `[rows]` for logits `[rows, vocabulary]`, seeds and positions `[rows]`."""
-    return draw(logits, seeds, positions, settings).tokens
-
-
 def draw(logits: torch.Tensor, seeds: torch.Tensor, positions: torch.Tensor, settings: SamplingSettings) -> Drawn:
-    """The tokens of `choose` with their log-probabilities, from one pass over the logits, on their device."""
+    """The tokens that seeded sampling gives, with their log-probabilities: logits `[rows, vocabulary]`, seeds and positions
+    `[rows]`; one pass over the logits, on their device."""
     whole = _scaled(logits, settings)
     mass = _group_mass(whole)
     total = mass.logsumexp(-1)
