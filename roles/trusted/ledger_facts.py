@@ -10,7 +10,7 @@ from dht.envelope import Envelope
 from ledger.records import FIRST_TERM, Block, Commit, Lease, Operator, Registration, RunTerms, ValidatorSet, by_any_key
 from roles import terms
 from roles.assignment import beacon_step, compute_beacon, compute_seed
-from roles.messages import open_row
+from roles.messages import Submission, open_row, open_submission
 from roles.rules import Reason, Reject
 from roles.run_terms import differing_terms, terms_of
 from roles.spec import RunSpec
@@ -149,5 +149,10 @@ class LedgerFacts:
         """The first key of the node that has this key, or had it: what is counted of a node goes by that."""
         return self.view.root_of(node) if self.view else node
 
-    def _open(self, row: Envelope) -> Message:
+    def open(self, row: Envelope) -> Message:
+        """The message in a row of this run. Raises Malformed."""
         return open_row(row, run=self.run, buckets=self.spec.buckets)
+
+    def open_submission(self, row: Envelope) -> Submission:
+        """The submission in a row of this run. Raises Malformed."""
+        return open_submission(row, run=self.run, buckets=self.spec.buckets)

@@ -79,7 +79,7 @@ class Verdicts(Submissions):
     def admit_verdict(self, row: Envelope) -> Verdict:
         """Take over a verdict of a validator of the run; per validator the highest sequence stands. Raises Malformed,
         Reject, or Ignore for an older one."""
-        verdict = self._open(row)
+        verdict = self.open(row)
         if not isinstance(verdict, Verdict):
             raise Malformed("not a verdict")
         # [REJECT] only validators of the ledger's set are counted
@@ -104,7 +104,7 @@ class Verdicts(Submissions):
     def admit_seal(self, row: Envelope) -> SealedVerdict:
         """Take over a validator's seal on a submission; the first stands. Raises Malformed, Reject, or Ignore for another
         one, and for more of them than an honest validator can be ahead of us."""
-        sealed = self._open(row)
+        sealed = self.open(row)
         if not isinstance(sealed, SealedVerdict):
             raise Malformed("not a seal")
         # [REJECT] only validators of the ledger's set are counted

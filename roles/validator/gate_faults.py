@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from dht.envelope import Envelope
-from roles.messages import Submission, Verdict, open_row
+from roles.messages import Submission, Verdict
 from roles.rules import Reason, Reject
 from roles.trusted import TrustedState
 
@@ -33,12 +33,11 @@ class GateFaults:
         if row.digest in self._signed or row.digest in self._waiting:
             self.rows.setdefault(row.digest, row)  # after a restart it is known by its verdict only
             return
-        submission = open_row(row, run=self._trusted.run, buckets=self._trusted.spec.buckets)
-        if isinstance(submission, Submission) and row.signer == submission.node:
-            self._counts[(submission.node, submission.step)] += 1
-            if self._counts[(submission.node, submission.step)] <= PER_STEP:
-                self._waiting[row.digest] = (submission, refusal.reason)
-                self.rows[row.digest] = row
+        submission = self._trusted.open_submission(row)
+        self._counts[(submission.node, submission.step)] += 1
+        if self._counts[(submission.node, submission.step)] <= PER_STEP:
+            self._waiting[row.digest] = (submission, refusal.reason)
+            self.rows[row.digest] = row
 
     def take(self) -> list[tuple[str, Submission, Reason]]:
         """Faults to sign now: (digest, submission, reason). Each is returned once."""

@@ -13,12 +13,12 @@ from dht.errors import NodeError
 from roles import rules
 from roles.context import RunContext
 from roles.fetching import Fetches
-from roles.messages import Submission, Verdict, open_row
+from roles.messages import Submission, Verdict
 from roles.prefetch import Prefetch
 from roles.rules import PASSING, Ignore, Reason, Reject
 from roles.trusted import AdmittedSubmission
 from roles.validator.gate_faults import GateFaults
-from roles.validator.histories import Histories, first_key
+from roles.validator.histories import Histories
 from roles.validator.items import LONGEST_RETRY_MS, Item, Items
 from roles.validator.pacing import Pacing
 from roles.validator.probation import Probation
@@ -162,20 +162,20 @@ class Judging:
         try:
             finding = await self._compute.run(self._verify, item.admitted, data, self._must_audit(item))
         except Exception as error:  # a fault of this node, whatever it is, condemns nobody and stops nothing  # VAL-05
-            log.error("submission.unjudged", submission=digest, why=f"{type(error).__name__}: {error}")
+            log.error("submission.unverified", submission=digest, why=f"{type(error).__name__}: {error}")
             return self._note_failure(item, None)
         if finding.reason in PASSING:
             self._note_failure(item, None)
         if item.verdict is None:
             self._probation.note(finding, node=submission.node)
-        name = first_key(self._trusted.view, submission.node)
+        name = self._trusted.root_of(submission.node)
         return self._histories.weigh(finding, node=name, submission=digest, step=submission.step)
 
     def _must_audit(self, item: Item) -> bool:
         """Whether to run the model: by the coin; always when another validator called it a fault, or audited and refused it,
         and for nodes on probation or whose history deviates."""
         digest, node = item.admitted.digest, item.admitted.submission.node
-        is_watched = self._probation.holds(node) or self._histories.deviates(first_key(self._trusted.view, node))
+        is_watched = self._probation.holds(node) or self._histories.deviates(self._trusted.root_of(node))
         return self._audits(digest) or is_watched or self._trusted.is_doubted(digest)
 
     def _verify(self, admitted: AdmittedSubmission, data: bytes, audit: bool) -> Finding:
@@ -187,9 +187,7 @@ class Judging:
         cannot be decided: blob, policy or assignment are unavailable, or the fault does not show in the submission alone."""
         if reason in BESIDE:
             return None
-        submission = open_row(row, run=self._trusted.run, buckets=self._spec.buckets)
-        if not isinstance(submission, Submission):
-            return None
+        submission = self._trusted.open_submission(row)
         seed = self._trusted.seed_of(submission.node, submission.step, submission.index)
         try:
             rules.check_counts(submission, self._spec)
@@ -214,6 +212,9 @@ class Judging:
             data = await self._blobs.get(admitted, limit=self._spec.checks.max_blob)
             return (await self._compute.run(self._verify, admitted, data, True)).outcome == "fault"
         except (NodeError, TimeoutError):
+            return None
+        except Exception as error:  # as in `_audit`  # VAL-05
+            log.error("submission.unverified", submission=admitted.digest, why=f"{type(error).__name__}: {error}")
             return None
         finally:
             self._pinned[policy] -= 1

@@ -18,17 +18,14 @@ from dht.envelope import Envelope
 from dht.errors import Malformed, NodeError, TransportError
 from ledger.errors import LedgerError
 from ledger.records import Attestation, Commit, HeldStrike, Registration, Stake, Strike
-from roles.announce import Voice
+from roles.context import RunContext
 from roles.evidence import EvidenceRefused, check_evidence, held_against, pack_evidence, steps_dealt_with
 from roles.liability import answers, keys_with_stake, opening_block, strikes_before, wallet_at_risk
-from roles.messages import StrikeRow, open_row, strikes_key
-from roles.observer import Observer
-from roles.ports import Clock, Ledger
+from roles.messages import StrikeRow, strikes_key
+from roles.ports import Ledger
 from roles.shardcast.grants import relays_in
-from roles.spec import RunSpec
 from roles.tally import pack_item
 from roles.tally.context import Bench
-from roles.trusted import TrustedState
 from roles.validator.faults import FaultBook, ProvenFault
 from roles.validator.kept_blobs import KeptBlobs
 from roles.validator.waits import Waits
@@ -61,19 +58,10 @@ class Striking:
     """The strikes of one run as one validator sees them. `turn` does whatever can be done now, and never raises."""
 
     def __init__(
-        self,
-        *,
-        spec: RunSpec,
-        trusted: TrustedState,
-        observer: Observer,
-        voice: Voice,
-        ledger: Ledger,
-        blobs: KeptBlobs,
-        faults: FaultBook,
-        reaudit: Reaudit,
-        clock: Clock,
+        self, context: RunContext, *, ledger: Ledger, blobs: KeptBlobs, faults: FaultBook, reaudit: Reaudit
     ) -> None:
-        self._spec, self._trusted, self._observer, self._voice = spec, trusted, observer, voice
+        self._spec, self._trusted = context.spec, context.trusted
+        self._observer, self._voice = context.observer, context.voice
         self._ledger, self._blobs, self._faults = ledger, blobs, faults
         self._reaudit = reaudit
         self._strikes: Sequence[HeldStrike] = ()
@@ -83,7 +71,7 @@ class Striking:
         self._doubted: set[_Case] = set()  # attested by us, perhaps, but by what the ledger said before
         self._judged_by: tuple[Bench, int] | None = None
         self._kept: set[str] = set()
-        self._waits = Waits(clock)
+        self._waits = Waits(context.clock)
         self.audited: dict[tuple[str, int], bool] = {}  # whether a disputed strike's evidence holds
 
     async def turn(self) -> None:
@@ -278,7 +266,7 @@ class Striking:
     async def _admit(self, envelope: Envelope) -> None:
         """Take over another validator's attestation, if it is one."""
         try:
-            row = open_row(envelope, run=self._trusted.run, buckets=self._spec.buckets)
+            row = self._trusted.open(envelope)
         except Malformed:
             return
         operators = {item.node: item.operator.lower() for item in self._trusted.judges}

@@ -18,13 +18,11 @@ from dht.errors import NodeError, PeerError, TransportError
 from ledger.errors import LedgerError
 from ledger.records import Attestation, Block, FinalRoot, Proposal
 from ledger.rules import find_closing_block
-from roles.announce import Voice
+from roles.context import RunContext
 from roles.messages import Submission, TallyRow, tally_key
-from roles.observer import Observer
-from roles.ports import Clock, Ledger
+from roles.ports import Ledger
 from roles.rules import Refusal
 from roles.shardcast.grants import relays_in
-from roles.spec import RunSpec
 from roles.tally import (
     TallyBody,
     TallyContext,
@@ -38,7 +36,6 @@ from roles.tally import (
     place_digest,
     read_context,
 )
-from roles.trusted import TrustedState
 from roles.validator.gathering import Gathering
 from roles.validator.kept_blobs import KeptBlobs
 from roles.validator.omissions import Omissions
@@ -64,30 +61,25 @@ class Tallying:
 
     def __init__(
         self,
+        context: RunContext,
         *,
-        spec: RunSpec,
-        trusted: TrustedState,
-        observer: Observer,
-        voice: Voice,
         ledger: Ledger,
         blobs: KeptBlobs,
         gathering: Gathering,
         published: PublishedSizes,
-        node: str,
         records: JudgedRows,
-        clock: Clock,
     ) -> None:
         self.roots: Sequence[FinalRoot] = ()
-        self._spec, self._trusted, self._observer, self._voice = spec, trusted, observer, voice
-        self._ledger, self._blobs, self._node = ledger, blobs, node
+        self._spec, self._node, self._clock = context.spec, context.node, context.clock
+        self._trusted, self._observer, self._voice = context.trusted, context.observer, context.voice
+        self._ledger, self._blobs, self._records = ledger, blobs, records
         self._gathering, self._published = gathering, published
-        self._records, self._clock = records, clock
-        self._omissions = Omissions(spec=spec, gathering=gathering, clock=clock)
+        self._omissions = Omissions(spec=context.spec, gathering=gathering, clock=context.clock)
         self._parent: TallyBody | None = None
         self._credited: frozenset[str] = frozenset()
         self._attested: dict[tuple[int, int], TallyRow] = {}
         self._refused: set[str] = set()
-        self._waits = Waits(clock)
+        self._waits = Waits(context.clock)
         self._walked = -1  # block up to which this epoch's closings are known to be idle ones
         self._troubles: dict[str, tuple[int, int]] = {}  # by proposer: how many in a row, and until when it waits
         self._down: str | None = None

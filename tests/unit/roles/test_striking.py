@@ -187,6 +187,25 @@ async def test_turn__evidence_that_was_wrong__lifted_and_the_node_is_back(tmp_pa
         assert len(await network.ledger.strikes()) == 1  # and nobody is struck for the same faults twice
 
 
+async def test_turn__disputed__a_fault_of_this_node_says_nothing_and_stops_nothing(tmp_path: Path) -> None:
+    """The evidence is looked at again, and the checker breaks at it."""
+    looked = list[str]()
+
+    def breaks(case: Case) -> None:
+        if looked and case.submission.node == CHEAT.node:
+            looked.append(case.submission.blob)
+            raise RuntimeError("out of memory")
+
+    async with striking(tmp_path, checks=(Check("breaks", breaks), *CHECKS)) as network:
+        await cheat_twice(network)
+        await held(network)
+        looked.append("from now on")
+        await dispute(network)
+        await network.until(lambda: len(looked) > 3)
+        assert not any(run.done() for run in network.runs)
+        assert not any(validator.striking.audited for validator in network.validators.values())
+
+
 async def strike_on(network: ValidatorNetwork, *items: TallyItem) -> None:
     """On the ledger by a quorum's word: a strike that rests on this evidence."""
     blob = pack_evidence(run=network.spec.run_id, node=CHEAT.node, number=0, faults=items)

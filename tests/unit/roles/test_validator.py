@@ -9,10 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from structlog.testing import capture_logs
+
 from dht.encoding import ZERO_DIGEST, sha256
 from dht.records import unix_ms
 from ledger.merkle import merkle_root
 from ledger.wallet import address_of
+from node.status.submissions import DECIDED
 from roles.fetching import OF_NODE
 from roles.messages import Verdict
 from roles.rules import Reason
@@ -495,10 +498,14 @@ async def test_run__fault_of_this_node_condemns_nobody__val_05(tmp_path: Path) -
             raise RuntimeError("out of memory")
 
     checks = (Check("breaks", breaks), *CHECKS)
-    async with running(tmp_path, validators=(0,), checks=checks) as network:
-        made = await network.make()
-        await network.hand_in(made)
-        assert reasons(await verdicts_on(network, made.digest, 1)) == {("accept", Reason.ACCEPTED)}
+    with capture_logs() as logs:
+        async with running(tmp_path, validators=(0,), checks=checks) as network:
+            made = await network.make()
+            await network.hand_in(made)
+            assert reasons(await verdicts_on(network, made.digest, 1)) == {("accept", Reason.ACCEPTED)}
+    said = [entry["event"] for entry in logs]
+    assert said.count("submission.unverified") == 2
+    assert DECIDED.keys().isdisjoint(said)  # what became of it, its worker says
 
 
 async def test_run__fault_by_another_obliges_to_audit(tmp_path: Path) -> None:
