@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from dht.envelope import Envelope
@@ -65,9 +65,18 @@ class Verdicts(Submissions):
     def _drop_verdicts_of_others(self) -> None:
         """Drop verdicts and seals of nodes that are no longer validators."""
         for standing in self.standings.values():
-            for signer in [signer for signer in standing.verdicts if not self.is_validator(signer)]:
+            for signer in self._others(standing.verdicts):
                 del standing.verdicts[signer], standing.rows[signer]
+        for seals in self.seals.values():
+            for signer in self._others(seals):
+                del seals[signer]
+        for early in (self._early, self._early_seals):
+            for signer in self._others(early):
+                del early[signer]
         self._objections.keep_only(frozenset(item.node for item in self.judges))
+
+    def _others(self, signers: Iterable[str]) -> list[str]:
+        return [signer for signer in signers if not self.is_validator(signer)]
 
     def _remember(self, row: Envelope, submission: Submission, seed: str) -> AdmittedSubmission:
         admitted = super()._remember(row, submission, seed)

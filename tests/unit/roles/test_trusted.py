@@ -738,3 +738,23 @@ def test_admit_seal__on_what_was_never_seen_is_bounded() -> None:
                 trusted.admit_seal(row)
     trusted.forget_before(2)
     assert not trusted.seals
+
+
+def test_admit_view__the_seals_and_the_lead_of_a_validator_that_left_are_dropped() -> None:
+    """Appointed again, it may be ahead as any other may."""
+    spec = make_spec()
+    trusted, view = TrustedState(spec, most_early=1), make_view(spec)
+    trusted.admit_view(view)
+
+    def judge(number: int, key: NodeKey) -> None:
+        place: dict[str, Any] = {"submission": f"{number:064x}", "node": WORKER.node, "step": 1}
+        trusted.admit_seal(make_row(SealedVerdict(run=spec.run_id, seal="ab" * 32, **place), key, spec=spec))
+        unseen = make_verdict(make_submission(World(spec, trusted), index=number))
+        trusted.admit_verdict(make_row(unseen, key, spec=spec))
+
+    judge(0, VALIDATORS[0])
+    judge(0, VALIDATORS[1])
+    trusted.admit_view(replace(view, judges=ValidatorSet(1, view.terms.validators[1:], 2, 50)))
+    assert {name for sealed in trusted.seals.values() for name in sealed} == {VALIDATORS[1].node}
+    trusted.admit_view(replace(view, judges=ValidatorSet(2, view.terms.validators, 2, 60)))
+    judge(1, VALIDATORS[0])
