@@ -16,7 +16,6 @@ from ledger.records import (
     Lease,
     Proposal,
     Registration,
-    RegistrationRequest,
     RunTerms,
     Stake,
     Strike,
@@ -111,8 +110,6 @@ class Ledger(Protocol):
 
     async def block(self, number: int) -> Block | None: ...
 
-    async def registration(self, node: str) -> Registration | None: ...
-
     async def registrations(self, until: int | None = None) -> Mapping[str, Registration]:
         """Registrations in force, by node, now or as of block `until`."""
 
@@ -135,10 +132,10 @@ class Ledger(Protocol):
     async def funds_at(self, block: int | None = None) -> int:
         """Base units that roots may promise in all, now or as of a block."""
 
-    async def stakes(self, block: int | None = None) -> Mapping[tuple[str, str], Stake]:
+    async def stakes(self) -> Mapping[tuple[str, str], Stake]:
         """Stakes by (node, wallet)."""
 
-    async def strikes(self, block: int | None = None) -> Sequence[HeldStrike]:
+    async def strikes(self) -> Sequence[HeldStrike]:
         """Every strike in the order made."""
 
     async def attest_strike(self, strike: Strike) -> Attestation: ...
@@ -152,8 +149,6 @@ class Ledger(Protocol):
     async def check_lift_attestation(self, node: str, number: int, attestation: Attestation) -> bool: ...
 
     async def lift(self, node: str, number: int, attestations: Sequence[Attestation]) -> None: ...
-
-    async def register(self, request: RegistrationRequest) -> None: ...
 
     async def commit_checkpoint(self, *, term: int, step: int, manifest: str, parent: str, final: bool) -> None: ...
 

@@ -1,4 +1,4 @@
-"""The port to whatever runs the policy. Adapters: `transformers_engine` (any device that PyTorch has).
+"""The port to whatever runs the policy. Adapters: `transformers_engine` (any device that PyTorch has), `vllm_engine`.
 
 Knows nothing of tasks, files or peers. Blocking: call it from a worker thread, one call at a time.
 """

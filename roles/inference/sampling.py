@@ -21,6 +21,7 @@ import torch
 
 from roles.inference.noise import Stream, gumbel_noise
 from roles.inference.support import support
+from roles.spec import SamplingSpec
 
 GROUP = 256
 """Tokens in a group. Cheapest near the root of the vocabulary; its power as a check does not depend on it (ADR 19)."""
@@ -44,6 +45,11 @@ class SamplingSettings:
             raise ValueError("top_p must be above 0 and at most 1")
         if self.top_k < 0 or self.max_tokens < 1:
             raise ValueError("top_k must not be negative and max_tokens must be at least 1")
+
+    @classmethod
+    def from_spec(cls, spec: SamplingSpec) -> SamplingSettings:
+        """The run's sampling as the engine takes it."""
+        return cls(float(spec.temperature), float(spec.top_p), spec.top_k, spec.max_tokens)
 
     @property
     def is_greedy(self) -> bool:

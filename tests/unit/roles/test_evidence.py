@@ -47,7 +47,7 @@ def pack(*faults: TallyItem, **changes: Any) -> bytes:
 
 def check(data: bytes, **changes: Any) -> int:
     """How many faults a validator finds proved."""
-    fields = {"node": CHEAT.node, "number": 0, "bench": BENCH, "needed": 2, "after_step": -1}
+    fields = {"node": CHEAT.node, "number": 0, "bench": BENCH, "needed": 2, "after_step": -1, "keys": [CHEAT.node]}
     return len(check_evidence(data, **{**fields, **changes}))
 
 

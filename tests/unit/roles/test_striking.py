@@ -116,7 +116,8 @@ async def test_turn__ejected_by_quorum_with_evidence_that_proves_it(tmp_path: Pa
         assert (strike.node, strike.number, strike.reason) == (CHEAT.node, 0, Reason.WRONG_REWARD)
         bench = Bench(network.spec.run_id, network.spec.buckets, [key.node for key in VALIDATORS], 2)
         proof = network.relays.blobs[strike.evidence]
-        assert len(check_evidence(proof, node=CHEAT.node, number=0, bench=bench, needed=2, after_step=-1)) == 2
+        terms: dict[str, Any] = {"bench": bench, "needed": 2, "after_step": -1, "keys": [CHEAT.node]}
+        assert len(check_evidence(proof, node=CHEAT.node, number=0, **terms)) == 2
         assert network.trusted.is_ejected(CHEAT.node)
         assert not network.trusted.is_member(CHEAT.node)
 
