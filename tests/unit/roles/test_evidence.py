@@ -77,7 +77,7 @@ def test_check_evidence__proves_nothing(data: bytes) -> None:
 
 def test_check_evidence__another_nodes_submissions_under_this_ones_name() -> None:
     with pytest.raises(EvidenceRefused):
-        check(pack(fault(0), fault(1), node=WORKERS[1].node), node=WORKERS[1].node)
+        check(pack(fault(0), fault(1), node=WORKERS[1].node), node=WORKERS[1].node, keys=[WORKERS[1].node])
 
 
 def test_check_evidence__what_an_earlier_key_of_the_node_handed_in() -> None:
