@@ -34,6 +34,14 @@ class Standing:
             for verdict in self.verdicts.values()
         )
 
+    def rows_saying(self, outcome: str, submission: Submission) -> list[Envelope]:
+        """The verdicts on this submission with this outcome, as signed, by validator."""
+        return [
+            self.rows[signer]
+            for signer, verdict in sorted(self.verdicts.items())
+            if verdict.outcome == outcome and is_verdict_on(verdict, submission)
+        ]
+
 
 def is_verdict_on(verdict: Verdict, submission: Submission) -> bool:
     """Whether the verdict names the submission's own node, step and index, and its units where it accepts."""

@@ -5,7 +5,7 @@ Tallies credit the validators behind it; strikes rest on it. Faults of a node ad
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from dht.encoding import decode
@@ -14,7 +14,7 @@ from dht.errors import Malformed
 from roles.messages import Submission, Verdict
 from roles.tally import Contribution
 from roles.tally.context import Bench
-from roles.trusted import Standing, TrustedState, is_verdict_on
+from roles.trusted import TrustedState
 from roles.validator.records import JudgedRows
 
 MOST_OF_NODE = 64
@@ -60,7 +60,7 @@ class FaultBook:
             known = _signers(self.faults[digest].proof) if digest in self.faults else frozenset()
             if said <= known or len(said) < self._trusted.quorum or (row := self._row(digest)) is None:
                 continue
-            proof = Contribution(row, tuple(_fault_rows(standing, self._trusted.open_submission(row))))
+            proof = Contribution(row, tuple(standing.rows_saying("fault", self._trusted.open_submission(row))))
             # whoever says it later counts too: others may leave the set
             is_new = len(proof.verdicts) >= self._trusted.quorum and not _signers(proof) <= known
             if is_new and (fault := self._enter(proof)) is not None:
@@ -94,9 +94,3 @@ class FaultBook:
 
 def _signers(proof: Contribution) -> frozenset[str]:
     return frozenset(row.signer for row in proof.verdicts)
-
-
-def _fault_rows(standing: Standing, submission: Submission) -> Iterable[Envelope]:
-    for signer, verdict in sorted(standing.verdicts.items()):
-        if verdict.outcome == "fault" and is_verdict_on(verdict, submission):
-            yield standing.rows[signer]

@@ -11,7 +11,7 @@ from roles.messages import Receipt, receipts_key
 from roles.observer import Observer
 from roles.ports import Clock
 from roles.tally import Contribution, TallyContext, place_digest, receipt_place, refusal_digest
-from roles.trusted import AdmittedSubmission, TrustedState, is_verdict_on
+from roles.trusted import AdmittedSubmission, TrustedState
 from roles.validator.faults import FaultBook
 
 MAX_STEPS = 64
@@ -119,9 +119,5 @@ class Gathering:
 
     def _votes(self, item: AdmittedSubmission, context: TallyContext) -> tuple[Envelope, ...]:
         """Acceptances of all whose verdicts count: each is credited for its own."""
-        standing = self._trusted.standings[item.digest]
-        return tuple(
-            standing.rows[signer]
-            for signer, verdict in sorted(standing.verdicts.items())
-            if signer in context.validators and verdict.outcome == "accept" and is_verdict_on(verdict, item.submission)
-        )
+        accepts = self._trusted.standings[item.digest].rows_saying("accept", item.submission)
+        return tuple(row for row in accepts if row.signer in context.validators)
