@@ -10,6 +10,7 @@ import structlog
 
 from dht.envelope import Envelope
 from dht.errors import NodeError
+from ledger.records import Commit
 from roles import rules
 from roles.context import RunContext
 from roles.fetching import Fetches
@@ -205,8 +206,9 @@ class Judging:
         policy = admitted.submission.policy
         self._pinned[policy] += 1
         try:
-            if not self._shelf.has(policy):
-                await self._fetch_policy(admitted.submission.policy_step)
+            commit = self._trusted.view.commits.get(admitted.submission.policy_step) if self._trusted.view else None
+            if commit is not None and not self._shelf.has(policy):
+                await self._fetch_policy(commit)
             if not self._shelf.has(policy):
                 return None
             data = await self._blobs.get(admitted, limit=self._spec.checks.max_blob)
@@ -241,13 +243,12 @@ class Judging:
         for commit in self._trusted.view.commits.values() if self._trusted.view else ():
             if commit.manifest in wanted and self._shelf.wants(commit.manifest):
                 self._shelf.reserve(commit.manifest)
-                task = group.create_task(self._fetch_policy(commit.step))
+                task = group.create_task(self._fetch_policy(commit))
                 self._fetches.add(task)
                 task.add_done_callback(self._fetches.discard)
 
-    async def _fetch_policy(self, step: int) -> None:
-        if self._trusted.view is not None:
-            await self._shelf.fetch(self._trusted.view.commits[step])
+    async def _fetch_policy(self, commit: Commit) -> None:
+        await self._shelf.fetch(commit)
         self._observer.wake()
 
 

@@ -508,6 +508,23 @@ async def test_run__fault_of_this_node_condemns_nobody__val_05(tmp_path: Path) -
     assert DECIDED.keys().isdisjoint(said)  # what became of it, its worker says
 
 
+async def test_turn__a_commit_that_is_undone_as_its_fetch_begins_stops_nothing__chain_fork(tmp_path: Path) -> None:
+    async with running(tmp_path, validators=()) as network:
+        validator, observer = network.build(0)
+        await observer.look()
+        trusted = validator.trusted
+        assert trusted.view is not None
+
+        async def undo() -> None:
+            assert trusted.view is not None
+            trusted.admit_view(replace(trusted.view, commits={}))
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(validator.judging.turn(group))
+            group.create_task(undo())
+        assert not trusted.view.commits
+
+
 async def test_run__fault_by_another_obliges_to_audit(tmp_path: Path) -> None:
     async with running(tmp_path, validators=(0,), audits=lambda digest: False) as network:
         made = await network.make()
