@@ -15,7 +15,7 @@ import torch
 from dht.encoding import digest
 from node.testnet.adversaries.engines import CheatingEngine
 from roles.assignment import assigned_groups
-from roles.inference.engine import Engine, Prefill, Request, SamplingSettings
+from roles.inference.engine import Engine, Pair, Prefill, Request, SamplingSettings
 from roles.inference.sampling import token_margins
 from roles.inference.transformers_engine import TransformersEngine
 from roles.tasks import load_task
@@ -42,7 +42,7 @@ class Remembering(CheatingEngine):
         self._pairs: object = None
         self._prefills: list[Prefill] = []
 
-    def prefill(self, pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> list[Prefill]:
+    def prefill(self, pairs: Sequence[Pair]) -> list[Prefill]:
         """As the engine does."""
         if list(pairs) != self._pairs:
             self._pairs, self._prefills = list(pairs), super().prefill(pairs)

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from node.testnet.adversaries import hostile_files
-from roles.inference.engine import Completion, Engine, Prefill, Request, SamplingSettings
+from roles.inference.engine import Completion, Engine, Pair, Prefill, Request, SamplingSettings
 from roles.rollouts.limits import rollout_limits
 from roles.rollouts.schema import RolloutFile, write_rollouts
 from roles.rules import Reason
@@ -38,7 +38,7 @@ class RestingEngine:
     def generate(self, requests: Sequence[Request], settings: SamplingSettings) -> list[Completion]:
         raise AssertionError("a validator does not generate")
 
-    def prefill(self, pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> list[Prefill]:
+    def prefill(self, pairs: Sequence[Pair]) -> list[Prefill]:
         raise AssertionError("a forward pass was spent on it")
 
     def load(self, checkpoint: object) -> None:
