@@ -134,7 +134,6 @@ class Node:
         )
         book.read_from(rows)
         observer = Observer(
-            spec=spec,
             trusted=trusted,
             directory=rows,
             ledger=ledger,

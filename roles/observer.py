@@ -21,7 +21,6 @@ from roles.messages import head_key, seals_key, submissions_key, verdicts_key
 from roles.pending_rows import MAX_OF_SIGNER, PendingRows
 from roles.ports import Directory, Ledger
 from roles.rules import Ignore, Reason, Refusal, Reject
-from roles.spec import RunSpec
 from roles.trusted import LedgerView, TrustedState
 
 log = structlog.get_logger()
@@ -61,7 +60,6 @@ class Observer:
     def __init__(
         self,
         *,
-        spec: RunSpec,
         trusted: TrustedState,
         directory: Directory,
         ledger: Ledger,
@@ -69,8 +67,7 @@ class Observer:
         watch_rollouts: bool = True,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.spec = spec
-        self.trusted = trusted
+        self.trusted, self._spec = trusted, trusted.spec
         self.interval = interval
         self.ledger_down: str | None = None
         self.directory_down: str | None = None
@@ -177,14 +174,14 @@ class Observer:
     async def _read_beacons(self, registered: Mapping[str, int], head: int) -> dict[str, str]:
         """Hash of each node's beacon block, read anew until it is settled: what a re-organised chain left behind would
         make every honest submission of the node look wrong."""
-        needed = {first + self.spec.epoch.beacon_blocks for first in registered.values()}
+        needed = {first + self._spec.epoch.beacon_blocks for first in registered.values()}
         hashes = {number: self._beacons[number] for number in needed if number in self._beacons}
         for number in sorted(needed - hashes.keys()):
             block = await self._ledger.block(number) if number + BURIED_BLOCKS <= head else None
             if block is not None:
                 hashes[number] = block.hash
         self._beacons = {number: value for number, value in hashes.items() if number <= head - SETTLED_BLOCKS}
-        places = {node: first + self.spec.epoch.beacon_blocks for node, first in registered.items()}
+        places = {node: first + self._spec.epoch.beacon_blocks for node, first in registered.items()}
         return {node: hashes[number] for node, number in places.items() if number in hashes}
 
     # -- directory -----------------------------------------------------------------------------------------------
@@ -193,16 +190,16 @@ class Observer:
         head = self.trusted.head
         if head is None or not self._watch_rollouts:
             return []
-        window = range(max(1, head.step - self.spec.training.async_level - 1), head.step + 1)
+        window = range(max(1, head.step - self._spec.training.async_level - 1), head.step + 1)
         return sorted({*window, *self.extra_steps})
 
     def _keys(self, steps: Sequence[int]) -> list[str]:
-        run, buckets = self.trusted.run, range(self.spec.buckets)
+        run, buckets = self.trusted.run, range(self._spec.buckets)
         keys = [head_key(run)]
         for step in steps:
             keys += [submissions_key(run, step, bucket) for bucket in buckets]
             keys += [verdicts_key(run, step, bucket) for bucket in buckets]
-            if self.watch_seals and self.spec.checks.seals:
+            if self.watch_seals and self._spec.checks.seals:
                 keys += [seals_key(run, step, bucket) for bucket in buckets]
         return keys
 

@@ -427,9 +427,7 @@ class SimulatedSwarm:
             directory = union or dht
             publisher = Publisher(node.key, directory, run=self.spec.run_id, state=node.folder / "sequence.json")
             node.trusted = TrustedState(self.spec)
-            node.observer = Observer(
-                spec=self.spec, trusted=node.trusted, directory=directory, ledger=ledger, interval=LOOK_SECONDS
-            )
+            node.observer = Observer(trusted=node.trusted, directory=directory, ledger=ledger, interval=LOOK_SECONDS)
             compute = ComputeThread(node.name)
             try:
                 node.actor = self._actor(node, ledger, publisher, compute)

@@ -75,7 +75,7 @@ async def scene() -> Scene:
     lifetimes = {kind: rule.lifetime for kind, rule in ROW_RULES.items()}
     directory = MemoryDirectory(MemoryNetwork(run=spec.run_id, limits=limits, lifetimes=lifetimes))
     rejected: list[tuple[Envelope, Reject]] = []
-    observer = Observer(spec=spec, trusted=TrustedState(spec), directory=directory, ledger=ledger)
+    observer = Observer(trusted=TrustedState(spec), directory=directory, ledger=ledger)
     observer.listen(lambda row, error: rejected.append((row, error)))
     scene = Scene(make_world(spec), chain, directory, observer, rejected)
     await scene.put(make_row(make_head(), TRAINER, spec=spec, now=unix_ms()))
@@ -228,7 +228,6 @@ async def test_look__beacon_is_unknown_until_its_block_lies_deep_enough__chain_f
 async def test_look__without_the_ledger_the_last_term_is_believed_for_a_while_and_that_is_said(scene: Scene) -> None:
     now = [0.0]
     observer = Observer(
-        spec=scene.world.spec,
         trusted=scene.trusted,
         directory=scene.directory,
         ledger=MemoryLedger(scene.chain, run=scene.world.run),

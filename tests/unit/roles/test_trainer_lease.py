@@ -101,7 +101,7 @@ class Scene:
     now: int = 10**12
 
     def __post_init__(self) -> None:
-        observer = Observer(spec=SPEC, trusted=self.trusted, directory=None, ledger=None)  # type: ignore[arg-type]
+        observer = Observer(trusted=self.trusted, directory=None, ledger=None)  # type: ignore[arg-type]
         self.keeper = LeaseKeeper(
             term=1,
             node=TRAINER.node,

@@ -57,7 +57,7 @@ class Scene:
                 lifetimes={kind: rule.lifetime for kind, rule in ROW_RULES.items()},
             )
         )
-        observer = Observer(spec=spec, trusted=trusted, directory=directory, ledger=ledger)
+        observer = Observer(trusted=trusted, directory=directory, ledger=ledger)
         voice = Voice(Publisher(TRAINER, directory, run=spec.run_id, state=None), node=TRAINER.node, spec=spec)
         self.publication = Publication(
             term=1,

@@ -62,7 +62,7 @@ class Scene:
         directory = MemoryDirectory(network)
         ledger = MemoryLedger(make_chain(spec), run=spec.run_id)
         trusted = self.world.trusted
-        observer = Observer(spec=spec, trusted=trusted, directory=directory, ledger=ledger)
+        observer = Observer(trusted=trusted, directory=directory, ledger=ledger)
         publisher = Publisher(WORKERS[0], directory, run=spec.run_id, state=None)
         voice = Voice(publisher, node=WORKERS[0].node, spec=spec)
         trusted.admit_submission(self.world.row(submission, WORKERS[0], hint=hint_of(RELAYS[:2])))

@@ -84,7 +84,6 @@ class ValidatorNetwork:
 
     def _observer(self, ledger: MemoryLedger) -> Observer:
         return Observer(
-            spec=self.spec,
             trusted=TrustedState(self.spec),
             directory=MemoryDirectory(self.directory),
             ledger=ledger,
