@@ -29,7 +29,7 @@ def judge_one(world: World, verifier: Verifier, number: int) -> tuple[Finding, f
 def main(count: int) -> int:
     """Judge `count` submissions and print the figures. 0 when none was called a fault."""
     world = make_world(make_spec(sampling=SamplingSpec()))
-    verifier = Verifier(spec=world.spec, run=world.run, engine=world.engine, task=world.task)
+    verifier = Verifier(spec=world.spec, engine=world.engine, task=world.task)
     outcomes: Counter[str] = Counter()
     worst: dict[str, int] = dict.fromkeys(Statistics.model_fields, 0)
     seconds = []

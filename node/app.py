@@ -119,7 +119,7 @@ class Node:
         ledger = await join_ledger(config, spec, join.rpc, operator)
         stack.push_async_callback(ledger.close)
         await check_place(config, spec, key.node, ledger)
-        trusted = TrustedState(spec, spec.run_id)
+        trusted = TrustedState(spec)
         book.is_member = trusted.is_member
         rows = UnionDirectory(
             directory,
@@ -134,7 +134,6 @@ class Node:
         )
         book.read_from(rows)
         observer = Observer(
-            spec=spec,
             trusted=trusted,
             directory=rows,
             ledger=ledger,

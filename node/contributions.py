@@ -132,10 +132,9 @@ def _pending(
     return pending_contributions(
         rows,
         spec=spec,
-        run=spec.run_id,
         judges=judges,
         registrations=registrations,
-        credited=frozenset(place for places in (body.credited if body else ()) for place in places),
+        credited=body.places() if body else (),
         past=past,
     )
 

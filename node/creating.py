@@ -23,7 +23,8 @@ from ledger.wallet import address_of
 from node.data_sets import FOLDER
 from node.defaults import CONFIRMATIONS, DEVELOPMENT_CHAINS, MAX_FEE_GWEI
 from node.errors import ConfigError, UsageError
-from node.run_creation import NOWHERE, ChainPlace, build_spec, draft_table, terms_of
+from node.run_creation import NOWHERE, ChainPlace, build_spec, draft_table
+from roles.run_terms import terms_of
 from roles.spec import RunSpec
 
 

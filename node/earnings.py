@@ -127,7 +127,7 @@ class StepBook:
     def add_rows(self, rows: Iterable[Envelope], *, judges: ValidatorSet) -> None:
         """Rows of the DHT that no tally read so far holds, as the validators in force decide on them."""
         validators = [item.node for item in judges.validators]
-        submissions, votes = sort_rows(rows, spec=self.spec, run=self.spec.run_id, validators=validators)
+        submissions, votes = sort_rows(rows, spec=self.spec, validators=validators)
         for digest, submission in submissions.items():
             if digest in self.known or place_digest(submission) in self.known:
                 continue

@@ -17,9 +17,9 @@ from node.errors import ConfigError, UsageError
 from node.join import JoinString, check_places, read_join
 from node.ledger_access import open_ledger, policy_of
 from node.relay_book import RelayBook
-from node.run_creation import terms_of
 from node.running import patiently
 from node.secrecy import shown_url
+from roles.run_terms import differing_terms, terms_of
 from roles.shardcast.client import RelayClient
 from roles.spec import MAX_SPEC_BYTES, RunSpec, SpecError, spec_from_bytes
 
@@ -132,8 +132,7 @@ async def _check_terms(ledger: LedgerClient, spec: RunSpec) -> None:
         raise
     except LedgerError as error:
         raise LedgerMismatch(f"the contract does not know the run {spec.run_id[:12]}..: {error}") from error
-    differ = [name for name, wanted in terms_of(spec).items() if getattr(terms, name) != wanted]
-    if differ:
+    if differ := differing_terms(terms, terms_of(spec)):
         raise LedgerMismatch(
             f"the contract's terms of this run are not the spec's ({', '.join(differ)}): somebody else created its id "
             "first"

@@ -53,7 +53,7 @@ async def read_participants(visit: Visit) -> list[Participant]:
         spec,
         seen=newest_records((row for key in keys for row in seen.get(key, ())), spec=spec),
         registrations=await visit.ledger.registrations(),
-        records=compute_records(rows, spec=spec, run=spec.run_id, judges=await visit.ledger.validators_at()),
+        records=compute_records(rows, spec=spec, judges=await visit.ledger.validators_at()),
         earned=earned,
     )
 

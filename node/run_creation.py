@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from pydantic import ValidationError
 
 from dht.rows import Caps
-from ledger.records import NewRun, Operator
-from ledger.wallet import checked_address
+from ledger.records import Operator
 from node.data_sets import place_data_set
 from node.defaults import MAX_CONFIG_BYTES
 from node.errors import ConfigError
@@ -265,29 +264,3 @@ def _from_its_folder(draft: dict[str, Any], folder: Path) -> dict[str, Any]:
         if isinstance(task, dict) and "file" in task:
             task["file"] = str(folder / Path(str(task["file"])).expanduser())
     return draft
-
-
-def terms_of(spec: RunSpec) -> NewRun:
-    """What the contract is told of a run, and must say of it to whoever joins."""
-    return NewRun(
-        run=spec.run_id,
-        validators=operators_of(spec.validators),
-        trainers=operators_of(spec.trainers),
-        quorum=spec.quorum,
-        epoch_checkpoints=spec.epoch.checkpoints,
-        epoch_max_seconds=spec.epoch.max_seconds,
-        round_seconds=spec.epoch.round_seconds,
-        lease_seconds=spec.terms.lease_seconds,
-        takeover_blocks=spec.terms.takeover_blocks,
-        unbond_seconds=spec.terms.unbond_seconds,
-        dispute_seconds=spec.terms.dispute_seconds,
-        change_seconds=spec.terms.change_seconds,
-        min_stake=int(spec.rewards.min_stake),
-        epoch_budget=int(spec.rewards.budget),
-        token=checked_address(spec.rewards.token) if spec.rewards.token else None,
-    )
-
-
-def operators_of(items: Sequence[Any]) -> tuple[Operator, ...]:
-    """The spec's operators as the ledger's records."""
-    return tuple(Operator(item.node, checked_address(item.operator), checked_address(item.payout)) for item in items)

@@ -86,11 +86,11 @@ def _reason(verdicts: Iterable[Verdict]) -> int:
 
 
 def check_evidence(
-    data: bytes, *, node: str, number: int, bench: Bench, needed: int, after_step: int, keys: Collection[str] = ()
+    data: bytes, *, node: str, number: int, bench: Bench, needed: int, after_step: int, keys: Collection[str]
 ) -> list[tuple[Submission, dict[str, Verdict]]]:
     """The faults that the blob proves: each submission, and the verdicts on it by validator.
 
-    At least `needed` different indices of the node, handed in by the key struck or another of its `keys`, all of steps after
+    At least `needed` different indices of the node, handed in by one of its `keys`, all of steps after
     `after_step` (a strike that was lifted is not repeated for the same faults). What those said who are no validators any
     more counts no more, and refuses nothing. Raises EvidenceRefused.
     """
@@ -106,7 +106,7 @@ def check_evidence(
             _, submission, verdicts = open_item(item, bench, "fault")
         except Malformed as error:
             raise EvidenceRefused(f"a fault is not proved: {error}") from error
-        if submission.node not in {node, *keys} or submission.step <= after_step:
+        if submission.node not in keys or submission.step <= after_step:
             raise EvidenceRefused("a fault is another node's, or was dealt with before")
         faults[(submission.step, submission.index)] = submission, verdicts
     if len(faults) < needed:

@@ -437,3 +437,11 @@ def open_row(row: Envelope, *, run: str, buckets: int) -> Message:
     if getattr(message, "run", run) != run:
         raise Malformed("message belongs to another run")
     return message
+
+
+def open_submission(row: Envelope, *, run: str, buckets: int) -> Submission:
+    """The submission in a verified envelope, signed by the node it names. Raises Malformed."""
+    submission = open_row(row, run=run, buckets=buckets)
+    if not isinstance(submission, Submission) or row.signer != submission.node:
+        raise Malformed("not a submission of its signer")
+    return submission

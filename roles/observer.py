@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import structlog
 
@@ -19,21 +18,13 @@ from dht.errors import PeerError, TransportError
 from ledger.errors import LedgerError
 from roles.eligibility import bonded_stakes, ejected_nodes
 from roles.messages import head_key, seals_key, submissions_key, verdicts_key
+from roles.pending_rows import MAX_OF_SIGNER, PendingRows
 from roles.ports import Directory, Ledger
 from roles.rules import Ignore, Reason, Refusal, Reject
-from roles.spec import RunSpec
 from roles.trusted import LedgerView, TrustedState
 
 log = structlog.get_logger()
 
-MAX_PENDING = 20_000
-"""Rows waiting for something; the oldest are forgotten first (they are still in the DHT)."""
-MAX_OF_SIGNER = 256
-"""Rows of one signer that wait, and that are looked at in one look: a flood of rows that never become valid must cost
-nobody else, neither room nor time. The others have their turn at the next look."""
-MAX_AGAIN = 1024
-"""Rows that wait and are looked at again in one look, those first that were not for longest: each takes some 50 us, in which
-nothing else of the node moves, and whoever registers a few keys can have thousands wait."""
 MAX_SEEN = 200_000
 BURIED_BLOCKS = 2
 """Blocks above a beacon's block before its hash is used: the last blocks of a chain change places now and then, and who
@@ -69,7 +60,6 @@ class Observer:
     def __init__(
         self,
         *,
-        spec: RunSpec,
         trusted: TrustedState,
         directory: Directory,
         ledger: Ledger,
@@ -77,8 +67,7 @@ class Observer:
         watch_rollouts: bool = True,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.spec = spec
-        self.trusted = trusted
+        self.trusted, self._spec = trusted, trusted.spec
         self.interval = interval
         self.ledger_down: str | None = None
         self.directory_down: str | None = None
@@ -94,10 +83,8 @@ class Observer:
         self.version = 0  # counts changes
         self.steps_read: frozenset[int] = frozenset()  # steps whose rows the last look that succeeded has read
         self._changed = asyncio.Event()
-        self._own_watch = Watch(self)
         self._seen: OrderedDict[tuple[str, str, int], None] = OrderedDict()
-        self._pending: OrderedDict[tuple[str, str], Envelope] = OrderedDict()
-        self._waiting: Counter[str] = Counter()  # rows in `_pending`, by signer
+        self.pending = PendingRows()
         self._beacons: dict[int, str] = {}  # hashes of settled blocks that a beacon needs, by number
 
     async def run(self) -> None:
@@ -105,10 +92,6 @@ class Observer:
         while True:
             await self.look()
             await asyncio.sleep(self.interval)
-
-    async def changed(self, timeout: float = 5.0) -> None:
-        """Wait until a poll found something new, or the timeout passed. For a single waiter; several take a `watch` each."""
-        await self._own_watch.changed(timeout)
 
     def listen(self, rejected: Callable[[Envelope, Reject], None]) -> None:
         """Call `rejected` with each row that was refused at the gate by a fault of its signer. Replaces an earlier one."""
@@ -123,11 +106,6 @@ class Observer:
             self._note_down("directory", str(error) or "no answer in time")
             return []
         return [row for key in keys for row in found.get(key, ())]
-
-    @property
-    def waiting(self) -> int:
-        """How many rows wait for something that is missing before they can be judged."""
-        return len(self._pending)
 
     def watch(self) -> Watch:
         """A new waiter."""
@@ -196,14 +174,14 @@ class Observer:
     async def _read_beacons(self, registered: Mapping[str, int], head: int) -> dict[str, str]:
         """Hash of each node's beacon block, read anew until it is settled: what a re-organised chain left behind would
         make every honest submission of the node look wrong."""
-        needed = {first + self.spec.epoch.beacon_blocks for first in registered.values()}
+        needed = {first + self._spec.epoch.beacon_blocks for first in registered.values()}
         hashes = {number: self._beacons[number] for number in needed if number in self._beacons}
         for number in sorted(needed - hashes.keys()):
             block = await self._ledger.block(number) if number + BURIED_BLOCKS <= head else None
             if block is not None:
                 hashes[number] = block.hash
         self._beacons = {number: value for number, value in hashes.items() if number <= head - SETTLED_BLOCKS}
-        places = {node: first + self.spec.epoch.beacon_blocks for node, first in registered.items()}
+        places = {node: first + self._spec.epoch.beacon_blocks for node, first in registered.items()}
         return {node: hashes[number] for node, number in places.items() if number in hashes}
 
     # -- directory -----------------------------------------------------------------------------------------------
@@ -212,16 +190,16 @@ class Observer:
         head = self.trusted.head
         if head is None or not self._watch_rollouts:
             return []
-        window = range(max(1, head.step - self.spec.training.async_level - 1), head.step + 1)
+        window = range(max(1, head.step - self._spec.training.async_level - 1), head.step + 1)
         return sorted({*window, *self.extra_steps})
 
     def _keys(self, steps: Sequence[int]) -> list[str]:
-        run, buckets = self.trusted.run, range(self.spec.buckets)
+        run, buckets = self.trusted.run, range(self._spec.buckets)
         keys = [head_key(run)]
         for step in steps:
             keys += [submissions_key(run, step, bucket) for bucket in buckets]
             keys += [verdicts_key(run, step, bucket) for bucket in buckets]
-            if self.watch_seals and self.spec.checks.seals:
+            if self.watch_seals and self._spec.checks.seals:
                 keys += [seals_key(run, step, bucket) for bucket in buckets]
         return keys
 
@@ -236,24 +214,17 @@ class Observer:
             return False
         self._note_up("directory")
         self.steps_read = frozenset(steps)
-        self._forget_waiting(set(keys))
+        self.pending.keep_only(set(keys))
         rows = [row for key in sorted(found, key=_gate_order) for row in found[key]]
         return self.offer(rows)
 
     def offer(self, rows: Iterable[Envelope]) -> bool:
         """Offer rows from any source to the trusted state. Returns whether any was admitted."""
-        fresh = [row for row in rows if _identity(row) not in self._seen and not self._is_waiting(row)]
-        fresh_places = {(row.key, row.subkey) for row in fresh}
-        waiting = [row for row in self._next_waiting() if (row.key, row.subkey) not in fresh_places]
+        fresh = [row for row in rows if _identity(row) not in self._seen and row not in self.pending]
+        waiting = self.pending.take_turns({(row.key, row.subkey) for row in fresh})
         queue = _fair(sorted([*waiting, *fresh], key=_admission_order))
         admitted = [self._admit(row) for row in queue]  # a list: every row is offered, not only up to the first success
         return any(admitted)
-
-    def _next_waiting(self) -> list[Envelope]:
-        turns = list(islice(self._pending.items(), MAX_AGAIN))
-        for place, _ in turns:
-            self._pending.move_to_end(place)
-        return [row for _, row in turns]
 
     def _admit(self, row: Envelope) -> bool:
         try:
@@ -287,37 +258,14 @@ class Observer:
         self.ignored[ignored.reason] = self.ignored.get(ignored.reason, 0) + 1
         if ignored.reason is Reason.LATE:
             self._remember(row)
-            return
-        place = (row.key, row.subkey)
-        if place not in self._pending:
-            if self._waiting[row.signer] >= MAX_OF_SIGNER:
-                return  # it is offered again as long as it stands in the directory
-            self._waiting[row.signer] += 1
-        self._pending[place] = row
-        while len(self._pending) > MAX_PENDING:
-            self._drop_waiting(next(iter(self._pending)))
-
-    def _is_waiting(self, row: Envelope) -> bool:
-        held = self._pending.get((row.key, row.subkey))
-        return held is not None and held.sequence == row.sequence
+        else:
+            self.pending.keep(row)
 
     def _remember(self, row: Envelope) -> None:
-        self._drop_waiting((row.key, row.subkey))
+        self.pending.drop(row)
         self._seen[_identity(row)] = None
         while len(self._seen) > MAX_SEEN:
             self._seen.popitem(last=False)
-
-    def _drop_waiting(self, place: tuple[str, str]) -> None:
-        row = self._pending.pop(place, None)
-        if row is not None:
-            self._waiting[row.signer] -= 1
-            if not self._waiting[row.signer]:
-                del self._waiting[row.signer]
-
-    def _forget_waiting(self, keys: Container[str]) -> None:
-        """Drop waiting rows under keys that are no longer read: their step is over."""
-        for place in [place for place in self._pending if place[0] not in keys]:
-            self._drop_waiting(place)
 
     # -- health --------------------------------------------------------------------------------------------------
 

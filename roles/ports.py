@@ -16,7 +16,6 @@ from ledger.records import (
     Lease,
     Proposal,
     Registration,
-    RegistrationRequest,
     RunTerms,
     Stake,
     Strike,
@@ -71,17 +70,17 @@ class Offer(Protocol):
 class Relays(Protocol):
     """The relays, as their client sees them."""
 
-    async def put(self, data: bytes, *, copies: int = 2, last: Collection[str] = ()) -> tuple[str, ...]:
+    async def put(self, data: bytes, *, last: Collection[str] = ()) -> tuple[str, ...]:
         """Upload under signed grants, to those of `last` only when the others do not suffice; ids of the relays that
         hold it. Raises TransportError when none does."""
 
     async def get(self, digest: str, *, limit: int, relays: Sequence[str] = ()) -> bytes:
         """Bytes with this SHA-256. Raises TransportError when no relay has them."""
 
-    async def fetch_manifest(self, digest: str, *, relays: Sequence[str] = ()) -> Envelope:
+    async def fetch_manifest(self, digest: str) -> Envelope:
         """The signed manifest with this digest. Raises TransportError."""
 
-    async def fetch_checkpoint(self, digest: str, into: Path, *, relays: Sequence[str] = ()) -> Path:
+    async def fetch_checkpoint(self, digest: str, into: Path) -> Path:
         """A verified checkpoint directory, complete or not there at all. Raises TransportError."""
 
     async def watch(self, told: Callable[[Offer], None], *, held: Callable[[], str]) -> None:
@@ -111,8 +110,6 @@ class Ledger(Protocol):
 
     async def block(self, number: int) -> Block | None: ...
 
-    async def registration(self, node: str) -> Registration | None: ...
-
     async def registrations(self, until: int | None = None) -> Mapping[str, Registration]:
         """Registrations in force, by node, now or as of block `until`."""
 
@@ -135,10 +132,10 @@ class Ledger(Protocol):
     async def funds_at(self, block: int | None = None) -> int:
         """Base units that roots may promise in all, now or as of a block."""
 
-    async def stakes(self, block: int | None = None) -> Mapping[tuple[str, str], Stake]:
+    async def stakes(self) -> Mapping[tuple[str, str], Stake]:
         """Stakes by (node, wallet)."""
 
-    async def strikes(self, block: int | None = None) -> Sequence[HeldStrike]:
+    async def strikes(self) -> Sequence[HeldStrike]:
         """Every strike in the order made."""
 
     async def attest_strike(self, strike: Strike) -> Attestation: ...
@@ -152,8 +149,6 @@ class Ledger(Protocol):
     async def check_lift_attestation(self, node: str, number: int, attestation: Attestation) -> bool: ...
 
     async def lift(self, node: str, number: int, attestations: Sequence[Attestation]) -> None: ...
-
-    async def register(self, request: RegistrationRequest) -> None: ...
 
     async def commit_checkpoint(self, *, term: int, step: int, manifest: str, parent: str, final: bool) -> None: ...
 

@@ -60,10 +60,10 @@ class Records:
     validators: Mapping[str, ValidatorRecord]
 
 
-def compute_records(rows: Iterable[Envelope], *, spec: RunSpec, run: str, judges: ValidatorSet) -> Records:
+def compute_records(rows: Iterable[Envelope], *, spec: RunSpec, judges: ValidatorSet) -> Records:
     """Add up verified submission and verdict rows. Those that do not parse or are of others than they say are left out."""
     validators = [item.node for item in judges.validators]
-    submissions, votes = sort_rows(rows, spec=spec, run=run, validators=validators)
+    submissions, votes = sort_rows(rows, spec=spec, validators=validators)
     workers: dict[str, WorkerRecord] = {}
     records = {node: ValidatorRecord() for node in validators}
     for name, submission in submissions.items():

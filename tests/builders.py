@@ -255,7 +255,7 @@ class World:
 def make_world(spec: RunSpec | None = None, *, commits: int = 3, head: Head | None = None) -> World:
     """A world in which step 1 is collected."""
     spec = spec or make_spec()
-    trusted = TrustedState(spec, spec.run_id)
+    trusted = TrustedState(spec)
     trusted.admit_view(make_view(spec, commits=commits))
     world = World(spec, trusted)
     trusted.admit_head(world.row(head or make_head(), TRAINER))
@@ -416,7 +416,7 @@ class MemoryRelays:
         self.offers: asyncio.Queue[MemoryOffer] = asyncio.Queue()  # told to whoever watches
         self.is_down = False
 
-    async def put(self, data: bytes, *, copies: int = 2, last: Collection[str] = ()) -> tuple[str, ...]:
+    async def put(self, data: bytes, *, last: Collection[str] = ()) -> tuple[str, ...]:
         self._reach()
         self.blobs[sha256(data)] = data
         return (node_key(31).node,)
@@ -428,7 +428,7 @@ class MemoryRelays:
             raise TransportError("no relay has the blob")
         return data
 
-    async def fetch_manifest(self, digest: str, *, relays: Sequence[str] = ()) -> Envelope:
+    async def fetch_manifest(self, digest: str) -> Envelope:
         self._reach()
         if digest not in self.manifests:
             raise TransportError("no relay has the manifest")
@@ -441,7 +441,7 @@ class MemoryRelays:
     def received(self, manifest: str) -> Mapping[str, int]:
         return self.served.pop(manifest, {})
 
-    async def fetch_checkpoint(self, digest: str, into: Path, *, relays: Sequence[str] = ()) -> Path:
+    async def fetch_checkpoint(self, digest: str, into: Path) -> Path:
         self._reach()
         if digest not in self.checkpoints:
             raise TransportError("no relay has the checkpoint")

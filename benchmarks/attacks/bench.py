@@ -15,10 +15,10 @@ import torch
 from dht.encoding import digest
 from node.testnet.adversaries.engines import CheatingEngine
 from roles.assignment import assigned_groups
-from roles.inference.engine import Engine, Prefill, Request, SamplingSettings
+from roles.inference.engine import Engine, Pair, Prefill, Request, SamplingSettings
+from roles.inference.sampling import token_margins
 from roles.inference.transformers_engine import TransformersEngine
 from roles.tasks import load_task
-from roles.toploc.sampling_check import margins
 
 DATA_SETS = ("leg_counting", "chain_sum", "family_relationships", "letter_counting", "word_sorting")
 SUFFIX = "\nThink step by step, and explain each step."
@@ -42,7 +42,7 @@ class Remembering(CheatingEngine):
         self._pairs: object = None
         self._prefills: list[Prefill] = []
 
-    def prefill(self, pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> list[Prefill]:
+    def prefill(self, pairs: Sequence[Pair]) -> list[Prefill]:
         """As the engine does."""
         if list(pairs) != self._pairs:
             self._pairs, self._prefills = list(pairs), super().prefill(pairs)
@@ -125,5 +125,7 @@ def _sampling_mark() -> str:
     """Margins of a fixed example: another number where the sampling scheme is another."""
     draw = np.random.default_rng(1)
     logits = draw.normal(size=(8, 1000)).astype(np.float32) * 3
-    found = margins(logits, list(range(8)), 12345, SamplingSettings(1.0, 1.0, 0, 8))
+    tokens = torch.arange(8)
+    seeds = torch.full_like(tokens, 12345)
+    found = token_margins(torch.from_numpy(logits), tokens, seeds, tokens, SamplingSettings(1.0, 1.0, 0, 8)).tolist()
     return ",".join(f"{value:.3f}" for value in found)

@@ -75,5 +75,5 @@ def judge(world: World, made: Made) -> Reason:
         admitted = world.trusted.admit_submission(world.row(made.submission, WORKERS[0]))
     except Refusal as refusal:
         return refusal.reason
-    verifier = Verifier(spec=world.spec, run=world.run, engine=world.engine, task=world.task)
+    verifier = Verifier(spec=world.spec, engine=world.engine, task=world.task)
     return verifier.judge(admitted.submission, seed=admitted.seed, data=made.blob).reason

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.attacks.intervals import exact_interval, tail_rate
 from benchmarks.attacks.store import Record
 from roles.toploc.joined import Calibration, Fit, History, fit, score
 from roles.toploc.joined.history import history_limit
-from roles.toploc.observation import Observation, join_observations, split_observation
+from roles.toploc.observation import Observation
 from roles.toploc.verify import ProofThresholds
 
 LIMIT = 0.001
@@ -148,6 +148,28 @@ def _tokens_needed(observations: Sequence[Observation], calibration: Calibration
         if caught >= WANTED * len(parts):
             return round(sum(part.tokens for part in parts) / len(parts))
     return None
+
+
+def join_observations(parts: Iterable[Observation]) -> Observation:
+    """Several as one, as if they were one submission. Raises ValueError for none, or for different chunks."""
+    all_ = list(parts)
+    if len({each.chunk for each in all_}) != 1:
+        raise ValueError("observations to be joined must be there, and of one size of chunk")
+    return Observation(
+        tuple(chunks for each in all_ for chunks in each.chunks),
+        tuple(margins for each in all_ for margins in each.margins),
+        all_[0].chunk,
+    )
+
+
+def split_observation(observation: Observation, completions: int) -> list[Observation]:
+    """Parts of so many completions each; what is left over at the end is a part too."""
+    return [
+        Observation(
+            observation.chunks[i : i + completions], observation.margins[i : i + completions], observation.chunk
+        )
+        for i in range(0, len(observation.margins), completions)
+    ]
 
 
 def _growing(observations: Sequence[Observation]) -> Iterator[list[Observation]]:

@@ -25,8 +25,8 @@ from benchmarks.group import Spent, clocked, dtype_of, load_engine
 from node.run_creation import default_model
 from roles.inference.engine import Request, SamplingSettings
 from roles.toploc.encoding import ENCODINGS
-from roles.toploc.proof import CHUNK, TOPK, build_proof, build_proofs
-from roles.toploc.verify import verify_proof, verify_proofs
+from roles.toploc.proof import CHUNK, TOPK, build_proofs
+from roles.toploc.verify import verify_proofs
 
 SHAPES = ((1000, 5120), (1024, 576))
 """States and their size: the reference library's own bound (100 ms to verify), and a group on SmolLM2-135M."""
@@ -65,15 +65,15 @@ class Peer:
 def compare(tokens: int, hidden: int, *, rounds: int, peer: str | None, threads: int) -> dict[str, object]:
     """Both on one tensor, in turns."""
     states = torch.randn(tokens, hidden, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
-    proof = build_proof(states)
+    (proof,) = build_proofs([states])
     row: dict[str, object] = {"case": f"{tokens} states of {hidden}"}
     with tempfile.TemporaryDirectory(prefix="toploc-") as folder:
         path = Path(folder) / "states"
         path.write_bytes(states.view(torch.int16).numpy().tobytes())
         other = Peer(peer, path, hidden, threads) if peer else None
         calls: dict[str, Callable[[], object]] = {
-            "build": lambda: build_proof(states),
-            "verify": lambda: verify_proof(states, proof),
+            "build": lambda: build_proofs([states]),
+            "verify": lambda: verify_proofs([(states, proof)]),
         }
         try:
             for name, call in calls.items():
@@ -85,7 +85,8 @@ def compare(tokens: int, hidden: int, *, rounds: int, peer: str | None, threads:
             if other:
                 said = other.ask("verify")
                 row["same_bytes"] = said["proof"] == proof.hex()
-                own = [[x.exponent_mismatches, x.mantissa_mean, x.mantissa_median] for x in verify_proof(states, proof)]
+                (found,) = verify_proofs([(states, proof)])
+                own = [[x.exponent_mismatches, x.mantissa_mean, x.mantissa_median] for x in found]
                 row["same_statistics"] = said["statistics"] == own
         finally:
             if other:

@@ -52,7 +52,7 @@ class Bench:
     def judge(self, made: Made, *, audit: bool) -> Finding:
         """A validator's finding; what it has accepted before is forgotten each time."""
         world = self.world
-        verifier = Verifier(spec=world.spec, run=world.run, engine=world.engine, task=world.task)
+        verifier = Verifier(spec=world.spec, engine=world.engine, task=world.task)
         return verifier.judge(made.submission, seed=digest("benchmark", 0), data=made.blob, audit=audit)
 
 
@@ -102,10 +102,9 @@ def _parts(bench: Bench, made: Made, rounds: int) -> dict[str, object]:
     world, checks = bench.world, bench.world.spec.checks
     means = Means(
         spec=world.spec,
-        run=world.run,
         engine=world.engine,
         task=world.task,
-        duplicates=Verifier(spec=world.spec, run=world.run, engine=world.engine, task=world.task).duplicates,
+        duplicates=Verifier(spec=world.spec, engine=world.engine, task=world.task).duplicates,
         read=read_rollouts,
     )
     case = Case(made.submission, digest("benchmark", 0), made.blob, means)

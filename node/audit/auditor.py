@@ -12,8 +12,8 @@ from node.audit.rollouts import Sample, audit_rollouts
 from node.audit.strikes import audit_strikes
 from node.audit.tallies import audit_tallies, credited_rows
 from roles.ports import Relays
+from roles.run_terms import differing_terms, terms_of
 from roles.spec import RunSpec
-from roles.trusted import is_same_run
 
 
 async def audit_run(
@@ -24,7 +24,7 @@ async def audit_run(
     Raises AuditFailed with the first thing that does not hold, LedgerError when the ledger cannot be read.
     """
     records, report = Records(relays, home), Report(spec.run_id)
-    if not is_same_run(await ledger.terms(), spec, spec.run_id):
+    if differing_terms(await ledger.terms(), terms_of(spec)):
         raise AuditFailed("terms", "the contract holds another run under this id")
     report.held("terms")
     report.held("registrations signed by node and wallet", len(await ledger.registrations()))

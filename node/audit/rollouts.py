@@ -50,7 +50,7 @@ async def audit_rollouts(
     from roles.verification import Verifier
 
     engine = await asyncio.to_thread(sample.engine)
-    verifier = Verifier(spec=spec, run=spec.run_id, engine=engine, task=await asyncio.to_thread(sample.task))
+    verifier = Verifier(spec=spec, engine=engine, task=await asyncio.to_thread(sample.task))
     commits = {commit.step: commit for commit in await ledger.commits()}
     drawn.sort(key=lambda row: (_open(spec, row).policy_step, row.digest))  # the engine's weights change rarely
     loaded = ""

@@ -42,8 +42,7 @@ class Plan:
     @property
     def settings(self) -> SamplingSettings:
         """As the engine takes it."""
-        taken = self.sampling
-        return SamplingSettings(float(taken.temperature), float(taken.top_p), taken.top_k, taken.max_tokens)
+        return SamplingSettings.from_spec(self.sampling)
 
     def requests(self, environment: str, number: int, engine: Engine) -> list[Request]:
         """The rows of one submission, drawn as a worker's assignment draws them."""

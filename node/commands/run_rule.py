@@ -159,7 +159,8 @@ def _read_set(path: Path) -> tuple[Sequence[Operator], int]:
     from pydantic import ValidationError
 
     from node.errors import ConfigError
-    from node.run_creation import operators_of, read_draft
+    from node.run_creation import read_draft
+    from roles.run_terms import operators_of
     from roles.spec import OperatorSpec
 
     table = read_draft(path)

@@ -14,9 +14,10 @@ from ledger.errors import LedgerError
 from node.data_sets import FOLDER
 from node.errors import ConfigError, UsageError
 from node.join import JoinString
-from node.run_creation import NOWHERE, ChainPlace, build_spec, default_model, draft_table, read_draft, terms_of
+from node.run_creation import NOWHERE, ChainPlace, build_spec, default_model, draft_table, read_draft
 from node.testnet.plan import NodePlan, TestnetOptions, TestnetPlan, make_plan, write_node
 from node.testnet.processes import Child, Forks, node_command
+from roles.run_terms import terms_of
 from roles.spec import RunSpec
 
 LEASE_SECONDS = 20

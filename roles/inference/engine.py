@@ -1,4 +1,4 @@
-"""The port to whatever runs the policy. Adapters: `transformers_engine` (any device that PyTorch has).
+"""The port to whatever runs the policy. Adapters: `transformers_engine` (any device that PyTorch has), `vllm_engine`.
 
 Knows nothing of tasks, files or peers. Blocking: call it from a worker thread, one call at a time.
 """
@@ -14,9 +14,11 @@ import torch
 
 from roles.inference.sampling import SamplingSettings
 
-__all__ = ["Completion", "Engine", "Finish", "Prefill", "Request", "SamplingSettings"]
+__all__ = ["Completion", "Engine", "Finish", "Pair", "Prefill", "Request", "SamplingSettings"]
 
 Finish = Literal["eos", "length"]
+Pair = tuple[tuple[int, ...], tuple[int, ...]]
+"""A prompt and what follows it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,7 @@ class Engine(Protocol):
         """Complete all requests in one batch, in order."""
         ...
 
-    def prefill(self, pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> list[Prefill]:
+    def prefill(self, pairs: Sequence[Pair]) -> list[Prefill]:
         """One forward pass over (prompt, output) pairs, in order."""
         ...
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
+from roles.inference.engine import Pair
 from roles.inference.errors import SequenceTooLong
-
-Pair = tuple[tuple[int, ...], tuple[int, ...]]
 
 _LEAST_SHARED = 8
 """A prompt of fewer tokens is not worth a pass of its own."""

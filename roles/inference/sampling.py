@@ -19,10 +19,9 @@ from dataclasses import dataclass
 
 import torch
 
-from roles.inference.noise import SEED_BITS, Stream, gumbel_noise
+from roles.inference.noise import Stream, gumbel_noise
 from roles.inference.support import support
-
-__all__ = ["GROUP", "SEED_BITS", "SamplingSettings", "choose", "draw", "token_margins"]
+from roles.spec import SamplingSpec
 
 GROUP = 256
 """Tokens in a group. Cheapest near the root of the vocabulary; its power as a check does not depend on it (ADR 19)."""
@@ -47,6 +46,11 @@ class SamplingSettings:
         if self.top_k < 0 or self.max_tokens < 1:
             raise ValueError("top_k must not be negative and max_tokens must be at least 1")
 
+    @classmethod
+    def from_spec(cls, spec: SamplingSpec) -> SamplingSettings:
+        """The run's sampling as the engine takes it."""
+        return cls(float(spec.temperature), float(spec.top_p), spec.top_k, spec.max_tokens)
+
     @property
     def is_greedy(self) -> bool:
         """Whether the seed plays no part."""
@@ -66,15 +70,9 @@ class Drawn:
     logprobs: torch.Tensor
 
 
-def choose(
-    logits: torch.Tensor, seeds: torch.Tensor, positions: torch.Tensor, settings: SamplingSettings
-) -> torch.Tensor:
-    """The tokens that seeded sampling gives: int64 `[rows]` for logits `[rows, vocabulary]`, seeds and positions `[rows]`."""
-    return draw(logits, seeds, positions, settings).tokens
-
-
 def draw(logits: torch.Tensor, seeds: torch.Tensor, positions: torch.Tensor, settings: SamplingSettings) -> Drawn:
-    """The tokens of `choose` with their log-probabilities, from one pass over the logits, on their device."""
+    """The tokens that seeded sampling gives, with their log-probabilities: logits `[rows, vocabulary]`, seeds and positions
+    `[rows]`; one pass over the logits, on their device."""
     whole = _scaled(logits, settings)
     mass = _group_mass(whole)
     total = mass.logsumexp(-1)

@@ -22,7 +22,7 @@ from roles.inference.checkpoint_loading import (
     swap_weights,
     tokenizer_digest,
 )
-from roles.inference.engine import Completion, Finish, Prefill, Request
+from roles.inference.engine import Completion, Finish, Pair, Prefill, Request
 from roles.inference.errors import BadCheckpoint, OutOfMemory
 from roles.inference.model_sizes import sizes_of, text_config
 from roles.inference.packing import check_sequences, shared_batches, similar_batches
@@ -103,7 +103,7 @@ class TransformersEngine:
                 self._take_fewer_rows(error, len(batch))
         return completions
 
-    def prefill(self, pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> list[Prefill]:
+    def prefill(self, pairs: Sequence[Pair]) -> list[Prefill]:
         self._check_tokens([prompt for prompt, _ in pairs])
         self._check_tokens([output for _, output in pairs if output])
         self._check_tokens([prompt + output[:-1] for prompt, output in pairs])
@@ -114,7 +114,7 @@ class TransformersEngine:
                 self._take_fewer_tokens(error)
 
     @torch.inference_mode()
-    def _prefill_all(self, pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> list[Prefill]:
+    def _prefill_all(self, pairs: Sequence[Pair]) -> list[Prefill]:
         results: dict[int, Prefill] = {}
         for prompt, batch in shared_batches(pairs, most_tokens=min(_SHARED_TOKENS, self._prefill_tokens)):
             results.update(zip(batch, self._prefill_shared(prompt, [pairs[i][1] for i in batch]), strict=True))
@@ -164,7 +164,7 @@ class TransformersEngine:
                 hidden = self._states(ids, mask, positions, cache)[:, -1]
         return [row.completion() for row in rows]
 
-    def _prefill_batch(self, pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> list[Prefill]:
+    def _prefill_batch(self, pairs: Sequence[Pair]) -> list[Prefill]:
         """Right padding needs no mask: under causal attention no real token sees what comes after it."""
         hidden = self._states(self._right_padded([prompt + output[:-1] for prompt, output in pairs]), None, None, None)
         return [

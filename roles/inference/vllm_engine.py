@@ -23,10 +23,10 @@ from roles.inference.checkpoint_loading import (
     read_shapes,
     tokenizer_digest,
 )
-from roles.inference.engine import Completion, Finish, Prefill, Request
+from roles.inference.engine import Completion, Finish, Pair, Prefill, Request
 from roles.inference.errors import BadCheckpoint, InferenceError, OutOfMemory
 from roles.inference.model_sizes import read_sizes
-from roles.inference.packing import Pair, check_sequences
+from roles.inference.packing import check_sequences
 from roles.inference.sampling import SamplingSettings
 from roles.inference.text import decode_tokens, encode_text
 from roles.inference.vllm_start import VllmSettings, build_arguments, import_vllm, refusal_of, require_vllm

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from itertools import islice
@@ -11,14 +11,14 @@ from itertools import islice
 import structlog
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dht.errors import Malformed, PeerError
+from roles.relay.blob_response import BlobResponse
 from roles.relay.board_routes import BoardRoutes
 from roles.relay.bodies import LONGEST_WAIT, address_of, digest_in_path, drain, read_body, waiting_time
-from roles.relay.connections import ZERO_COPY
 from roles.relay.following import FollowedHoldings
 from roles.relay.metrics import Counters, prometheus_text
 from roles.relay.parts import RelayParts
@@ -28,7 +28,6 @@ from roles.relay.refusal import Refusal
 from roles.relay.sponsor import MAX_FORM
 from roles.relay.uploads import Uploads
 from roles.relay.waiting import Waiting
-from roles.shardcast.blobs import BlobReader
 from roles.shardcast.catalogue import KeptDelta
 from roles.shardcast.errors import StaleCheckpoint, StoreFull, WrongBytes
 
@@ -38,8 +37,6 @@ MOST_LISTED = 64
 """Checkpoints, or deltas, in one answer: an archive has thousands, and readers take 64 KiB."""
 MOST_HELD_OPEN = 512
 """Questions that wait for news at once, those to the board aside; with those fewer than a server's connections."""
-FILE_STEP = 2**25
-"""Bytes handed to the server at once, and counted as served."""
 Handler = Callable[[Request], Awaitable[Response]]
 
 
@@ -99,7 +96,7 @@ class RelayRoutes:
         reader = await store.open(digest)
         if reader is None:
             raise Refusal(404, "not_held", "this relay does not hold that blob")
-        return _BlobResponse(reader, (start, length), self._count_served, status, headers, media)
+        return BlobResponse(reader, (start, length), self._count_served, status, headers, media)
 
     def _count_served(self, size: int) -> None:
         self._counters.bytes_served += size
@@ -245,47 +242,6 @@ class RelayRoutes:
 
 def _listed(kept: KeptDelta) -> dict[str, object]:
     return {"delta": kept.digest, "base": kept.delta.base, "target": kept.delta.target, "size": kept.delta.size}
-
-
-class _BlobResponse(StreamingResponse):
-    """A span of a blob: without a copy where the server can, in blocks elsewhere. Closes it however the response ends."""
-
-    def __init__(
-        self,
-        reader: BlobReader,
-        span: tuple[int, int],
-        count: Callable[[int], None],
-        status: int,
-        headers: dict[str, str],
-        media: str,
-    ) -> None:
-        super().__init__(self._counted(), status, headers, media)
-        self._reader, self._span, self._count = reader, span, count
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            if ZERO_COPY in scope.get("extensions", {}):
-                await self._send_file(send)
-            else:
-                await super().__call__(scope, receive, send)
-        except ClientDisconnect:
-            return
-        finally:
-            self._reader.close()
-
-    async def _send_file(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        start, length = self._span
-        for offset in range(start, start + length, FILE_STEP):
-            step = min(FILE_STEP, start + length - offset)
-            self._count(step)  # before: who has read it all may look at the count at once
-            await send({"type": ZERO_COPY, "file": self._reader.file, "offset": offset, "count": step})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-    async def _counted(self) -> AsyncIterator[bytes]:
-        async for block in self._reader.blocks(*self._span):
-            self._count(len(block))
-            yield block
 
 
 class _Outermost:

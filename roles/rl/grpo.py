@@ -21,7 +21,6 @@ class LossTerms:
     """Sums over the masked tokens, divided by the count; `loss` carries the gradient, all others are detached scalars."""
 
     loss: Tensor
-    policy: Tensor
     kl: Tensor
     entropy: Tensor
     clipped_low: Tensor
@@ -98,7 +97,6 @@ def compute_loss(
     low, high, beyond = ((hit * given.mask).sum() / tokens for hit in (judged.low, judged.high, judged.delta))
     return LossTerms(
         loss=loss,
-        policy=policy.detach(),
         kl=mean_kl.detach(),
         entropy=mean_entropy.detach(),
         clipped_low=low,

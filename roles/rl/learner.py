@@ -69,16 +69,14 @@ class Learner:
         self,
         base: Path,
         settings: GrpoSettings,
-        state: Path | None = None,
         *,
         checkpoints: Path | None = None,
         device: str | None = None,
     ) -> None:
-        """Load the base checkpoint, then the folder written by `save_state` when given. `checkpoints` holds the published
-        ones, each in a folder named by its step: rollouts are scored under them where the settings need it. `device`
-        None: a GPU where there is one.
+        """Load the base checkpoint. `checkpoints` holds the published ones, each in a folder named by its step: rollouts are
+        scored under them where the settings need it. `device` None: a GPU where there is one.
 
-        Raises PolicyError or CheckpointError when either cannot be read.
+        Raises PolicyError or CheckpointError when it cannot be read.
         """
         self.base = base
         self.settings = settings
@@ -99,8 +97,6 @@ class Learner:
             betas=settings.betas,
             weight_decay=settings.weight_decay,
         )
-        if state is not None:
-            self.load_state(state)
 
     def step(self, groups: Sequence[TrainingGroup], step: int) -> StepMetrics:
         """Make rollout step `step`: recompute old log-probabilities, then several updates of the weights.

@@ -223,29 +223,30 @@ def load_checkpoint_manifest(
     directory: Path, *, digest: str, run: str, trainers: frozenset[NodeId]
 ) -> CheckpointManifest | None:
     """The manifest kept with a finished checkpoint, if every byte of the checkpoint is still right; else None."""
-    try:
-        with (directory / MANIFEST_FILE).open("rb") as file:
-            envelope = from_bytes(file.read(MAX_MANIFEST_BYTES + 1), limit=MAX_MANIFEST_BYTES)
-        manifest = check_manifest(envelope, run=run, trainers=trainers)
-    except (OSError, PeerError):
+    kept = _read_manifest(directory, run=run, trainers=trainers)
+    if kept is None or kept[0] != digest or not is_checkpoint_intact(directory, Layout(kept[1])):
         return None
-    right = manifest_digest(envelope) == digest and is_checkpoint_intact(directory, Layout(manifest))
-    return manifest if right else None
+    return kept[1]
 
 
 def find_newest(into: Path, *, run: str, trainers: frozenset[NodeId]) -> tuple[str, int] | None:
     """Manifest digest and step of the newest finished checkpoint in a folder, by the manifests kept with them. Blocking."""
     found: list[tuple[int, int, str]] = []
     for folder in into.iterdir() if into.is_dir() else ():
-        try:
-            with (folder / MANIFEST_FILE).open("rb") as file:
-                envelope = from_bytes(file.read(MAX_MANIFEST_BYTES + 1), limit=MAX_MANIFEST_BYTES)
-            manifest = check_manifest(envelope, run=run, trainers=trainers)
-        except (OSError, PeerError):
-            continue
-        if folder.name == manifest_digest(envelope):
-            found.append((manifest.term, manifest.step, folder.name))
+        kept = _read_manifest(folder, run=run, trainers=trainers)
+        if kept is not None and kept[0] == folder.name:
+            found.append((kept[1].term, kept[1].step, folder.name))
     return (max(found)[2], max(found)[1]) if found else None
+
+
+def _read_manifest(folder: Path, *, run: str, trainers: frozenset[NodeId]) -> tuple[str, CheckpointManifest] | None:
+    """The manifest kept with a finished checkpoint, behind its digest; None for none that a trainer of the run has signed."""
+    try:
+        with (folder / MANIFEST_FILE).open("rb") as file:
+            envelope = from_bytes(file.read(MAX_MANIFEST_BYTES + 1), limit=MAX_MANIFEST_BYTES)
+        return manifest_digest(envelope), check_manifest(envelope, run=run, trainers=trainers)
+    except (OSError, PeerError):
+        return None
 
 
 def prune_checkpoints(into: Path, *, keep: Collection[str]) -> None:

@@ -15,7 +15,6 @@ from dht.disk import sync
 from roles.shardcast.disk import reserve_room
 from roles.shardcast.errors import StoreFull, WrongBytes
 
-BLOCK = 2**20
 READ_BLOCK = 2**18
 """A thousand readers at once must fit in memory."""
 

@@ -123,11 +123,11 @@ class Catalogue:
         """The checkpoint or the delta with this digest, if it is kept."""
         return self._checkpoints.get(digest) or self._deltas.get(digest)
 
-    def deltas(self, target: str | None = None) -> list[KeptDelta]:
-        """Deltas kept, of one checkpoint or of all; newest first."""
+    def deltas(self) -> list[KeptDelta]:
+        """Deltas kept, newest first."""
         if self._newest_deltas is None:
             self._newest_deltas = sorted(self._deltas.values(), key=lambda delta: delta.age_rank, reverse=True)
-        return [delta for delta in self._newest_deltas if target in (None, delta.target)]
+        return list(self._newest_deltas)
 
     def leading_on(self, held: str) -> list[KeptDelta]:
         """Deltas usable by a holder of this checkpoint: those from exactly that one, and on from there; newest first."""

@@ -25,7 +25,7 @@ from roles.shardcast.copies import replicate
 from roles.shardcast.errors import NotHeld
 from roles.shardcast.exchange import TransferLimits
 from roles.shardcast.gather import ShardGatherer
-from roles.shardcast.keeper import Keeper
+from roles.shardcast.keeper import COPIES, Keeper
 from roles.shardcast.link import RelayLink
 from roles.shardcast.manifest import check_manifest
 from roles.shardcast.origin import Origin
@@ -80,8 +80,8 @@ class RelayClient:
             group.create_task(self.origin.run())
             group.create_task(self.keeper.run())
 
-    async def put(self, data: bytes, *, copies: int = 2, last: Collection[NodeId] = ()) -> tuple[NodeId, ...]:
-        """Store a blob on `copies` relays, or as many as take it; those of `last` are asked when the others do not
+    async def put(self, data: bytes, *, last: Collection[NodeId] = ()) -> tuple[NodeId, ...]:
+        """Store a blob on two relays, or on the one that takes it; those of `last` are asked when the others do not
         suffice. Raises TransportError when none takes it."""
         digest, troubles = sha256(data), ["no relay is known"]
 
@@ -89,10 +89,10 @@ class RelayClient:
             return await self._put_one(relay, digest, data, troubles)
 
         relays = self.link.order(last=last)
-        holders = await replicate(relays, push, copies=copies, patience=PATIENCE, hedge=True)
+        holders = await replicate(relays, push, copies=COPIES, patience=PATIENCE, hedge=True)
         if not holders:
             raise TransportError(f"no relay took the blob: {troubles[-1]}")
-        self.keeper.watch(digest, data, holders, copies=copies)
+        self.keeper.watch(digest, data, holders)
         return holders
 
     async def get(self, digest: str, *, limit: int, relays: Sequence[NodeId] = ()) -> bytes:
@@ -127,9 +127,9 @@ class RelayClient:
                 troubles.append(str(error))
         return None
 
-    async def fetch_manifest(self, digest: str, relays: Sequence[NodeId] = ()) -> Envelope:
+    async def fetch_manifest(self, digest: str) -> Envelope:
         """Fetch a manifest signed by a trainer of the run. Raises TransportError when no relay has it."""
-        envelope, _ = await self._fetch_manifest(digest, relays)
+        envelope, _ = await self._fetch_manifest(digest)
         return envelope
 
     def received(self, manifest: str) -> Mapping[str, int]:
@@ -141,7 +141,6 @@ class RelayClient:
         digest: str,
         into: Path,
         *,
-        relays: Sequence[NodeId] = (),
         progress: Callable[[int, int], None] | None = None,
         is_durable: bool = False,
     ) -> Path:
@@ -158,9 +157,9 @@ class RelayClient:
             final = into / digest
             if await self._is_there(final, digest):
                 return final
-            envelope, manifest = await self._await_manifest(digest, relays)
+            envelope, manifest = await self._await_manifest(digest)
             assembly = Assembly(into, envelope, manifest, progress=progress, is_durable=is_durable)
-            return await self._assemble(assembly, relays)
+            return await self._assemble(assembly)
 
     async def put_checkpoint(
         self, manifest: Envelope, directory: Path, *, delta: tuple[Envelope, Path] | None = None, whole: bool = True
@@ -178,7 +177,7 @@ class RelayClient:
         trouble = "no relay is known"
         for relay in self.link.order():
             try:
-                return await self.link.post_json(relay, "/register", asdict(request), {"X-Work": str(counter)})
+                return await self.link.register(relay, asdict(request), work=counter)
             except NodeError as error:
                 trouble = str(error)
         raise TransportError(f"no relay sponsors the registration: {trouble}")
@@ -199,9 +198,9 @@ class RelayClient:
     async def _push_again(self, relay: RelayInfo, digest: str, data: bytes) -> bool:
         return await self._put_one(relay, digest, data, [])
 
-    async def _fetch_manifest(self, digest: str, relays: Sequence[NodeId]) -> tuple[Envelope, CheckpointManifest]:
+    async def _fetch_manifest(self, digest: str) -> tuple[Envelope, CheckpointManifest]:
         trouble = "no relay is known"
-        for relay in self.link.order(relays):
+        for relay in self.link.order():
             try:
                 envelope = await self.link.receive_manifest(relay, digest)
                 manifest = await asyncio.to_thread(check_manifest, envelope, run=self.link.run, trainers=self._trainers)
@@ -210,15 +209,13 @@ class RelayClient:
                 trouble = str(error)
         raise TransportError(f"no relay has manifest {digest[:12]}: {trouble}")
 
-    async def _await_manifest(self, digest: str, relays: Sequence[NodeId]) -> tuple[Envelope, CheckpointManifest]:
+    async def _await_manifest(self, digest: str) -> tuple[Envelope, CheckpointManifest]:
         """As `fetch_manifest`; where no relay has it yet, some are asked to answer once they do. Raises TransportError."""
         try:
-            return await self._fetch_manifest(digest, relays)
+            return await self._fetch_manifest(digest)
         except TransportError:
             async with asyncio.TaskGroup() as group:
-                held_open = [
-                    group.create_task(self._wait_at(relay, digest)) for relay in self.link.order(relays, most=WAIT_AT)
-                ]
+                held_open = [group.create_task(self._wait_at(relay, digest)) for relay in self.link.order(most=WAIT_AT)]
                 found: Envelope | None = None
                 for answer in asyncio.as_completed(held_open):
                     if (found := await answer) is not None:
@@ -251,7 +248,7 @@ class RelayClient:
             await asyncio.to_thread(shutil.rmtree, final, ignore_errors=True)
         return kept is not None
 
-    async def _assemble(self, assembly: Assembly, relays: Sequence[NodeId]) -> Path:
+    async def _assemble(self, assembly: Assembly) -> Path:
         while not await asyncio.to_thread(assembly.open):  # another process of this machine is at it
             await asyncio.sleep(LOCK_PAUSE)
             if await self._is_there(assembly.final, assembly.digest):
@@ -262,9 +259,9 @@ class RelayClient:
         started, fetched = time.monotonic(), Fetched()
         try:
             if assembly.missing:
-                await self._shortcuts.fill(assembly, relays, fetched)
+                await self._shortcuts.fill(assembly, fetched)
             if assembly.missing:
-                await self._gather(assembly, relays, fetched)
+                await self._gather(assembly, fetched)
             path = await asyncio.to_thread(assembly.finish)
         finally:
             assembly.close()
@@ -284,7 +281,7 @@ class RelayClient:
         while len(self._received) > MOST_RECEIVED:  # not everybody asks
             del self._received[next(iter(self._received))]
 
-    async def _gather(self, assembly: Assembly, relays: Sequence[NodeId], fetched: Fetched) -> None:
+    async def _gather(self, assembly: Assembly, fetched: Fetched) -> None:
         layout = assembly.layout
         progress = Progress(layout.manifest.step, sum(map(layout.size, assembly.missing)))
         gatherer = ShardGatherer(
@@ -292,7 +289,6 @@ class RelayClient:
             layout,
             assembly.writer,
             digest=assembly.digest,
-            hints=relays,
             arrived=lambda index: progress.count(layout.size(index)),
         )
         try:

@@ -208,11 +208,11 @@ class Channel:
         held = await asyncio.to_thread(
             find_newest, into, run=self.client.link.run, trainers=frozenset([self.publisher])
         )
-        if newest is None and held is None:
-            raise TransportError("the relays have no checkpoint of this publisher")
         if held is not None and (newest is None or held[1] >= newest[1]):
             return held[0]
-        return newest[0] if newest else ZERO_DIGEST
+        if newest is None:
+            raise TransportError("the relays have no checkpoint of this publisher")
+        return newest[0]
 
     async def _offers(self) -> list[Offer]:
         async def ask(relay: RelayInfo) -> tuple[Offer, ...]:

@@ -23,6 +23,8 @@ from roles.shardcast.replies import RelayInfo
 
 log = structlog.get_logger("shardcast")
 
+COPIES = 2
+"""Relays that are to hold a blob."""
 AFTER = (2.0, 20.0)
 """Seconds after the upload at which it is looked for."""
 PART = 4096
@@ -38,7 +40,6 @@ class _Watched:
     digest: str
     data: bytes
     holders: tuple[NodeId, ...]
-    copies: int
     since: float
     looks: int = 0
 
@@ -52,9 +53,9 @@ class Keeper:
         self._link, self._push = link, push
         self._watched: deque[_Watched] = deque()
 
-    def watch(self, digest: str, data: bytes, holders: Sequence[NodeId], *, copies: int) -> None:
+    def watch(self, digest: str, data: bytes, holders: Sequence[NodeId]) -> None:
         """Watch a blob that these relays took."""
-        self._watched.append(_Watched(digest, data, tuple(holders), copies, time.monotonic()))
+        self._watched.append(_Watched(digest, data, tuple(holders), time.monotonic()))
         while sum(len(item.data) for item in self._watched) > MAX_BYTES:
             self._watched.popleft()
 
@@ -74,7 +75,7 @@ class Keeper:
         known = {relay.node: relay for relay in self._link.known()}
         held = [node for node in item.holders if node in known and await self._has(known[node], item)]
         for relay in self._link.order():
-            if len(held) >= item.copies:
+            if len(held) >= COPIES:
                 break
             if relay.node not in item.holders and await self._push(relay, item.digest, item.data):
                 log.info("blob.given_again", blob=item.digest, relay=relay.node)

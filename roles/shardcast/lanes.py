@@ -64,15 +64,8 @@ class Answer:
 class Lanes:
     """Connections of one program to all its relays. `close` ends what is under way."""
 
-    def __init__(
-        self,
-        *,
-        names: Names,
-        context: ssl.SSLContext | None = None,
-        line: Line | None = None,
-    ) -> None:
-        self._names, self._context = names, context
-        self.line = line or Line()
+    def __init__(self, *, names: Names, context: ssl.SSLContext, line: Line) -> None:
+        self._names, self._context, self.line = names, context, line
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="lane")
         self._lock = threading.Lock()
         self._idle: dict[tuple[str, str, int], list[tuple[float, http.client.HTTPConnection]]] = {}
@@ -114,11 +107,11 @@ class Lanes:
         finally:
             self._calls.discard(call)
 
-    def take(self, url: httpx.URL, patience: Patience) -> http.client.HTTPConnection:
+    def take(self, url: httpx.URL) -> http.client.HTTPConnection:
         """A connection kept, or a new one not yet connected. In threads."""
-        host, port = url.raw_host.decode(), url.port or (443 if url.scheme == "https" else 80)
+        _, host, port = place = _place_of(url)
         with self._lock:
-            kept = self._idle.get((url.scheme, host, port), [])
+            kept = self._idle.get(place, [])
             while kept:
                 since, connection = kept.pop()
                 if time.monotonic() - since < KEPT_SECONDS:
@@ -133,18 +126,16 @@ class Lanes:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if url.scheme != "https":
                 return sock
-            context = self._context or ssl.create_default_context()
-            return context.wrap_socket(sock, server_hostname=url.raw_host.decode())
+            return self._context.wrap_socket(sock, server_hostname=url.raw_host.decode())
         except BaseException:
             sock.close()
             raise
 
     def keep(self, url: httpx.URL, connection: http.client.HTTPConnection) -> None:
         """A connection whose answer was read to its end. In threads."""
-        place = (url.scheme, url.raw_host.decode(), url.port or (443 if url.scheme == "https" else 80))
         with self._lock:
             if connection.sock is not None and sum(map(len, self._idle.values())) < MOST_KEPT:
-                self._idle.setdefault(place, []).append((time.monotonic(), connection))
+                self._idle.setdefault(_place_of(url), []).append((time.monotonic(), connection))
                 return
         connection.close()
 
@@ -176,7 +167,7 @@ class _Exchange:
 
     @contextmanager
     def _connected(self) -> Iterator[http.client.HTTPConnection]:
-        connection = self._lanes.take(self._url, self._patience)
+        connection = self._lanes.take(self._url)
         try:
             yield connection
             self.call.use(None)
@@ -214,6 +205,11 @@ class _Exchange:
         for name, value in {"Accept-Encoding": "identity", **headers}.items():
             connection.putheader(name, value)
         connection.endheaders()
+
+
+def _place_of(url: httpx.URL) -> tuple[str, str, int]:
+    """Scheme, host and port: what a kept connection may be used for again."""
+    return url.scheme, url.raw_host.decode(), url.port or (443 if url.scheme == "https" else 80)
 
 
 def _connect(addresses: Sequence[str], port: int, seconds: float) -> socket.socket:

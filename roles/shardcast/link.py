@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 import httpx
-import structlog
 
 from dht.envelope import Envelope, from_bytes, to_bytes
 from dht.errors import Malformed, PeerError, TransportError
@@ -39,8 +38,6 @@ from roles.shardcast.server_choice import ServerChoice
 from roles.shardcast.sinks import Sink
 
 T = TypeVar("T")
-
-log = structlog.get_logger("shardcast")
 
 MOST_TRIED = 16
 TELLING_UPLOAD = 2**18
@@ -220,12 +217,12 @@ class RelayLink(Exchanges):
             raise
         return envelope
 
-    async def post_json(self, relay: RelayInfo, path: str, body: object, headers: dict[str, str]) -> object:
-        """POST JSON and read JSON back, at most 64 KiB. Raises TransportError."""
+    async def register(self, relay: RelayInfo, form: object, *, work: int) -> object:
+        """Ask the relay to pay for a registration or rotation; its JSON answer, at most 64 KiB. Raises TransportError."""
         with self._scored(relay):
             async with (
                 asyncio.timeout(self.limits.total(MAX_REPLY)),
-                self._request("POST", relay, path, json=body, headers=headers) as reply,
+                self._request("POST", relay, "/register", json=form, headers={"X-Work": str(work)}) as reply,
             ):
                 await check_reply(reply)
                 data = await read_all(reply, MAX_REPLY)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -91,9 +91,7 @@ class _Cargo:
 class Origin:
     """Publishes checkpoints. `run` makes the copies still owed; without it one relay may stay the only one."""
 
-    def __init__(
-        self, link: RelayLink, *, trainers: Sequence[NodeId] | frozenset[NodeId], patience: float = PATIENCE
-    ) -> None:
+    def __init__(self, link: RelayLink, *, trainers: Collection[NodeId], patience: float = PATIENCE) -> None:
         self._link, self._trainers, self._patience = link, frozenset(trainers), patience
         self._refusing: set[NodeId] = set()  # told already: a dead relay is asked again every second
         self._owed: asyncio.Queue[tuple[_Cargo, frozenset[str]]] = asyncio.Queue()

@@ -75,12 +75,12 @@ class Shortcuts:
             while len(self._heard) > MOST_HEARD:
                 del self._heard[next(iter(self._heard))]
 
-    async def fill(self, assembly: Assembly, relays: Sequence[NodeId], fetched: Fetched) -> None:
+    async def fill(self, assembly: Assembly, fetched: Fetched) -> None:
         """Fill in the shards that deltas give, if they are the shorter way. Failures are logged and cost only time."""
         self._doubted.clear()
         for _ in range(TRIES):
             try:
-                await self._follow(assembly, relays, fetched)
+                await self._follow(assembly, fetched)
                 break
             except PeerError as error:  # a lie, or a bad delta: there may be another way, without it
                 log.info("delta.unused", manifest=assembly.digest, reason=str(error))
@@ -89,15 +89,15 @@ class Shortcuts:
                 break
         await asyncio.to_thread(shutil.rmtree, assembly.scratch, ignore_errors=True)  # who is stopped goes on there
 
-    async def _follow(self, assembly: Assembly, relays: Sequence[NodeId], fetched: Fetched) -> None:
+    async def _follow(self, assembly: Assembly, fetched: Fetched) -> None:
         """Fetch and apply the shortest chain of deltas, if there is one. Raises NodeError or OSError when it fails; deltas that
         do not fit their base are logged and never tried again."""
         below = WORTHWHILE_SHARE * sum(assembly.layout.size(index) for index in assembly.missing)
         into = assembly.final.parent
-        hints = await self._find(assembly.digest, into, below=below, relays=relays)
+        hints = await self._find(assembly.digest, into, below=below)
         if not hints:
             return
-        chain = [await self._fetch(hint, assembly.scratch, relays=relays, fetched=fetched) for hint in hints]
+        chain = [await self._fetch(hint, assembly.scratch, fetched) for hint in hints]
         base = into / hints[0].base
         try:
             await rebuild(
@@ -110,7 +110,7 @@ class Shortcuts:
             await self._blame(chain, base, error)
             raise
 
-    async def _find(self, target: str, into: Path, *, below: float, relays: Sequence[NodeId]) -> list[DeltaHint]:
+    async def _find(self, target: str, into: Path, *, below: float) -> list[DeltaHint]:
         """Deltas to apply one after the other, the first to a checkpoint in `into`, the last to give `target`; empty when
         the shards themselves are the shorter way. What relays told unasked comes first."""
         held = await asyncio.to_thread(_held, into)
@@ -118,14 +118,14 @@ class Shortcuts:
             return []
         heard = set(filter(self._may_be, self._heard.values()))
         return find_chain(heard, target, held, below=below) or find_chain(
-            heard | await self._ask(target, relays), target, held, below=below
+            heard | await self._ask(target), target, held, below=below
         )
 
-    async def _ask(self, target: str, relays: Sequence[NodeId]) -> set[DeltaHint]:
+    async def _ask(self, target: str) -> set[DeltaHint]:
         """Deltas that relays list, from all asked until one knew of a delta to `target`."""
         hints = set[DeltaHint]()
         async with asyncio.TaskGroup() as group:
-            asked = [group.create_task(self._ask_one(relay)) for relay in self._link.order(relays, most=ASKED)]
+            asked = [group.create_task(self._ask_one(relay)) for relay in self._link.order(most=ASKED)]
             for answer in asyncio.as_completed(asked, timeout=LOOK_SECONDS):
                 try:
                     hints |= set(filter(self._may_be, await answer))
@@ -143,9 +143,9 @@ class Shortcuts:
         except (PeerError, TransportError):
             return set()
 
-    async def _fetch_row(self, hint: DeltaHint, relays: Sequence[NodeId]) -> tuple[Envelope, CheckpointDelta]:
+    async def _fetch_row(self, hint: DeltaHint) -> tuple[Envelope, CheckpointDelta]:
         trouble = "no relay is known"
-        for relay in self._link.order([hint.relay.node, *relays]):
+        for relay in self._link.order([hint.relay.node]):
             try:
                 envelope = await self._link.receive_manifest(relay, hint.delta)
                 row = check_delta(envelope, run=self._link.run, trainers=self._trainers)
@@ -175,9 +175,9 @@ class Shortcuts:
         while len(self._refused) > MOST_REFUSED:
             del self._refused[next(iter(self._refused))]
 
-    async def _fetch(self, hint: DeltaHint, scratch: Path, *, relays: Sequence[NodeId], fetched: Fetched) -> _Link:
+    async def _fetch(self, hint: DeltaHint, scratch: Path, fetched: Fetched) -> _Link:
         """A delta in a folder of its own, every shard verified; one that an earlier life of ours fetched is there still."""
-        envelope, row = await self._fetch_row(hint, relays)
+        envelope, row = await self._fetch_row(hint)
         parcel = Assembly(scratch, envelope, row, is_durable=False)
         link = _Link(hint, envelope, [parcel.final / file.name for file in row.files])
         if await asyncio.to_thread(is_checkpoint_intact, parcel.final, parcel.layout):
@@ -185,7 +185,7 @@ class Shortcuts:
         await asyncio.to_thread(shutil.rmtree, parcel.final, ignore_errors=True)
         if not await asyncio.to_thread(parcel.open):
             raise TransportError("another process of this machine fetches that delta")
-        gatherer = ShardGatherer(self._link, parcel.layout, parcel.writer, digest=parcel.digest, hints=relays)
+        gatherer = ShardGatherer(self._link, parcel.layout, parcel.writer, digest=parcel.digest)
         try:
             async with asyncio.timeout(PATIENCE + row.size / self._link.limits.slowest):
                 await gatherer.gather(tuple(parcel.missing))

@@ -66,7 +66,6 @@ class BlobStore:
         self._is_wanted, self._clock, self._free_space = is_wanted, clock, free_space or _free_space
         self._entries: dict[str, _Entry] = {}
         self._pinned: set[str] = set()
-        self._receiving: dict[str, int] = {}
         self._next_arrival = asyncio.Event()
         self._reserved = 0
         self._serial = 0
@@ -98,14 +97,13 @@ class BlobStore:
         self._make_room(size)
         self._reserved += size
         self._serial += 1
-        self._receiving[digest] = self._receiving.get(digest, 0) + 1
         return BlobWriter(
             digest,
             size,
             temporary=self._temporary / f"{self._serial}-{digest}",
             final=self._path(digest),
             stored=lambda: self._admit(digest, size),
-            left=lambda: self._release(digest, size),
+            left=lambda: self._release(size),
             is_durable=is_durable,
         )
 
@@ -227,13 +225,8 @@ class BlobStore:
         self._next_arrival.set()
         self._next_arrival = asyncio.Event()
 
-    def _release(self, digest: str, size: int) -> None:
+    def _release(self, size: int) -> None:
         self._reserved -= size
-        left = self._receiving[digest] - 1
-        if left:
-            self._receiving[digest] = left
-        else:
-            del self._receiving[digest]
 
 
 async def _whole(data: bytes) -> AsyncIterator[bytes]:

@@ -29,7 +29,6 @@ class Offered:
     """A checkpoint a relay says it has, not verified. `relay` is its id."""
 
     manifest: str
-    term: int
     step: int
     relay: str
 
@@ -94,5 +93,5 @@ class Subscription:
             self._known[offer.manifest] = None
             while len(self._known) > MOST_TOLD:
                 del self._known[next(iter(self._known))]
-            self._told(Offered(offer.manifest, offer.term, offer.step, relay.node))
+            self._told(Offered(offer.manifest, offer.step, relay.node))
         return bool(fresh)

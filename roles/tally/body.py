@@ -61,6 +61,10 @@ class TallyBody(Message):
     credited: Annotated[tuple[tuple[Digest, ...], ...], Field(max_length=64)]
     leaves: Annotated[tuple[TallyLeaf, ...], Field(max_length=1_000_000)]
 
+    def places(self) -> frozenset[str]:
+        """Every place counted in the last epochs."""
+        return frozenset(place for places in self.credited for place in places)
+
 
 def plain_leaves(leaves: Iterable[TallyLeaf]) -> tuple[Leaf, ...]:
     """Leaves as the ledger's records have them."""

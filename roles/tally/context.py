@@ -93,7 +93,7 @@ class TallyContext:
 
     def credited(self) -> frozenset[str]:
         """Places counted in the epochs that matter."""
-        return frozenset(place for places in (self.parent.credited if self.parent else ()) for place in places)
+        return self.parent.places() if self.parent else frozenset()
 
     def is_creditable(self, step: int) -> bool:
         """Whether the step's commit is inside the window."""

@@ -12,7 +12,7 @@ from typing import Literal
 from dht.encoding import digest
 from dht.envelope import Envelope, from_bytes, to_bytes
 from dht.errors import Malformed
-from roles.messages import ROW_RULES, Submission, Verdict, open_row
+from roles.messages import ROW_RULES, Submission, Verdict, open_row, open_submission
 from roles.seals import earning_validators
 from roles.spec import RunSpec
 from roles.tally.body import TallyItem
@@ -81,9 +81,7 @@ def submissions_of(items: Iterable[TallyItem], spec: RunSpec) -> list[Submission
     for item in items:
         with suppress(Malformed):
             row = row_from_text(item.submission, "submission/1")
-            message = open_row(row, run=spec.run_id, buckets=spec.buckets)
-            if isinstance(message, Submission):
-                found.append(message)
+            found.append(open_submission(row, run=spec.run_id, buckets=spec.buckets))
     return found
 
 
@@ -116,9 +114,7 @@ def open_item(item: TallyItem, bench: Bench, outcome: Outcome) -> tuple[Envelope
     """Row and message of a submission, and the verdicts of a quorum that all say `outcome` of it, by validator. Raises
     Malformed."""
     row = row_from_text(item.submission, "submission/1")
-    submission = open_row(row, run=bench.run, buckets=bench.buckets)
-    if not isinstance(submission, Submission) or row.signer != submission.node:
-        raise Malformed("not a submission of its signer")
+    submission = open_submission(row, run=bench.run, buckets=bench.buckets)
     verdicts: dict[str, Verdict] = {}
     for text in item.verdicts:
         signer, verdict = _open_vote(text, bench)

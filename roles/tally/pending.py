@@ -18,7 +18,6 @@ def pending_contributions(
     rows: Iterable[Envelope],
     *,
     spec: RunSpec,
-    run: str,
     judges: ValidatorSet,
     registrations: Mapping[str, Registration],
     credited: Collection[str],
@@ -31,7 +30,7 @@ def pending_contributions(
     quorum count for nothing.
     """
     validators = [item.node for item in judges.validators]
-    submissions, votes = sort_rows(rows, spec=spec, run=run, validators=validators)
+    submissions, votes = sort_rows(rows, spec=spec, validators=validators)
     nodes = by_any_key(registrations)
     units: dict[str, tuple[tuple[str, str | None], int]] = {}
     for name, submission in submissions.items():
@@ -48,11 +47,12 @@ def pending_contributions(
 
 
 def sort_rows(
-    rows: Iterable[Envelope], *, spec: RunSpec, run: str, validators: Collection[str]
+    rows: Iterable[Envelope], *, spec: RunSpec, validators: Collection[str]
 ) -> tuple[dict[str, Submission], defaultdict[str, dict[str, Verdict]]]:
     """Submissions by digest, and the newest verdict of each validator by submission and signer."""
     submissions: dict[str, Submission] = {}
     votes: defaultdict[str, dict[str, Verdict]] = defaultdict(dict)
+    run = spec.run_id
     for row in sorted(rows, key=lambda row: row.sequence):
         try:
             message = open_row(row, run=run, buckets=spec.buckets)

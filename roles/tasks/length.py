@@ -5,28 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
+from roles.spec import LengthSpec
 from roles.tasks.task import Task
 
 CLIP_MIDDLE = 0.5
 """Factor on a right answer of exactly the target length, in mode `max`."""
-
-
-class LengthRule(Protocol):
-    """Target lengths and how a miss is counted, as in the run spec."""
-
-    @property
-    def targets(self) -> Sequence[int]: ...
-
-    @property
-    def alpha(self) -> str: ...
-
-    @property
-    def mode(self) -> str: ...
-
-    @property
-    def suffix(self) -> str: ...
 
 
 def exact(score: float, *, target: int, length: int, alpha: float) -> float:
@@ -52,7 +36,7 @@ class LengthTask:
     """A task under a run's length rule, or without one."""
 
     task: Task
-    length: LengthRule | None = None
+    length: LengthSpec | None = None
 
     @property
     def targets(self) -> Sequence[int]:

@@ -3,33 +3,17 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from roles.tasks.problems import digest_of
 from roles.tasks.registry import load_task
 from roles.tasks.task import Task, TaskError
 
-
-class NamedTask(Protocol):
-    """A task as a run spec lists it."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def parameters(self) -> Mapping[str, int | str]: ...
-
-    @property
-    def size(self) -> int: ...
-
-    @property
-    def digest(self) -> str: ...
-
-    @property
-    def weight(self) -> int: ...
+if TYPE_CHECKING:  # the confined scorer starts sooner without the spec
+    from roles.spec import TaskSpec
 
 
 class Mixture:
@@ -65,13 +49,13 @@ class Mixture:
         return task.score(inner, completion)
 
 
-def load_tasks(listed: Sequence[NamedTask], folder: Path | None = None) -> Task:
+def load_tasks(listed: Sequence[TaskSpec], folder: Path | None = None) -> Task:
     """The tasks of a run as one, each compared with the digest in the spec. Raises TaskError naming the one that differs."""
     tasks = [_load(each, folder) for each in listed]
     return tasks[0] if len(tasks) == 1 else Mixture(tasks, [each.weight for each in listed])
 
 
-def _load(listed: NamedTask, folder: Path | None) -> Task:
+def _load(listed: TaskSpec, folder: Path | None) -> Task:
     task = load_task(listed.name, listed.parameters, folder)
     if (task.digest, task.size) != (listed.digest, listed.size):
         raise TaskError(

@@ -5,7 +5,7 @@ Knows nothing of thresholds. Plain numbers only, so that observations of any eng
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,28 +55,6 @@ class Observation:
             tuple(_dense(int(n), part) for n, part in zip(plain["tokens"], plain["margins"], strict=True)),
             int(plain["chunk"]),
         )
-
-
-def join_observations(parts: Iterable[Observation]) -> Observation:
-    """Several as one, as if they were one submission. Raises ValueError for none, or for different chunks."""
-    all_ = list(parts)
-    if len({each.chunk for each in all_}) != 1:
-        raise ValueError("observations to be joined must be there, and of one size of chunk")
-    return Observation(
-        tuple(chunks for each in all_ for chunks in each.chunks),
-        tuple(margins for each in all_ for margins in each.margins),
-        all_[0].chunk,
-    )
-
-
-def split_observation(observation: Observation, completions: int) -> list[Observation]:
-    """Parts of so many completions each; what is left over at the end is a part too."""
-    return [
-        Observation(
-            observation.chunks[i : i + completions], observation.margins[i : i + completions], observation.chunk
-        )
-        for i in range(0, len(observation.margins), completions)
-    ]
 
 
 def _sparse(part: Margins) -> list[tuple[int, float | None]]:

@@ -13,7 +13,7 @@ import torch
 from roles.inference.engine import Engine, Request, SamplingSettings
 from roles.toploc.observation import Observation
 from roles.toploc.proof import CHUNK, TOPK, build_proofs
-from roles.toploc.sampling_check import margins
+from roles.toploc.readings import Sampled, read_tokens
 from roles.toploc.verify import verify_proofs
 
 
@@ -53,11 +53,10 @@ def observe(
     """What a validator with this engine measures on one submission, in one packed prefill. Raises `MalformedProof`."""
     prefills = engine.prefill([(each.prompt, each.output) for each in proven])
     pairs = [(prefill.states, each.proof) for prefill, each in zip(prefills, proven, strict=True)]
+    sampled = [Sampled(each.output, [each.seed] * len(each.output), range(len(each.output))) for each in proven]
+    readings = read_tokens(prefills, sampled, settings, vocabulary=engine.vocabulary)
     return Observation(
         chunks=tuple(map(tuple, verify_proofs(pairs, topk=topk, chunk=chunk))),
-        margins=tuple(
-            margins(prefill.logits.numpy(), each.output, each.seed, settings)
-            for prefill, each in zip(prefills, proven, strict=True)
-        ),
+        margins=tuple(each.margins for each in readings),
         chunk=chunk,
     )

@@ -54,18 +54,13 @@ def proof_bytes(tokens: int, *, topk: int = TOPK, chunk: int = CHUNK) -> int:
     return count_chunks(tokens, chunk) * 2 * (topk + 1)
 
 
-def build_proof(
-    states: torch.Tensor, *, encoding: Encoding | None = None, topk: int = TOPK, chunk: int = CHUNK
-) -> bytes:
-    """The proof of one completion from its states `[tokens, hidden]`; empty for no tokens.  # TOP-03"""
-    return build_proofs([states], encoding=encoding, topk=topk, chunk=chunk)[0]
-
-
 def build_proofs(
     completions: Sequence[torch.Tensor], *, encoding: Encoding | None = None, topk: int = TOPK, chunk: int = CHUNK
 ) -> list[bytes]:
-    """Proofs of many completions at once, states `[tokens, hidden]` each. Without `encoding` their dtype decides; with it
-    (the run's), states of another dtype are a ValueError."""
+    """Proofs of many completions at once, states `[tokens, hidden]` each; empty for no tokens.  # TOP-03
+
+    Without `encoding` their dtype decides; with it (the run's), states of another dtype are a ValueError.
+    """
     encoding = encoding or encoding_of(completions)
     counts = [count_chunks(len(states), chunk) for states in completions]
     records = [b""] * sum(counts)

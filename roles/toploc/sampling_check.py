@@ -11,23 +11,20 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from roles.inference.sampling import SamplingSettings, token_margins
 from roles.toploc.verify import Judgement
 
 MARGIN_CAP = 5.0  # one freak token weighs at most this in a mean
 LOW, HIGH = 0.1, 0.9
 LEAST_TOKENS, LOW_SHARE, HIGH_SHARE, EXCESS = 30, 0.2, 0.5, 8.0
 """When probabilities count as two-humped: tokens, shares of them below LOW and above HIGH, standard deviations."""
-_BLOCK_ELEMENTS = 1 << 22  # logits compared at a time
 
 Margins = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingStatistics:
-    """Margins of one completion, or of several joined. `mean_clipped` is the mean of `min(margin, 5)`."""
+    """Margins of one completion. `mean_clipped` is the mean of `min(margin, 5)`."""
 
     tokens: int
     exact_share: float
@@ -47,33 +44,15 @@ class SamplingThresholds:
         return statistics.mean_clipped <= self.mean_clipped and statistics.largest <= self.largest
 
 
-def margins(logits: npt.NDArray[np.float32], tokens: Sequence[int], seed: int, settings: SamplingSettings) -> Margins:
-    """By how much each token misses being the seeded choice: float64 `[T]` for logits `[T, vocabulary]`, 0 where it is it.
-
-    The sum of what its group lacks to the best group and it to the best token of its group (`token_margins`); off the
-    support also what it lacks to the support. When greedy: `max(logits) - logits[token]`.
-    """
-    given, chosen = torch.from_numpy(logits), torch.tensor(list(tokens), dtype=torch.int64)
-    positions = torch.arange(len(chosen))
-    seeds = torch.full_like(positions, seed)
-    block = max(1, _BLOCK_ELEMENTS // logits.shape[-1])
-    parts = [
-        token_margins(given[rows], chosen[rows], seeds[rows], positions[rows], settings)
-        for rows in (slice(start, start + block) for start in range(0, len(chosen), block))
-    ]
-    return np.asarray(torch.cat(parts).double().numpy() if parts else np.empty(0), dtype=np.float64)
-
-
-def summarise_margins(parts: Iterable[Margins]) -> SamplingStatistics:
-    """Statistics of one or more completions joined. No tokens: nothing missed."""
-    joined = np.concatenate([np.empty(0), *parts])
-    if not joined.size:
+def summarise_margins(margins: Margins) -> SamplingStatistics:
+    """Statistics of one completion. No tokens: nothing missed."""
+    if not margins.size:
         return SamplingStatistics(tokens=0, exact_share=1.0, mean_clipped=0.0, largest=0.0)
     return SamplingStatistics(
-        tokens=joined.size,
-        exact_share=float((joined <= 0).mean()),
-        mean_clipped=float(np.minimum(joined, MARGIN_CAP).mean()),
-        largest=float(joined.max()),
+        tokens=margins.size,
+        exact_share=float((margins <= 0).mean()),
+        mean_clipped=float(np.minimum(margins, MARGIN_CAP).mean()),
+        largest=float(margins.max()),
     )
 
 

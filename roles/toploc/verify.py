@@ -57,16 +57,6 @@ class Judgement(Enum):
     FRAUD = "fraud"
 
 
-def verify_proof(
-    states: torch.Tensor, proof: bytes, *, encoding: Encoding | None = None, topk: int = TOPK, chunk: int = CHUNK
-) -> list[ProofStatistics]:
-    """Statistics of each chunk, given the verifier's own states `[tokens, hidden]` of the encoding's dtype.
-
-    Raises `MalformedProof`, and nothing else, whatever the proof's bytes.
-    """
-    return verify_proofs([(states, proof)], encoding=encoding, topk=topk, chunk=chunk)[0]
-
-
 def verify_proofs(
     pairs: Sequence[tuple[torch.Tensor, bytes]],
     *,
@@ -74,9 +64,10 @@ def verify_proofs(
     topk: int = TOPK,
     chunk: int = CHUNK,
 ) -> list[list[ProofStatistics]]:
-    """`verify_proof` for many completions at once. Raises `MalformedProof` when any proof is malformed.
+    """Statistics of each chunk of many completions, given the verifier's own states `[tokens, hidden]` and the proof of each.
 
-    Without `encoding` the states' dtype decides; with it (the run's), states of another dtype are a ValueError.
+    Raises `MalformedProof` when any proof is malformed, and nothing else, whatever their bytes. Without `encoding` the states'
+    dtype decides; with it (the run's), states of another dtype are a ValueError.
     """
     encoding = encoding or encoding_of([states for states, _ in pairs])
     parsed = [_parse(number, proof, len(states), topk, chunk) for number, (states, proof) in enumerate(pairs)]

@@ -22,7 +22,6 @@ FEWEST_ADMITTED = 8
 """Indices that a share admits on average at least: with fewer, a step might begin with no work for anybody."""
 USABLE_PRIOR = 0.5
 LEAST_USABLE = 0.05
-MAX_LIMIT = MAX_INDICES
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,4 +63,4 @@ def raised_limit(
     per_index = max(1, workers) * spec.sampling.groups_per_submission * opened.share / SHARE_ALL
     more = math.ceil(SURPLUS * lacking / usable_fraction / per_index)
     raised = opened.limit + max(1, min(spec.training.initial_limit, more))
-    return max(opened.limit, min(MAX_LIMIT, raised))
+    return max(opened.limit, min(MAX_INDICES, raised))

@@ -10,7 +10,6 @@ from roles.assignment import policy_window
 from roles.messages import SHARE_ALL, OpenStep
 from roles.ports import Clock
 from roles.rl.batch import is_usable
-from roles.spec import RunSpec
 from roles.trainer.demand import Demand, estimate_usable, open_demand, raised_limit
 from roles.trainer.heads import HeadBoard
 from roles.trainer.pool import Pool
@@ -27,8 +26,8 @@ REMEMBERED = 32
 class DemandControl:
     """Decides limit and share of the steps that open, and raises limits. The arithmetic is in `demand`."""
 
-    def __init__(self, spec: RunSpec, *, trusted: TrustedState, pool: Pool, heads: HeadBoard, clock: Clock) -> None:
-        self._spec, self._trusted, self._pool, self._heads, self._clock = spec, trusted, pool, heads, clock
+    def __init__(self, *, trusted: TrustedState, pool: Pool, heads: HeadBoard, clock: Clock) -> None:
+        self._spec, self._trusted, self._pool, self._heads, self._clock = trusted.spec, trusted, pool, heads, clock
         self._seen_at: dict[str, int] = {}  # submission -> unix ms of the first sight
         self._quiet_since = ((0, 0, 0), 0)  # (step, limit, submissions) and since when, in unix ms
         self._took: deque[int] = deque(maxlen=REMEMBERED)  # ms from first sight to the blob being here

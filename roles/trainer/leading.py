@@ -76,9 +76,7 @@ class Leading:
         self._stepper = Stepper(
             spec, term=term, learner=learner, key=key, journal=self._journal, clock=clock, state_every=state_every
         )
-        self._pool = Pool(
-            spec=spec, trusted=trusted, observer=observer, relays=context.relays, vocabulary=_vocabulary_of(base)
-        )
+        self._pool = Pool(trusted=trusted, observer=observer, relays=context.relays, vocabulary=_vocabulary_of(base))
         self._states = StateUploads(run=spec.run_id, relays=context.relays, journal=self._journal)
         self._publication = Publication(
             term=term,
@@ -103,7 +101,7 @@ class Leading:
             compute=context.compute,
             rebuild=Rebuild(context, journal=self._journal, learner=learner, key=key, following=state / FOLLOWING),
         )
-        self._demand_control = DemandControl(spec, trusted=trusted, pool=self._pool, heads=self._heads, clock=clock)
+        self._demand_control = DemandControl(trusted=trusted, pool=self._pool, heads=self._heads, clock=clock)
         self._said = ""
         self._first = 0  # the first step of this term
 

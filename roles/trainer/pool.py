@@ -80,15 +80,14 @@ class Pool:
     def __init__(
         self,
         *,
-        spec: RunSpec,
         trusted: TrustedState,
         observer: Observer,
         relays: Relays,
         vocabulary: int,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._spec, self._trusted, self._observer = spec, trusted, observer
-        self._limits = rollout_limits(spec, vocabulary)
+        self._spec, self._trusted, self._observer = trusted.spec, trusted, observer
+        self._limits = rollout_limits(trusted.spec, vocabulary)
         self._entries: dict[str, _Entry] = {}  # in order of acceptance
         self._monotonic = monotonic
         self._since: dict[str, float] = {}  # when what waits for audits was accepted

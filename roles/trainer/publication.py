@@ -61,8 +61,8 @@ class Publication:
         journal: Journal,
         heads: HeadBoard,
         clock: Clock,
-        deltas: Deltas | None = None,
-        committed: Callable[[int], None] = lambda step: None,
+        deltas: Deltas,
+        committed: Callable[[int], None],
     ) -> None:
         self._term, self._committed = term, committed
         self._trusted, self._voice, self._ledger, self._relays = trusted, voice, ledger, relays
@@ -92,8 +92,7 @@ class Publication:
             # rollouts may be scored under any policy of the window
             kept = max(KEPT_CHECKPOINTS, self._trusted.spec.training.async_level + 2)
             await asyncio.to_thread(self._journal.prune, committed=step, used_from=oldest_used, kept=kept)
-            if self._deltas is not None:
-                await asyncio.to_thread(self._deltas.prune)
+            await asyncio.to_thread(self._deltas.prune)
 
     async def _next(self) -> tuple[int, bool]:
         while True:
@@ -165,8 +164,7 @@ class Publication:
         return relays
 
     async def _put(self, step: int, row: Envelope) -> tuple[str, ...]:
-        delta = await asyncio.to_thread(self._deltas.make, step) if self._deltas else None
-        whole = self._deltas is None or self._deltas.is_anchor(step)
+        delta, whole = await asyncio.to_thread(self._deltas.make, step), self._deltas.is_anchor(step)
         while True:
             try:
                 async with asyncio.timeout(PUT_TIMEOUT):

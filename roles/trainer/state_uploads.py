@@ -69,12 +69,13 @@ class StateUploads:
 
     async def _put(self, path: Path) -> int:
         data = await asyncio.to_thread(path.read_bytes)
-        for left in reversed(range(TRIES)):
+        failures = 0
+        while True:
             try:
                 async with asyncio.timeout(PIECE_TIMEOUT):
                     return len(await self._relays.put(data))
             except (NodeError, TimeoutError):
-                if not left:
+                failures += 1
+                if failures == TRIES:
                     raise
             await asyncio.sleep(RETRY_SECONDS)
-        return 0

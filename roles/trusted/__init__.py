@@ -1,6 +1,6 @@
 """The one object that grants trust, `TrustedState`: verified envelopes in, trusted messages out. Pure."""
 
-from roles.trusted.ledger_facts import LedgerView, is_same_run
+from roles.trusted.ledger_facts import LedgerView
 from roles.trusted.state import MAX_ROUNDS, TrustedState
 from roles.trusted.submissions import MAX_DIGESTS_PER_INDEX, MAX_INDICES, AdmittedSubmission
 from roles.trusted.verdicts import Standing, is_verdict_on
@@ -13,6 +13,5 @@ __all__ = [
     "LedgerView",
     "Standing",
     "TrustedState",
-    "is_same_run",
     "is_verdict_on",
 ]

@@ -10,9 +10,10 @@ from dht.envelope import Envelope
 from ledger.records import FIRST_TERM, Block, Commit, Lease, Operator, Registration, RunTerms, ValidatorSet, by_any_key
 from roles import terms
 from roles.assignment import beacon_step, compute_beacon, compute_seed
-from roles.messages import open_row
+from roles.messages import Submission, open_row, open_submission
 from roles.rules import Reason, Reject
-from roles.spec import OperatorSpec, RunSpec
+from roles.run_terms import differing_terms, terms_of
+from roles.spec import RunSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,38 +47,18 @@ class LedgerView:
         return held.root if held is not None else key
 
 
-def _operators(listed: Sequence[Operator | OperatorSpec]) -> tuple[tuple[str, str, str], ...]:
-    return tuple((item.node, item.operator.lower(), item.payout.lower()) for item in listed)
-
-
-def is_same_run(terms: RunTerms, spec: RunSpec, run: str) -> bool:
-    """Whether the ledger's terms are the spec's: who, in which order, with which keys, paid where, by which numbers."""
-    numbers = (terms.quorum, terms.epoch_checkpoints, terms.epoch_max_seconds, terms.round_seconds)
-    times = (terms.unbond_seconds, terms.dispute_seconds, terms.change_seconds)
-    money = (terms.epoch_budget, terms.min_stake, (terms.token or "").lower())
-    epoch, rewards = spec.epoch, spec.rewards
-    return (
-        terms.run == run
-        and _operators(terms.validators) == _operators(spec.validators)
-        and _operators(terms.trainers) == _operators(spec.trainers)
-        and numbers == (spec.quorum, epoch.checkpoints, epoch.max_seconds, epoch.round_seconds)
-        and (terms.lease_seconds, terms.takeover_blocks) == (spec.terms.lease_seconds, spec.terms.takeover_blocks)
-        and times == (spec.terms.unbond_seconds, spec.terms.dispute_seconds, spec.terms.change_seconds)
-        and money == (int(rewards.budget), int(rewards.min_stake), (rewards.token or "").lower())
-    )
-
-
 class LedgerFacts:
     """The ledger as last seen. Before it was, nothing is believed: `view` is None."""
 
-    def __init__(self, spec: RunSpec, run: str) -> None:
+    def __init__(self, spec: RunSpec) -> None:
         self.spec = spec
-        self.run = run
+        self.run = spec.run_id
+        self._terms = terms_of(spec)
         self.view: LedgerView | None = None
 
     def admit_view(self, view: LedgerView) -> None:
         """Take over the ledger's facts. Raises Reject when the ledger's terms are not the spec's (a foreign run)."""
-        if not is_same_run(view.terms, self.spec, self.run):
+        if differing_terms(view.terms, self._terms):
             raise Reject(Reason.OLD_TERM, "the ledger's terms of this run are not the spec's")
         self.view = view
 
@@ -168,5 +149,10 @@ class LedgerFacts:
         """The first key of the node that has this key, or had it: what is counted of a node goes by that."""
         return self.view.root_of(node) if self.view else node
 
-    def _open(self, row: Envelope) -> Message:
+    def open(self, row: Envelope) -> Message:
+        """The message in a row of this run. Raises Malformed."""
         return open_row(row, run=self.run, buckets=self.spec.buckets)
+
+    def open_submission(self, row: Envelope) -> Submission:
+        """The submission in a row of this run. Raises Malformed."""
+        return open_submission(row, run=self.run, buckets=self.spec.buckets)

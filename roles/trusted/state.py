@@ -37,8 +37,8 @@ class TrustedState(Verdicts):
     """Everything a role believes about a run, and why it may: `LedgerFacts`, `Submissions` and `Verdicts` hold the parts
     that build on each other."""
 
-    def __init__(self, spec: RunSpec, run: str, *, most_early: int = MAX_EARLY_VERDICTS) -> None:
-        super().__init__(spec, run, most_early=most_early)
+    def __init__(self, spec: RunSpec, *, most_early: int = MAX_EARLY_VERDICTS) -> None:
+        super().__init__(spec, most_early=most_early)
         self.tallies: dict[tuple[int, int, str], tuple[TallyRow, Envelope]] = {}  # by epoch, round, validator
         self._head_order = NO_HEAD
 
@@ -52,7 +52,7 @@ class TrustedState(Verdicts):
         """Whether a DHT node that knows what we do should keep this row for others: it stands in its own place, its
         signer may say that kind of thing, and its step is not made up. A row refused is offered again by its signer."""
         try:
-            message = self._open(row)
+            message = self.open(row)
         except Malformed:
             return False
         if self.view is None:
@@ -94,7 +94,7 @@ class TrustedState(Verdicts):
 
     def admit_head(self, row: Envelope) -> Head:
         """Take over a newer head of the leading trainer. Raises Malformed, Reject, or Ignore for an older one."""
-        head = self._open(row)
+        head = self.open(row)
         if not isinstance(head, Head):
             raise Malformed("not a head")
         if self.view is None or self.lease is None:
@@ -114,7 +114,7 @@ class TrustedState(Verdicts):
     def admit_tally(self, row: Envelope) -> TallyRow:
         """Take over a validator's attestation; whether its signature holds the ledger says. Raises Malformed, Reject, or
         Ignore for one known already."""
-        tally = self._open(row)
+        tally = self.open(row)
         if not isinstance(tally, TallyRow):
             raise Malformed("not a tally")
         operators = {item.node: item.operator for item in self.judges}

@@ -6,7 +6,6 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 
 from dht.envelope import Envelope
-from dht.errors import Malformed
 from roles import rules
 from roles.assignment import is_admitted
 from roles.messages import Head, OpenStep, Submission
@@ -38,8 +37,8 @@ class AdmittedSubmission:
 class Submissions(LedgerFacts):
     """Steps that a head opened, and the submissions admitted to them."""
 
-    def __init__(self, spec: RunSpec, run: str) -> None:
-        super().__init__(spec, run)
+    def __init__(self, spec: RunSpec) -> None:
+        super().__init__(spec)
         self.head: Head | None = None
         self.opened: dict[int, OpenStep] = {}
         self.submissions: dict[str, AdmittedSubmission] = {}
@@ -63,9 +62,7 @@ class Submissions(LedgerFacts):
     def admit_submission(self, row: Envelope) -> AdmittedSubmission:
         """Stage 1 of verification, but for timing. Raises Malformed, Reject or Ignore; on any of them nothing changed, but that
         a row of the node's that is named and not known yet may come in, if another key of its signed it."""
-        submission = self._open(row)
-        if not isinstance(submission, Submission) or row.signer != submission.node:
-            raise Malformed("not a submission of its signer")
+        submission = self.open_submission(row)
         if (known := self.submissions.get(row.digest)) is not None:
             return self._say_again(known, row)
         self._check_standing(row, submission)
@@ -132,9 +129,7 @@ class Submissions(LedgerFacts):
     def readmit_submission(self, row: Envelope) -> AdmittedSubmission:
         """Take back, from this node's own disk, a row it admitted before it was restarted: the step may be closed by
         now, what was in time then is in time. Raises Malformed, or Ignore while the ledger is not known."""
-        submission = self._open(row)
-        if not isinstance(submission, Submission) or row.signer != submission.node:
-            raise Malformed("not a submission of its signer")
+        submission = self.open_submission(row)
         if (known := self.submissions.get(row.digest)) is not None:
             return known
         seed = self.seed_of(submission.node, submission.step, submission.index)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from dht.envelope import Envelope
@@ -34,6 +34,14 @@ class Standing:
             for verdict in self.verdicts.values()
         )
 
+    def rows_saying(self, outcome: str, submission: Submission) -> list[Envelope]:
+        """The verdicts on this submission with this outcome, as signed, by validator."""
+        return [
+            self.rows[signer]
+            for signer, verdict in sorted(self.verdicts.items())
+            if verdict.outcome == outcome and is_verdict_on(verdict, submission)
+        ]
+
 
 def is_verdict_on(verdict: Verdict, submission: Submission) -> bool:
     """Whether the verdict names the submission's own node, step and index, and its units where it accepts."""
@@ -44,8 +52,8 @@ def is_verdict_on(verdict: Verdict, submission: Submission) -> bool:
 class Verdicts(Submissions):
     """Verdicts and seals of the ledger's validators, and the submissions that a quorum accepts."""
 
-    def __init__(self, spec: RunSpec, run: str, *, most_early: int = MAX_EARLY_VERDICTS) -> None:
-        super().__init__(spec, run)
+    def __init__(self, spec: RunSpec, *, most_early: int = MAX_EARLY_VERDICTS) -> None:
+        super().__init__(spec)
         self.standings: defaultdict[str, Standing] = defaultdict(Standing)
         self.seals: defaultdict[str, dict[str, str]] = defaultdict(dict)  # by submission, then validator
         self._sealed_steps: dict[str, int] = {}
@@ -65,9 +73,18 @@ class Verdicts(Submissions):
     def _drop_verdicts_of_others(self) -> None:
         """Drop verdicts and seals of nodes that are no longer validators."""
         for standing in self.standings.values():
-            for signer in [signer for signer in standing.verdicts if not self.is_validator(signer)]:
+            for signer in self._others(standing.verdicts):
                 del standing.verdicts[signer], standing.rows[signer]
+        for seals in self.seals.values():
+            for signer in self._others(seals):
+                del seals[signer]
+        for early in (self._early, self._early_seals):
+            for signer in self._others(early):
+                del early[signer]
         self._objections.keep_only(frozenset(item.node for item in self.judges))
+
+    def _others(self, signers: Iterable[str]) -> list[str]:
+        return [signer for signer in signers if not self.is_validator(signer)]
 
     def _remember(self, row: Envelope, submission: Submission, seed: str) -> AdmittedSubmission:
         admitted = super()._remember(row, submission, seed)
@@ -79,7 +96,7 @@ class Verdicts(Submissions):
     def admit_verdict(self, row: Envelope) -> Verdict:
         """Take over a verdict of a validator of the run; per validator the highest sequence stands. Raises Malformed,
         Reject, or Ignore for an older one."""
-        verdict = self._open(row)
+        verdict = self.open(row)
         if not isinstance(verdict, Verdict):
             raise Malformed("not a verdict")
         # [REJECT] only validators of the ledger's set are counted
@@ -104,7 +121,7 @@ class Verdicts(Submissions):
     def admit_seal(self, row: Envelope) -> SealedVerdict:
         """Take over a validator's seal on a submission; the first stands. Raises Malformed, Reject, or Ignore for another
         one, and for more of them than an honest validator can be ahead of us."""
-        sealed = self._open(row)
+        sealed = self.open(row)
         if not isinstance(sealed, SealedVerdict):
             raise Malformed("not a seal")
         # [REJECT] only validators of the ledger's set are counted

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Protocol
 
+from roles.spec import ToolSpec
 from roles.tasks.task import TaskError
 from roles.turns.calculator import NAME, load_calculator
 
@@ -43,25 +44,6 @@ class Tool(Protocol):
         """What is put behind the call. Total, bounded in time and the same everywhere, on any text."""
 
 
-class ToolPin(Protocol):
-    """A tool as a run spec names it."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def parameters(self) -> Mapping[str, int | str]: ...
-
-    @property
-    def digest(self) -> str: ...
-
-    @property
-    def max_calls(self) -> int: ...
-
-    @property
-    def max_tokens(self) -> int: ...
-
-
 @dataclass(frozen=True, slots=True)
 class ToolUse:
     """A tool and how much of it a completion may have: calls, and tokens of each answer."""
@@ -89,7 +71,7 @@ def load_tool(name: str, parameters: Mapping[str, int | str]) -> Tool:
         raise TaskError(f"the plug-in of tool {name!r} failed: {type(error).__name__}: {error}"[:300]) from error
 
 
-def load_tool_use(pin: ToolPin | None) -> ToolUse | None:
+def load_tool_use(pin: ToolSpec | None) -> ToolUse | None:
     """The tool of a run, compared with the digest in its spec; None where it has none. Raises TaskError."""
     if pin is None:
         return None

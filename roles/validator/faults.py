@@ -5,16 +5,16 @@ Tallies credit the validators behind it; strikes rest on it. Faults of a node ad
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from dht.encoding import decode
 from dht.envelope import Envelope
 from dht.errors import Malformed
-from roles.messages import Submission, Verdict, open_row
+from roles.messages import Submission, Verdict
 from roles.tally import Contribution
 from roles.tally.context import Bench
-from roles.trusted import Standing, TrustedState, is_verdict_on
+from roles.trusted import TrustedState
 from roles.validator.records import JudgedRows
 
 MOST_OF_NODE = 64
@@ -27,20 +27,21 @@ class ProvenFault:
 
     submission: Submission
     proof: Contribution
-    reason: int
 
     @property
     def digest(self) -> str:
         """Digest of the submission."""
         return self.proof.submission.digest
 
+    @property
+    def reason(self) -> int:
+        """What it is struck for, where validators give several: the lowest."""
+        return min(decode(Verdict, row.payload).reason for row in self.proof.verdicts)
+
     def said_by(self, bench: Bench) -> ProvenFault | None:
         """The fault with the verdicts of the bench's validators alone; None when those no longer prove it."""
         rows = tuple(row for row in self.proof.verdicts if row.signer in bench.validators)
-        if len(rows) < bench.quorum:
-            return None
-        reason = min(decode(Verdict, row.payload).reason for row in rows)
-        return replace(self, proof=replace(self.proof, verdicts=rows), reason=reason)
+        return replace(self, proof=replace(self.proof, verdicts=rows)) if len(rows) >= bench.quorum else None
 
 
 class FaultBook:
@@ -59,7 +60,7 @@ class FaultBook:
             known = _signers(self.faults[digest].proof) if digest in self.faults else frozenset()
             if said <= known or len(said) < self._trusted.quorum or (row := self._row(digest)) is None:
                 continue
-            proof = Contribution(row, tuple(_fault_rows(standing, self.open(row))))
+            proof = Contribution(row, tuple(standing.rows_saying("fault", self._trusted.open_submission(row))))
             # whoever says it later counts too: others may leave the set
             is_new = len(proof.verdicts) >= self._trusted.quorum and not _signers(proof) <= known
             if is_new and (fault := self._enter(proof)) is not None:
@@ -70,26 +71,16 @@ class FaultBook:
         admitted = self._trusted.submissions.get(digest)
         return admitted.row if admitted else self._gate_rows.get(digest)
 
-    def open(self, row: Envelope) -> Submission:
-        """The submission in a row. Raises Malformed."""
-        message = open_row(row, run=self._trusted.run, buckets=self._trusted.spec.buckets)
-        if not isinstance(message, Submission) or row.signer != message.node:
-            raise Malformed("not a submission of its signer")
-        return message
-
     def _enter(self, proof: Contribution) -> ProvenFault | None:
         try:
-            submission = self.open(proof.submission)
-        except Malformed:
+            submission = self._trusted.open_submission(proof.submission)
+            for row in proof.verdicts:
+                self._trusted.open(row)
+        except Malformed:  # kept by an earlier version
             return None
-        reason = min(self._reasons(proof.verdicts), default=0)
-        fault = ProvenFault(submission, proof, reason)
+        fault = ProvenFault(submission, proof)
         self.faults[fault.digest] = fault
         return fault
-
-    def _reasons(self, rows: Iterable[Envelope]) -> list[int]:
-        opened = (open_row(row, run=self._trusted.run, buckets=self._trusted.spec.buckets) for row in rows)
-        return [int(getattr(message, "reason", 0)) for message in opened]
 
     def _forget_oldest(self, node: str) -> None:
         theirs = sorted(
@@ -103,9 +94,3 @@ class FaultBook:
 
 def _signers(proof: Contribution) -> frozenset[str]:
     return frozenset(row.signer for row in proof.verdicts)
-
-
-def _fault_rows(standing: Standing, submission: Submission) -> Iterable[Envelope]:
-    for signer, verdict in sorted(standing.verdicts.items()):
-        if verdict.outcome == "fault" and is_verdict_on(verdict, submission):
-            yield standing.rows[signer]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 from dht.envelope import Envelope
-from roles.messages import Submission, Verdict, open_row
+from roles.messages import Submission, Verdict
 from roles.rules import Reason, Reject
-from roles.spec import RunSpec
+from roles.trusted import TrustedState
 
 PROVABLE = frozenset(
     {Reason.STALE_POLICY, Reason.WRONG_POLICY, Reason.NOT_ADMITTED, Reason.WRONG_COUNTS, Reason.BLOB_TOO_LARGE}
@@ -19,8 +19,8 @@ PER_STEP = 4
 class GateFaults:
     """Faults found at the gate: those to be signed, and the verdicts on those that are."""
 
-    def __init__(self, spec: RunSpec, run: str) -> None:
-        self._spec, self._run = spec, run
+    def __init__(self, trusted: TrustedState) -> None:
+        self._trusted = trusted
         self.rows: dict[str, Envelope] = {}  # of what is waiting or signed, by digest
         self._waiting: dict[str, tuple[Submission, Reason]] = {}
         self._signed: dict[str, Verdict | None] = {}
@@ -33,12 +33,11 @@ class GateFaults:
         if row.digest in self._signed or row.digest in self._waiting:
             self.rows.setdefault(row.digest, row)  # after a restart it is known by its verdict only
             return
-        submission = open_row(row, run=self._run, buckets=self._spec.buckets)
-        if isinstance(submission, Submission) and row.signer == submission.node:
-            self._counts[(submission.node, submission.step)] += 1
-            if self._counts[(submission.node, submission.step)] <= PER_STEP:
-                self._waiting[row.digest] = (submission, refusal.reason)
-                self.rows[row.digest] = row
+        submission = self._trusted.open_submission(row)
+        self._counts[(submission.node, submission.step)] += 1
+        if self._counts[(submission.node, submission.step)] <= PER_STEP:
+            self._waiting[row.digest] = (submission, refusal.reason)
+            self.rows[row.digest] = row
 
     def take(self) -> list[tuple[str, Submission, Reason]]:
         """Faults to sign now: (digest, submission, reason). Each is returned once."""

@@ -7,12 +7,11 @@ from collections.abc import Collection, Iterable
 
 from dht.envelope import Envelope
 from dht.errors import Malformed
-from roles.messages import Receipt, open_row, receipts_key
+from roles.messages import Receipt, receipts_key
 from roles.observer import Observer
 from roles.ports import Clock
-from roles.spec import RunSpec
 from roles.tally import Contribution, TallyContext, place_digest, receipt_place, refusal_digest
-from roles.trusted import AdmittedSubmission, TrustedState, is_verdict_on
+from roles.trusted import AdmittedSubmission, TrustedState
 from roles.validator.faults import FaultBook
 
 MAX_STEPS = 64
@@ -22,10 +21,8 @@ MAX_STEPS = 64
 class Gathering:
     """One validator's view of what can be credited."""
 
-    def __init__(
-        self, *, spec: RunSpec, trusted: TrustedState, observer: Observer, faults: FaultBook, clock: Clock
-    ) -> None:
-        self._spec, self._trusted, self._observer, self._faults = spec, trusted, observer, faults
+    def __init__(self, *, trusted: TrustedState, observer: Observer, faults: FaultBook, clock: Clock) -> None:
+        self._spec, self._trusted, self._observer, self._faults = trusted.spec, trusted, observer, faults
         self._clock, self._since = clock, dict[str, int]()  # when what waits for audits was accepted
 
     def observe(self) -> None:
@@ -114,7 +111,7 @@ class Gathering:
     def _opened(self, rows: Iterable[Envelope]) -> Iterable[tuple[Envelope, Receipt]]:
         for row in rows:
             try:
-                message = open_row(row, run=self._trusted.run, buckets=self._spec.buckets)
+                message = self._trusted.open(row)
             except Malformed:
                 continue
             if isinstance(message, Receipt) and row.signer == message.client and self._trusted.is_member(row.signer):
@@ -122,9 +119,5 @@ class Gathering:
 
     def _votes(self, item: AdmittedSubmission, context: TallyContext) -> tuple[Envelope, ...]:
         """Acceptances of all whose verdicts count: each is credited for its own."""
-        standing = self._trusted.standings[item.digest]
-        return tuple(
-            standing.rows[signer]
-            for signer, verdict in sorted(standing.verdicts.items())
-            if signer in context.validators and verdict.outcome == "accept" and is_verdict_on(verdict, item.submission)
-        )
+        accepts = self._trusted.standings[item.digest].rows_saying("accept", item.submission)
+        return tuple(row for row in accepts if row.signer in context.validators)

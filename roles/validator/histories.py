@@ -13,7 +13,6 @@ import structlog
 from roles.rules import Reason
 from roles.spec import JoinedSpec
 from roles.toploc.joined import History, history_limit
-from roles.trusted import LedgerView
 from roles.validator.records import JudgedRows
 from roles.verification import Finding
 
@@ -58,8 +57,3 @@ class Histories:
         if self.deviates(node) is not before:
             event = "history.recovered" if before else "history.deviates"
             log.warning(event, node=node, nats=round(self._total(node), 1), limit=round(self._limit or 0.0, 1))
-
-
-def first_key(view: LedgerView | None, node: str) -> str:
-    """The key a node's history is stored under: its first, so that replacing a key changes nothing."""
-    return view.root_of(node) if view is not None else node

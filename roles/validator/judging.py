@@ -10,15 +10,16 @@ import structlog
 
 from dht.envelope import Envelope
 from dht.errors import NodeError
+from ledger.records import Commit
 from roles import rules
 from roles.context import RunContext
 from roles.fetching import Fetches
-from roles.messages import Submission, Verdict, open_row
+from roles.messages import Submission, Verdict
 from roles.prefetch import Prefetch
 from roles.rules import PASSING, Ignore, Reason, Reject
 from roles.trusted import AdmittedSubmission
 from roles.validator.gate_faults import GateFaults
-from roles.validator.histories import Histories, first_key
+from roles.validator.histories import Histories
 from roles.validator.items import LONGEST_RETRY_MS, Item, Items
 from roles.validator.pacing import Pacing
 from roles.validator.probation import Probation
@@ -60,7 +61,7 @@ class Judging:
         self._probation = Probation(spec.checks.probation if is_sampled else 0, records)
         self._fetches: set[asyncio.Task[None]] = set()
         self._pinned: Counter[str] = Counter()  # policies that evidence is audited with
-        self._gate_faults = GateFaults(spec, trusted.run)
+        self._gate_faults = GateFaults(trusted)
         context.observer.listen(self._gate_faults.note)
 
     @property
@@ -162,20 +163,20 @@ class Judging:
         try:
             finding = await self._compute.run(self._verify, item.admitted, data, self._must_audit(item))
         except Exception as error:  # a fault of this node, whatever it is, condemns nobody and stops nothing  # VAL-05
-            log.error("submission.unjudged", submission=digest, why=f"{type(error).__name__}: {error}")
+            log.error("submission.unverified", submission=digest, why=f"{type(error).__name__}: {error}")
             return self._note_failure(item, None)
         if finding.reason in PASSING:
             self._note_failure(item, None)
         if item.verdict is None:
             self._probation.note(finding, node=submission.node)
-        name = first_key(self._trusted.view, submission.node)
+        name = self._trusted.root_of(submission.node)
         return self._histories.weigh(finding, node=name, submission=digest, step=submission.step)
 
     def _must_audit(self, item: Item) -> bool:
         """Whether to run the model: by the coin; always when another validator called it a fault, or audited and refused it,
         and for nodes on probation or whose history deviates."""
         digest, node = item.admitted.digest, item.admitted.submission.node
-        is_watched = self._probation.holds(node) or self._histories.deviates(first_key(self._trusted.view, node))
+        is_watched = self._probation.holds(node) or self._histories.deviates(self._trusted.root_of(node))
         return self._audits(digest) or is_watched or self._trusted.is_doubted(digest)
 
     def _verify(self, admitted: AdmittedSubmission, data: bytes, audit: bool) -> Finding:
@@ -187,9 +188,7 @@ class Judging:
         cannot be decided: blob, policy or assignment are unavailable, or the fault does not show in the submission alone."""
         if reason in BESIDE:
             return None
-        submission = open_row(row, run=self._trusted.run, buckets=self._spec.buckets)
-        if not isinstance(submission, Submission):
-            return None
+        submission = self._trusted.open_submission(row)
         seed = self._trusted.seed_of(submission.node, submission.step, submission.index)
         try:
             rules.check_counts(submission, self._spec)
@@ -207,13 +206,17 @@ class Judging:
         policy = admitted.submission.policy
         self._pinned[policy] += 1
         try:
-            if not self._shelf.has(policy):
-                await self._fetch_policy(admitted.submission.policy_step)
+            commit = self._trusted.view.commits.get(admitted.submission.policy_step) if self._trusted.view else None
+            if commit is not None and not self._shelf.has(policy):
+                await self._fetch_policy(commit)
             if not self._shelf.has(policy):
                 return None
             data = await self._blobs.get(admitted, limit=self._spec.checks.max_blob)
             return (await self._compute.run(self._verify, admitted, data, True)).outcome == "fault"
         except (NodeError, TimeoutError):
+            return None
+        except Exception as error:  # as in `_audit`  # VAL-05
+            log.error("submission.unverified", submission=admitted.digest, why=f"{type(error).__name__}: {error}")
             return None
         finally:
             self._pinned[policy] -= 1
@@ -240,13 +243,12 @@ class Judging:
         for commit in self._trusted.view.commits.values() if self._trusted.view else ():
             if commit.manifest in wanted and self._shelf.wants(commit.manifest):
                 self._shelf.reserve(commit.manifest)
-                task = group.create_task(self._fetch_policy(commit.step))
+                task = group.create_task(self._fetch_policy(commit))
                 self._fetches.add(task)
                 task.add_done_callback(self._fetches.discard)
 
-    async def _fetch_policy(self, step: int) -> None:
-        if self._trusted.view is not None:
-            await self._shelf.fetch(self._trusted.view.commits[step])
+    async def _fetch_policy(self, commit: Commit) -> None:
+        await self._shelf.fetch(commit)
         self._observer.wake()
 
 

@@ -8,7 +8,7 @@ validator audits the evidence once more, and attests that it is to be lifted whe
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -17,26 +17,21 @@ from dht.encoding import digest, sha256
 from dht.envelope import Envelope
 from dht.errors import Malformed, NodeError, TransportError
 from ledger.errors import LedgerError
-from ledger.records import Attestation, Commit, HeldStrike, Registration, Stake, Strike
-from roles.announce import Voice
-from roles.evidence import EvidenceRefused, check_evidence, held_against, pack_evidence, steps_dealt_with
-from roles.liability import answers, keys_with_stake, opening_block, strikes_before, wallet_at_risk
-from roles.messages import StrikeRow, open_row, strikes_key
-from roles.observer import Observer
-from roles.ports import Clock, Ledger
+from ledger.records import Attestation, HeldStrike, Strike
+from roles.context import RunContext
+from roles.evidence import EvidenceRefused, check_evidence, held_against, pack_evidence
+from roles.messages import StrikeRow, strikes_key
+from roles.ports import Ledger
 from roles.shardcast.grants import relays_in
-from roles.spec import RunSpec
 from roles.tally import pack_item
 from roles.tally.context import Bench
-from roles.trusted import TrustedState
 from roles.validator.faults import FaultBook, ProvenFault
 from roles.validator.kept_blobs import KeptBlobs
+from roles.validator.strike_facts import StrikeFacts
 from roles.validator.waits import Waits
 
 log = structlog.get_logger()
 
-MOST_FAULTS = 32
-"""Faults in one blob of evidence."""
 STAGGER_MS = 5_000
 """How long each validator leaves a strike to the one before it, in an order that differs from strike to strike."""
 RESEND_MS = 30_000
@@ -61,29 +56,19 @@ class Striking:
     """The strikes of one run as one validator sees them. `turn` does whatever can be done now, and never raises."""
 
     def __init__(
-        self,
-        *,
-        spec: RunSpec,
-        trusted: TrustedState,
-        observer: Observer,
-        voice: Voice,
-        ledger: Ledger,
-        blobs: KeptBlobs,
-        faults: FaultBook,
-        reaudit: Reaudit,
-        clock: Clock,
+        self, context: RunContext, *, ledger: Ledger, blobs: KeptBlobs, faults: FaultBook, reaudit: Reaudit
     ) -> None:
-        self._spec, self._trusted, self._observer, self._voice = spec, trusted, observer, voice
+        self._spec, self._trusted = context.spec, context.trusted
+        self._observer, self._voice = context.observer, context.voice
         self._ledger, self._blobs, self._faults = ledger, blobs, faults
         self._reaudit = reaudit
-        self._strikes: Sequence[HeldStrike] = ()
-        self._stakes: Mapping[tuple[str, str], Stake] = {}
+        self._facts = StrikeFacts(trusted=context.trusted, faults=faults)
         self._attested: defaultdict[_Case, dict[str, Attestation]] = defaultdict(dict)  # by operator
         self._refused: set[_Case] = set()
         self._doubted: set[_Case] = set()  # attested by us, perhaps, but by what the ledger said before
         self._judged_by: tuple[Bench, int] | None = None
         self._kept: set[str] = set()
-        self._waits = Waits(clock)
+        self._waits = Waits(context.clock)
         self.audited: dict[tuple[str, int], bool] = {}  # whether a disputed strike's evidence holds
 
     async def turn(self) -> None:
@@ -95,7 +80,7 @@ class Striking:
 
     async def _turn(self) -> None:
         self._faults.observe()
-        self._strikes, self._stakes = await self._ledger.strikes(), await self._ledger.stakes()
+        self._facts.strikes, self._facts.stakes = await self._ledger.strikes(), await self._ledger.stakes()
         rows = await self._observer.read_rows([strikes_key(self._trusted.run)])
         for row in rows:
             await self._admit(row)
@@ -103,9 +88,9 @@ class Striking:
         for case in list(self._attested):
             if case.act == "strike" and (case in self._doubted or self._own_operator() not in self._attested[case]):
                 await self._second(case)
-        for node, faults in self._due().items():
+        for node, faults in self._facts.due().items():
             await self._propose(node, faults)
-        for held in self._strikes:
+        for held in self._facts.strikes:
             if held.outcome == "open" and held.counter_evidence is not None:
                 await self._answer_dispute(held)
         for case, attestations in list(self._attested.items()):
@@ -116,7 +101,7 @@ class Striking:
         """Others judge now than when the cases were looked at, or a node has another key: what was proved may be no more, and
         the reverse."""
         registrations = self._trusted.view.registrations.values() if self._trusted.view else ()
-        now = (self._bench(), sum(len(held.previous) for held in registrations))
+        now = (self._facts.bench(), sum(len(held.previous) for held in registrations))
         if now != self._judged_by:
             self._judged_by = now
             self._refused.clear()
@@ -125,88 +110,23 @@ class Striking:
     async def _tidy(self) -> None:
         """Evidence of what is over is not kept."""
         wanted = {case.strike.evidence for case in self._attested}
-        wanted |= {held.strike.evidence for held in self._strikes if held.outcome == "open"}
+        wanted |= {held.strike.evidence for held in self._facts.strikes if held.outcome == "open"}
         if wanted != self._kept:
             self._kept = wanted
             await self._blobs.keep_only(wanted)
-
-    # -- who is due ----------------------------------------------------------------------------------------------
-
-    def _number(self, node: str) -> int:
-        return sum(held.strike.node == node for held in self._strikes)
-
-    def _dealt_with(self, key: str) -> int:
-        before = strikes_before(self._strikes, key, self._keys(key))
-        return steps_dealt_with(before, self._commits(), async_level=self._spec.training.async_level)
-
-    def _commits(self) -> Collection[Commit]:
-        return self._trusted.view.commits.values() if self._trusted.view else ()
-
-    def _registration(self, key: str) -> Registration | None:
-        return self._trusted.view.registration_of(key) if self._trusted.view else None
-
-    def _keys(self, key: str) -> tuple[str, ...]:
-        held = self._registration(key)
-        return held.keys if held else (key,)
-
-    def _proven(self) -> dict[str, list[ProvenFault]]:
-        """Faults that a quorum of those who judge now has found, by the node's key in force, oldest step first."""
-        bench, found = self._bench(), defaultdict[str, dict[tuple[int, int], ProvenFault]](dict)
-        for kept in self._faults.faults.values():
-            held, fault = self._registration(kept.submission.node), kept.said_by(bench)
-            if held is not None and fault is not None:
-                found[held.node].setdefault((fault.submission.step, fault.submission.index), fault)
-        return {node: [places[place] for place in sorted(places)] for node, places in found.items()}
-
-    def _due(self) -> dict[str, list[ProvenFault]]:
-        """Keys to be struck, and the faults for it: each key of a node with enough of them under which there is stake to lose;
-        the key in force where there is none."""
-        standing = {held.strike.node for held in self._strikes if held.outcome != "lifted"}
-        found: dict[str, list[ProvenFault]] = {}
-        for node, faults in self._proven().items():
-            for key in self._keys(node):
-                after = self._dealt_with(key)
-                counted = [fault for fault in faults if fault.submission.step > after]
-                if len(counted) < self._spec.checks.strikes_to_eject or key in standing:
-                    continue
-                staked = self._keys_with_stake(key, counted)
-                if key in staked or (key == node and not staked and standing.isdisjoint(self._keys(node))):
-                    found[key] = counted[:MOST_FAULTS]
-        return found
-
-    def _keys_with_stake(self, key: str, faults: Sequence[ProvenFault]) -> tuple[str, ...]:
-        held = self._registration(key)
-        return keys_with_stake(held, self._wallet(key, faults), self._stakes) if held else ()
-
-    def _wallet(self, key: str, faults: Sequence[ProvenFault]) -> str | None:
-        """The wallet to be named: see `roles.liability`."""
-        held, since = self._registration(key), self._opening_block(fault.submission.step for fault in faults)
-        return wallet_at_risk(held, since=since, stakes=self._stakes) if held else None
-
-    def _may_name(self, strike: Strike, steps: Iterable[int]) -> bool:
-        """Whether the wallet that a strike names answers for faults of these steps."""
-        held, since = self._registration(strike.node), self._opening_block(steps)
-        return held is not None and answers(strike.wallet, held, since=since, stakes=self._stakes)
-
-    def _opening_block(self, steps: Iterable[int]) -> int:
-        return opening_block(steps, self._commits(), async_level=self._spec.training.async_level)
-
-    def _bench(self) -> Bench:
-        validators = [item.node for item in self._trusted.judges]
-        return Bench(self._trusted.run, self._spec.buckets, validators, self._trusted.quorum)
 
     # -- attesting -----------------------------------------------------------------------------------------------
 
     async def _propose(self, node: str, faults: Sequence[ProvenFault]) -> None:
         """Make the case against a node, unless this node has attested another validator's, or one is before us."""
-        number = self._number(node)
+        number = self._facts.number(node)
         made = [
             case
             for case in self._attested
             if case.act == "strike" and (case.strike.node, case.strike.number) == (node, number)
         ]
         steps = [fault.submission.step for fault in faults]
-        sound = [case for case in made if case not in self._refused and self._may_name(case.strike, steps)]
+        sound = [case for case in made if case not in self._refused and self._facts.may_name(case.strike, steps)]
         if any(self._own_operator() in self._attested[case] for case in sound):
             return
         wait = self._rank(node, number) * STAGGER_MS + (OTHERS_MS if sound else 0)
@@ -215,7 +135,9 @@ class Striking:
         items = [pack_item(fault.proof) for fault in faults]
         blob = pack_evidence(run=self._trusted.run, node=node, number=number, faults=items)
         holders = await self._blobs.put(blob)
-        strike = Strike(self._trusted.run, node, self._wallet(node, faults), number, faults[0].reason, sha256(blob))
+        strike = Strike(
+            self._trusted.run, node, self._facts.wallet(node, faults), number, faults[0].reason, sha256(blob)
+        )
         log.warning("strike.proposed", node=node, number=number, faults=len(items), evidence=strike.evidence)
         await self._attest(_Case("strike", strike), len(blob), holders)
 
@@ -230,10 +152,10 @@ class Striking:
                 blob,
                 node=strike.node,
                 number=strike.number,
-                bench=self._bench(),
+                bench=self._facts.bench(),
                 needed=self._spec.checks.strikes_to_eject,
-                after_step=self._dealt_with(strike.node),
-                keys=self._keys(strike.node),
+                after_step=self._facts.dealt_with(strike.node),
+                keys=self._facts.keys(strike.node),
             )
             if strike.reason not in {verdict.reason for _, verdicts in found for verdict in verdicts.values()}:
                 raise EvidenceRefused("the reason given is none of its faults'")
@@ -248,7 +170,7 @@ class Striking:
         self._doubted.discard(case)
         if self._own_operator() in self._attested[case]:
             return
-        if self._may_name(strike, [submission.step for submission, _ in found]):
+        if self._facts.may_name(strike, [submission.step for submission, _ in found]):
             await self._attest(case, len(blob), ())
 
     async def _attest(self, case: _Case, size: int, holders: Sequence[str]) -> None:
@@ -278,7 +200,7 @@ class Striking:
     async def _admit(self, envelope: Envelope) -> None:
         """Take over another validator's attestation, if it is one."""
         try:
-            row = open_row(envelope, run=self._trusted.run, buckets=self._spec.buckets)
+            row = self._trusted.open(envelope)
         except Malformed:
             return
         operators = {item.node: item.operator.lower() for item in self._trusted.judges}
@@ -286,10 +208,14 @@ class Striking:
             return
         strike = Strike(row.run, row.node, row.wallet or None, row.number, row.reason, row.evidence)
         case, attestation = _Case(row.act, strike), Attestation(row.operator, row.signature)
-        if row.operator in self._attested.get(case, ()) or self._is_over(case) or row.number > self._number(row.node):
+        if (
+            row.operator in self._attested.get(case, ())
+            or self._is_over(case)
+            or row.number > self._facts.number(row.node)
+        ):
             return
         theirs = sum(row.operator in held for held in self._attested.values())
-        if theirs >= MOST_CASES or self._registration(row.node) is None:
+        if theirs >= MOST_CASES or self._facts.registration(row.node) is None:
             return
         if await self._holds(case, attestation):
             self._attested[case][row.operator] = attestation
@@ -334,7 +260,7 @@ class Striking:
             return None
         blob, judges = await self._blobs.get(strike.evidence), await self._ledger.validators_at(held.block)
         bench = Bench(strike.run, self._spec.buckets, [item.node for item in judges.validators], judges.quorum)
-        proved = held_against(blob, bench=bench, keys=self._keys(strike.node))
+        proved = held_against(blob, bench=bench, keys=self._facts.keys(strike.node))
         answers = [await self._reaudit(row, reason) for row, reason in proved]
         if answers.count(True) >= needed:
             return True
@@ -346,8 +272,8 @@ class Striking:
         """Whether the ledger has what is attested, or can take it no more."""
         strike = case.strike
         if case.act == "strike":
-            return strike.number < self._number(strike.node)
-        return not any(held.outcome == "open" and held.strike == strike for held in self._strikes)
+            return strike.number < self._facts.number(strike.node)
+        return not any(held.outcome == "open" and held.strike == strike for held in self._facts.strikes)
 
     async def _send(self, case: _Case, attestations: Mapping[str, Attestation]) -> None:
         strike = case.strike

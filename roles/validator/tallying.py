@@ -17,14 +17,11 @@ from dht.envelope import Envelope
 from dht.errors import NodeError, PeerError, TransportError
 from ledger.errors import LedgerError
 from ledger.records import Attestation, Block, FinalRoot, Proposal
-from ledger.rules import find_closing_block
-from roles.announce import Voice
+from roles.context import RunContext
 from roles.messages import Submission, TallyRow, tally_key
-from roles.observer import Observer
-from roles.ports import Clock, Ledger
+from roles.ports import Ledger
 from roles.rules import Refusal
 from roles.shardcast.grants import relays_in
-from roles.spec import RunSpec
 from roles.tally import (
     TallyBody,
     TallyContext,
@@ -38,7 +35,7 @@ from roles.tally import (
     place_digest,
     read_context,
 )
-from roles.trusted import TrustedState
+from roles.validator.closings import Closings
 from roles.validator.gathering import Gathering
 from roles.validator.kept_blobs import KeptBlobs
 from roles.validator.omissions import Omissions
@@ -49,7 +46,6 @@ from roles.validator.waits import Waits
 
 log = structlog.get_logger()
 
-MAX_CLOSINGS = 16
 GRACE_MS = 3_000
 """How long a proposer waits, after a close, for verdicts that are under way."""
 STAGGER_MS = 4_000
@@ -64,31 +60,25 @@ class Tallying:
 
     def __init__(
         self,
+        context: RunContext,
         *,
-        spec: RunSpec,
-        trusted: TrustedState,
-        observer: Observer,
-        voice: Voice,
         ledger: Ledger,
         blobs: KeptBlobs,
         gathering: Gathering,
         published: PublishedSizes,
-        node: str,
         records: JudgedRows,
-        clock: Clock,
     ) -> None:
         self.roots: Sequence[FinalRoot] = ()
-        self._spec, self._trusted, self._observer, self._voice = spec, trusted, observer, voice
-        self._ledger, self._blobs, self._node = ledger, blobs, node
+        self._spec, self._node, self._clock = context.spec, context.node, context.clock
+        self._trusted, self._observer, self._voice = context.trusted, context.observer, context.voice
+        self._ledger, self._blobs, self._records = ledger, blobs, records
         self._gathering, self._published = gathering, published
-        self._records, self._clock = records, clock
-        self._omissions = Omissions(spec=spec, gathering=gathering, clock=clock)
+        self._omissions = Omissions(spec=context.spec, gathering=gathering, clock=context.clock)
         self._parent: TallyBody | None = None
         self._credited: frozenset[str] = frozenset()
         self._attested: dict[tuple[int, int], TallyRow] = {}
         self._refused: set[str] = set()
-        self._waits = Waits(clock)
-        self._walked = -1  # block up to which this epoch's closings are known to be idle ones
+        self._closings, self._waits = Closings(ledger), Waits(context.clock)
         self._troubles: dict[str, tuple[int, int]] = {}  # by proposer: how many in a row, and until when it waits
         self._down: str | None = None
 
@@ -152,7 +142,7 @@ class Tallying:
         if view is None:
             return
         await self._adopt(await self._ledger.final_roots())
-        closings = await self._closings()
+        closings = await self._closings.find(self.roots)
         if not closings:
             return
         for row in await self._observer.read_rows([tally_key(self._trusted.run, self.epoch)]):
@@ -171,7 +161,7 @@ class Tallying:
             return
         parent = open_final_tally(await self._blobs.get(roots[-1].blob), roots[-1]) if roots else None
         self._parent = parent
-        self._credited = frozenset(place for places in (parent.credited if parent else ()) for place in places)
+        self._credited = parent.places() if parent else frozenset()
         for root in roots[len(self.roots) :]:
             log.info(
                 "tally.finalised",
@@ -186,7 +176,7 @@ class Tallying:
         self._waits.clear()
         self._omissions.forget()
         self._troubles.clear()
-        self._walked = -1
+        self._closings.forget()
         self._drop_old_rows()
         await self._blobs.keep_only({root.blob for root in roots[-2:]})
 
@@ -194,26 +184,6 @@ class Tallying:
         for place in [place for place in self._attested if place[0] < self.epoch - 1]:
             self._voice.withdraw(self._attested.pop(place))
         self._trusted.forget_tallies_before(self.epoch)
-
-    async def _closings(self) -> list[Block]:
-        """Blocks this epoch may close at, earliest first: an epoch in which nobody earned runs on to the next.
-
-        After the first, one with no commit since the one before adds nothing: such times, however many of them an idle
-        run lets pass, are walked over once.
-        """
-        start = self.roots[-1].closing_block if self.roots else None
-        first = await find_closing_block(self._ledger, start)
-        if first is None:
-            return []
-        found, after = [first], max(first.number, self._walked)
-        commits = [commit.block for commit in await self._ledger.commits()]
-        while len(found) < MAX_CLOSINGS and (block := await find_closing_block(self._ledger, after)) is not None:
-            if any(after < number <= block.number for number in commits):
-                found.append(block)
-            elif len(found) == 1:
-                self._walked = block.number
-            after = block.number
-        return found
 
     async def _context(self, closing: Block) -> TallyContext:
         return await read_context(

@@ -63,7 +63,7 @@ class Validator:
         secret = sketch_secret(key, spec.run_id)
         self.judging = Judging(
             context,
-            verifier=Verifier(spec=spec, run=trusted.run, engine=engine, task=task, checks=checks, secret=secret),
+            verifier=Verifier(spec=spec, engine=engine, task=task, checks=checks, secret=secret),
             prefetch=Prefetch(trusted=trusted, observer=observer, relays=relays, folder=checkpoints),
             shelf=PolicyShelf(
                 relays=relays, folder=checkpoints, engine=engine, compute=context.compute, receipts=self._receipts
@@ -74,30 +74,21 @@ class Validator:
         )
         self._faults = FaultBook(trusted=trusted, records=self._records, gate_rows=self.judging.gate_rows)
         self._published = PublishedSizes(relays=relays, records=self._records)
-        self._gathering = Gathering(spec=spec, trusted=trusted, observer=observer, faults=self._faults, clock=clock)
+        self._gathering = Gathering(trusted=trusted, observer=observer, faults=self._faults, clock=clock)
         self.tallying = Tallying(
-            spec=spec,
-            trusted=trusted,
-            observer=observer,
-            voice=voice,
+            context,
             ledger=ledger,
             blobs=KeptBlobs(relays, state / "tallies", limit=MAX_BLOB),
             gathering=self._gathering,
             published=self._published,
-            node=context.node,
             records=self._records,
-            clock=clock,
         )
         self.striking = Striking(
-            spec=spec,
-            trusted=trusted,
-            observer=observer,
-            voice=voice,
+            context,
             ledger=ledger,
             blobs=KeptBlobs(relays, state / "evidence", limit=MAX_EVIDENCE),
             faults=self._faults,
             reaudit=self.judging.look_again,
-            clock=clock,
         )
         self._ended_at: int | None = None
         self._forgotten = 0

@@ -50,7 +50,6 @@ class Means:
     """Everything a verifier needs beside the submission."""
 
     spec: RunSpec
-    run: str
     engine: Engine
     task: Task
     duplicates: DuplicateIndex
@@ -64,16 +63,6 @@ class Means:
     def length_task(self) -> LengthTask:
         """The task under the run's length rule."""
         return LengthTask(self.task, self.spec.length)
-
-    def settings(self) -> SamplingSettings:
-        """The spec's sampling, as the engine takes it."""
-        sampling = self.spec.sampling
-        return SamplingSettings(
-            temperature=float(sampling.temperature),
-            top_p=float(sampling.top_p),
-            top_k=sampling.top_k,
-            max_tokens=sampling.max_tokens,
-        )
 
     def limits(self) -> RolloutLimits:
         """Bounds of an honest file."""
@@ -99,7 +88,7 @@ class Case:
     @cached_property
     def settings(self) -> SamplingSettings:
         """Sampling of the run."""
-        return self.means.settings()
+        return SamplingSettings.from_spec(self.means.spec.sampling)
 
     @cached_property
     def file(self) -> RolloutFile:

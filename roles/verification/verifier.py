@@ -43,7 +43,6 @@ class Verifier:
         self,
         *,
         spec: RunSpec,
-        run: str,
         engine: Engine,
         task: Task,
         duplicates: DuplicateIndex | None = None,
@@ -55,7 +54,6 @@ class Verifier:
         self._checks = tuple(checks)
         self._means = Means(
             spec=spec,
-            run=run,
             engine=engine,
             task=task,
             duplicates=self.duplicates,

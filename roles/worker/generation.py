@@ -58,24 +58,13 @@ def submission_digest(submission: Submission) -> str:
     return body_digest(submission.run, submission.kind, encode(submission))
 
 
-def sampling_settings(spec: RunSpec) -> SamplingSettings:
-    """The run's sampling as the engine takes it."""
-    sampling = spec.sampling
-    return SamplingSettings(
-        temperature=float(sampling.temperature),
-        top_p=float(sampling.top_p),
-        top_k=sampling.top_k,
-        max_tokens=sampling.max_tokens,
-    )
-
-
 class Generator:
     """Makes submissions of one node with one engine. Raises TaskError at once where the run's tool is not here."""
 
     def __init__(self, spec: RunSpec, *, node: str, engine: Engine, task: Task) -> None:
         self._spec, self._run, self._node = spec, spec.run_id, node
         self._engine, self._task = engine, LengthTask(task, spec.length)
-        self._settings, self._use = sampling_settings(spec), load_tool_use(spec.tool)
+        self._settings, self._use = SamplingSettings.from_spec(spec.sampling), load_tool_use(spec.tool)
         self.loaded: HeldPolicy | None = None
 
     def load(self, policy: HeldPolicy) -> None:

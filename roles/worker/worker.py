@@ -81,7 +81,8 @@ class Worker:
         return self._generator.loaded.step if self._generator.loaded else 0
 
     async def run(self) -> None:
-        """Work until the run has ended. Raises DiskFailed or Ejected; all else is waited out."""
+        """Work until the run has ended. Raises DiskFailed, Ejected, or what keeps the engine from sampling; all else is waited
+        out."""
         fault: NodeError | None = None
         try:
             await self._run()

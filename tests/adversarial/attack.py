@@ -16,7 +16,7 @@ from roles.inference.sampling import SamplingSettings
 from roles.rollouts.schema import RolloutRow, write_rollouts
 from roles.rules import Reason
 from roles.spec import JoinedSpec, NoiseSpec
-from roles.toploc.proof import build_proof, build_proofs
+from roles.toploc.proof import build_proofs
 from roles.verification import CHECKS, DuplicateIndex, Finding, Verifier
 from roles.worker.generation import Made
 from tests.builders import WORKERS, World, open_rollouts, repack, sampling_of, spoil
@@ -36,7 +36,7 @@ def judge(world: World, made: Made, *, key: NodeKey = WORKERS[0], without: str =
     """What a validator finds, with every check or without one of them. The gate has let the submission in."""
     admitted = world.trusted.admit_submission(world.row(made.submission, key))
     checks = [check for check in CHECKS if check.name != without]
-    verifier = Verifier(spec=world.spec, run=world.run, engine=world.engine, task=world.task, checks=checks, **means)
+    verifier = Verifier(spec=world.spec, engine=world.engine, task=world.task, checks=checks, **means)
     return verifier.judge(admitted.submission, seed=admitted.seed, data=made.blob)
 
 
@@ -116,6 +116,6 @@ def with_noisy_states(world: World, made: Made) -> Made:
     def noisy(row: RolloutRow) -> RolloutRow:
         (prefill,) = world.engine.prefill([(row.prompt, row.output)])
         noise = torch.randn(prefill.states.shape, generator=torch.Generator().manual_seed(row.seed % 2**32))
-        return replace(row, proof=build_proof(prefill.states * (1 + 0.00002 * noise)))
+        return replace(row, proof=build_proofs([prefill.states * (1 + 0.00002 * noise)])[0])
 
     return spoil(world, made, noisy, rows=slice(None))

@@ -126,8 +126,8 @@ async def test_relay_killed_while_it_sends__the_others_give_the_rest(tmp_path: P
     async with running_network(tmp_path, relays=1) as network:
         await network.add_relay(partial(killed_after, size=300_000))
         assert len(await network.client(TRAINER).put_checkpoint(envelope, source)) == 2
-        client, dying = network.client(), network.infos[1].node
-        fetched = await client.fetch_checkpoint(manifest_digest(envelope), tmp_path / "into", relays=[dying])
+        client, dying = network.client(relays=network.asked_first(1)), network.infos[1].node
+        fetched = await client.fetch_checkpoint(manifest_digest(envelope), tmp_path / "into")
         assert not client.link.choice.is_banned(dying)  # dead is not dishonest
         assert not client.link.choice.is_well(dying)
     assert same(fetched, source)

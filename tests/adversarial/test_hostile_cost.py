@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from node.testnet.adversaries import hostile_files
-from roles.inference.engine import Completion, Engine, Prefill, Request, SamplingSettings
+from roles.inference.engine import Completion, Engine, Pair, Prefill, Request, SamplingSettings
 from roles.rollouts.limits import rollout_limits
 from roles.rollouts.schema import RolloutFile, write_rollouts
 from roles.rules import Reason
@@ -38,7 +38,7 @@ class RestingEngine:
     def generate(self, requests: Sequence[Request], settings: SamplingSettings) -> list[Completion]:
         raise AssertionError("a validator does not generate")
 
-    def prefill(self, pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> list[Prefill]:
+    def prefill(self, pairs: Sequence[Pair]) -> list[Prefill]:
         raise AssertionError("a forward pass was spent on it")
 
     def load(self, checkpoint: object) -> None:
@@ -127,7 +127,7 @@ def test_judge__hostile_file_costs_little_and_no_forward_pass(world: World, hone
 def judged(world: World, made: Made) -> tuple[Finding, float, int]:
     """The finding, CPU seconds, and the most memory that Python and Arrow held for it."""
     engine: Engine = RestingEngine()
-    verifier = Verifier(spec=world.spec, run=world.run, engine=engine, task=world.task)
+    verifier = Verifier(spec=world.spec, engine=engine, task=world.task)
     arrow = pa.default_memory_pool().max_memory() or 0
     tracemalloc.start()
     began = time.process_time()

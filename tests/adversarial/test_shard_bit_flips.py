@@ -34,8 +34,8 @@ async def test_fetch_checkpoint__bit_flips_cost_a_shard_and_a_score(tmp_path: Pa
     async with running_network(tmp_path, relays=1) as network:
         await network.add_relay(partial(spoiled, spoil=partial(flip_some, draw=random.Random(3))))
         await network.client(TRAINER).put_checkpoint(envelope, source)
-        client, liar = network.client(), network.infos[1].node
-        fetched = await client.fetch_checkpoint(manifest_digest(envelope), tmp_path / "into", relays=[liar])
+        client, liar = network.client(relays=network.asked_first(1)), network.infos[1].node
+        fetched = await client.fetch_checkpoint(manifest_digest(envelope), tmp_path / "into")
         assert client.link.choice.is_banned(liar)
         for path in source.iterdir():
             assert (fetched / path.name).read_bytes() == path.read_bytes()
@@ -58,8 +58,6 @@ async def test_fetch_checkpoint__relay_that_goes_silent_midway(tmp_path: Path) -
     async with running_network(tmp_path, relays=1) as network:
         await network.add_relay(partial(stalling, after=20_000))
         await network.client(TRAINER).put_checkpoint(envelope, source)
-        silent = network.infos[1].node
-        fetched = await network.client().fetch_checkpoint(
-            manifest_digest(envelope), tmp_path / "into", relays=[network.infos[0].node, silent]
-        )
+        client = network.client(relays=network.asked_first(1))
+        fetched = await client.fetch_checkpoint(manifest_digest(envelope), tmp_path / "into")
     assert (fetched / "model.safetensors").read_bytes() == (source / "model.safetensors").read_bytes()

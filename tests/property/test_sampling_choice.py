@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from roles.inference.noise import Stream, gumbel_noise
-from roles.inference.sampling import SamplingSettings, choose
+from roles.inference.sampling import SamplingSettings, draw
 from roles.inference.support import support
-from roles.toploc.sampling_check import margins
+from tests.unit.roles.toploc.proof_builders import margins
 
 FINITE = st.floats(-50, 50, width=32)
 LOGITS = arrays.arrays(np.float32, st.tuples(st.integers(1, 4), st.integers(1, 30)), elements=FINITE) | arrays.arrays(
@@ -28,9 +28,9 @@ SETTINGS = st.builds(
 
 @given(LOGITS, SETTINGS, st.integers(0, 2**63 - 1))
 @settings(max_examples=200, deadline=None)
-def test_choose__margin_is_zero_for_the_choice_only(logits: np.ndarray, sampling: SamplingSettings, seed: int) -> None:
+def test_draw__margin_is_zero_for_the_choice_only(logits: np.ndarray, sampling: SamplingSettings, seed: int) -> None:
     positions = torch.arange(len(logits))
-    tokens = choose(torch.from_numpy(logits), torch.full_like(positions, seed), positions, sampling)
+    tokens = draw(torch.from_numpy(logits), torch.full_like(positions, seed), positions, sampling).tokens
     assert margins(logits, tokens.tolist(), seed, sampling).max() == 0
     assert (margins(logits, ((tokens + 1) % logits.shape[1]).tolist(), seed, sampling) >= 0).all()
 

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from roles.toploc.encoding import ENCODINGS, Encoding
 from roles.toploc.errors import MalformedProof
-from roles.toploc.proof import build_proof, parse_proof, proof_bytes
-from roles.toploc.verify import ProofStatistics, verify_proof
+from roles.toploc.proof import parse_proof, proof_bytes
+from roles.toploc.verify import ProofStatistics
+from tests.unit.roles.toploc.proof_builders import build_proof, verify_proof
 
 STATES = torch.randn(40, 32, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
 PROOF = build_proof(STATES)

@@ -33,7 +33,6 @@ from ledger.memory import MemoryChain, MemoryLedger
 from ledger.model import RegistryModel
 from ledger.records import Block, Commit, Operator, RunTerms
 from ledger.wallet import address_of, new_key, sign_registration
-from node.run_creation import terms_of
 from roles.announce import Voice
 from roles.boards import UnionDirectory
 from roles.compute import ComputeThread
@@ -46,6 +45,7 @@ from roles.relay.actor import Relay
 from roles.relay.boards import Board
 from roles.rl.learner import Learner
 from roles.rl.settings import GrpoSettings
+from roles.run_terms import terms_of
 from roles.shardcast.client import RelayClient
 from roles.shardcast.replies import RelayInfo
 from roles.spec import (
@@ -426,10 +426,8 @@ class SimulatedSwarm:
             union = self._make_union(dht) if self._has_boards else None
             directory = union or dht
             publisher = Publisher(node.key, directory, run=self.spec.run_id, state=node.folder / "sequence.json")
-            node.trusted = TrustedState(self.spec, self.spec.run_id)
-            node.observer = Observer(
-                spec=self.spec, trusted=node.trusted, directory=directory, ledger=ledger, interval=LOOK_SECONDS
-            )
+            node.trusted = TrustedState(self.spec)
+            node.observer = Observer(trusted=node.trusted, directory=directory, ledger=ledger, interval=LOOK_SECONDS)
             compute = ComputeThread(node.name)
             try:
                 node.actor = self._actor(node, ledger, publisher, compute)

@@ -29,9 +29,10 @@ from dht.record_validator import key_hash
 from ledger.merkle import merkle_root
 from ledger.records import Leaf
 from ledger.wallet import Domain, registration_message
-from roles.assignment import assigned_groups, compute_beacon, compute_seed, draw, is_admitted
+from roles.assignment import assigned_groups, compute_beacon, compute_seed, is_admitted
+from roles.assignment import draw as draw_number
 from roles.inference.noise import Stream, gumbel_noise
-from roles.inference.sampling import SamplingSettings, choose, token_margins
+from roles.inference.sampling import SamplingSettings, draw, token_margins
 from roles.messages import bucket_of
 from roles.seals import seal_of
 from roles.shardcast.manifest import compute_weights_digest
@@ -317,7 +318,7 @@ def choice_of(seed: int, *, temperature: float, top_k: int, top_p: float) -> dic
         "top_p": top_p,
         "seed": seed,
         "position": 3,
-        "token": int(choose(rows[:1], seeds[:1], positions[:1], settings)),
+        "token": int(draw(rows[:1], seeds[:1], positions[:1], settings).tokens),
         "margins": dict(
             zip(
                 map(str, others.tolist()), token_margins(rows, others, seeds, positions, settings).tolist(), strict=True
@@ -347,7 +348,7 @@ def build_vectors() -> dict[str, Any]:
             "step": 7,
             "index": 3,
             "seed": seed,
-            "draws": [draw(seed, "uneven", number, UNEVEN) for number in range(16)],
+            "draws": [draw_number(seed, "uneven", number, UNEVEN) for number in range(16)],
             "is_admitted_by_half": is_admitted(seed, 2**63),
             "groups": [
                 [g.problem, list(g.seeds)] for g in assigned_groups(seed, problems=2048, groups=2, group_size=4)

@@ -18,8 +18,8 @@ import pytest
 import torch
 
 from roles.toploc.encoding import ENCODINGS
-from roles.toploc.proof import build_proof
-from roles.toploc.verify import ProofStatistics, verify_proof
+from roles.toploc.verify import ProofStatistics
+from tests.unit.roles.toploc.proof_builders import build_proof, verify_proof
 
 FILE = Path(__file__).with_name("toploc-encodings.json")
 PRIME = 65497

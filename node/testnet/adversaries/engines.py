@@ -11,11 +11,10 @@ from pathlib import Path
 import torch
 
 from node.testnet.adversaries.weights import Alteration, write_altered
-from roles.inference.engine import Completion, Engine, Prefill, Request, SamplingSettings
+from roles.inference.engine import Completion, Engine, Pair, Prefill, Request, SamplingSettings
 
 Change = Callable[[Completion, int], Completion]
 """What becomes of a completion, given the end token."""
-Pairs = Sequence[tuple[tuple[int, ...], tuple[int, ...]]]
 
 
 class CheatingEngine:
@@ -38,7 +37,7 @@ class CheatingEngine:
     def generate(self, requests: Sequence[Request], settings: SamplingSettings) -> list[Completion]:
         return self._real.generate(requests, settings)
 
-    def prefill(self, pairs: Pairs) -> list[Prefill]:
+    def prefill(self, pairs: Sequence[Pair]) -> list[Prefill]:
         return self._real.prefill(pairs)
 
     def encode(self, text: str, *, is_said: bool = True) -> tuple[int, ...]:

@@ -10,11 +10,12 @@ import numpy as np
 
 from dht.encoding import sha256
 from roles.inference.engine import Engine, Request
+from roles.inference.sampling import SamplingSettings
 from roles.rollouts.schema import RolloutFile, RolloutLimits, RolloutRow, read_rollouts, write_rollouts
 from roles.spec import RunSpec
 from roles.tasks.task import Task, Undecided
 from roles.toploc.proof import build_proofs
-from roles.worker.generation import Generator, Made, Ticket, sampling_settings, submission_digest
+from roles.worker.generation import Generator, Made, Ticket, submission_digest
 
 Forgery = Callable[["Forger", Ticket], Made]
 """What an adversary makes of a ticket."""
@@ -63,7 +64,7 @@ class Forger(Generator):
     def resampled(self, rows: Sequence[RolloutRow], seeds: Sequence[int] | None = None) -> list[RolloutRow]:
         """Rows with what the policy says to their prompts under these seeds (default: their own), truly scored and proven."""
         requests = [Request(row.prompt, seed) for row, seed in zip(rows, seeds or [r.seed for r in rows], strict=True)]
-        said = self.engine.generate(requests, sampling_settings(self.spec))
+        said = self.engine.generate(requests, SamplingSettings.from_spec(self.spec.sampling))
         checks = self.spec.checks
         proofs = build_proofs([item.states for item in said], topk=checks.topk, chunk=checks.chunk)
         return [

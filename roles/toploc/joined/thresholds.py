@@ -27,7 +27,7 @@ _MOST_MARGIN = 1e6
 def largest_values(observation: Observation) -> tuple[float, ...]:
     """The largest of each figure in a submission, in the order of `BOUNDS`: of chunks, of completions, of tokens."""
     chunks = [chunk for parts in observation.chunks for chunk in parts]
-    margins = [summarise_margins([part]) for part in observation.margins]
+    margins = [summarise_margins(part) for part in observation.margins]
     return (
         max((float(chunk.exponent_mismatches) for chunk in chunks), default=0.0),
         max((min(chunk.mantissa_mean, MANTISSA_CAP) for chunk in chunks), default=0.0),

@@ -26,7 +26,8 @@ from ledger.wallet import address_of
 from node.cli import command_of
 from node.creating import Wish, create
 from node.errors import ConfigError, UsageError
-from node.run_creation import build_spec, default_model, read_draft, terms_of
+from node.run_creation import build_spec, default_model, read_draft
+from roles.run_terms import terms_of
 from roles.spec import RunSpec
 
 SEED = "money-commands"

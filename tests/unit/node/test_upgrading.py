@@ -42,7 +42,7 @@ class Node:
     def __init__(self, number: int, network: MemoryNetwork, folder: Path, **changes: Any) -> None:
         self.key: NodeKey = node_key(number)
         self.rows = MemoryDirectory(network)
-        self.trusted = TrustedState(SPEC, SPEC.run_id)
+        self.trusted = TrustedState(SPEC)
         voice = Voice(Publisher(self.key, self.rows, run=SPEC.run_id, state=None), node=self.key.node, spec=SPEC)
         self.voice = voice
         fields: dict[str, Any] = {

@@ -47,7 +47,7 @@ def pack(*faults: TallyItem, **changes: Any) -> bytes:
 
 def check(data: bytes, **changes: Any) -> int:
     """How many faults a validator finds proved."""
-    fields = {"node": CHEAT.node, "number": 0, "bench": BENCH, "needed": 2, "after_step": -1}
+    fields = {"node": CHEAT.node, "number": 0, "bench": BENCH, "needed": 2, "after_step": -1, "keys": [CHEAT.node]}
     return len(check_evidence(data, **{**fields, **changes}))
 
 
@@ -77,7 +77,7 @@ def test_check_evidence__proves_nothing(data: bytes) -> None:
 
 def test_check_evidence__another_nodes_submissions_under_this_ones_name() -> None:
     with pytest.raises(EvidenceRefused):
-        check(pack(fault(0), fault(1), node=WORKERS[1].node), node=WORKERS[1].node)
+        check(pack(fault(0), fault(1), node=WORKERS[1].node), node=WORKERS[1].node, keys=[WORKERS[1].node])
 
 
 def test_check_evidence__what_an_earlier_key_of_the_node_handed_in() -> None:

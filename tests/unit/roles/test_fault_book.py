@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from dht.envelope import Envelope
+from dht.envelope import Envelope, seal
 from dht.identity import NodeKey
 from roles.tally.context import Bench
 from roles.validator.faults import MOST_OF_NODE, FaultBook
@@ -89,6 +89,20 @@ def test_observe__survives_a_restart_and_the_end_of_the_epoch(tmp_path: Path) ->
     again, records = make_book(make_world(), tmp_path)
     assert list(again.faults) == [proved]
     assert [fault.submission.node for fault in again.faults.values()] == [CHEAT.node]
+    records.close()
+
+
+def test_start__a_kept_verdict_of_another_version_is_left_out(tmp_path: Path) -> None:
+    world = make_world()
+    submission = make_submission(world, CHEAT)
+    row = world.row(make_verdict(submission, outcome="fault", reason=401), VALIDATORS[0])
+    fields = {name: getattr(row, name) for name in ("run", "subkey", "sequence", "expiration", "payload")}
+    old = seal(VALIDATORS[0], kind="verdict/1", record_key=row.key, **fields)
+    records = JudgedRows(tmp_path / "judged.sqlite")
+    records.keep_fault(submission, world.row(submission, CHEAT), [old])
+    records.close()
+    book, records = make_book(world, tmp_path)
+    assert not book.faults
     records.close()
 
 

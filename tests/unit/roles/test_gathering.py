@@ -43,7 +43,7 @@ def gathered(gathering: Gathering) -> Sequence[str]:
 def make_gathering(world: World, folder: Path, now: list[int]) -> Gathering:
     observer = ValidatorNetwork(world.spec, folder).eye
     faults = FaultBook(trusted=world.trusted, records=JudgedRows(folder / "judged.sqlite"), gate_rows={})
-    return Gathering(spec=world.spec, trusted=world.trusted, observer=observer, faults=faults, clock=lambda: now[0])
+    return Gathering(trusted=world.trusted, observer=observer, faults=faults, clock=lambda: now[0])
 
 
 async def test_contributions__wait_for_audits(tmp_path: Path) -> None:

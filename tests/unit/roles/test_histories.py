@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import structlog.testing
 
 from roles.rules import Reason
 from roles.spec import JoinedSpec, NoiseSpec
-from roles.validator.histories import Histories, first_key
+from roles.validator.histories import Histories
 from roles.validator.records import JudgedRows
 from roles.verification import Finding
-from tests.builders import WORKERS, make_spec, make_view
+from tests.builders import WORKERS
 
 NODE, OTHER = WORKERS[0].node, WORKERS[1].node
 CHUNKS = NoiseSpec(levels=(10**9,) * 4, unit=10**6, completion=0, submission=0)
@@ -97,11 +96,3 @@ def test_weigh__not_asked_for_or_not_audited__nothing_changes(tmp_path: Path) ->
         assert not histories.deviates(NODE)
     with opened(tmp_path) as histories:
         assert weigh(histories, None, 1).outcome == "accept"
-
-
-def test_first_key__a_replaced_key_keeps_its_history() -> None:
-    view = make_view(make_spec())
-    rotated = replace(view.registrations[NODE], previous=("first", "second"))
-    view = replace(view, registrations={**view.registrations, NODE: rotated})
-    assert [first_key(view, node) for node in (NODE, OTHER, "stranger")] == ["first", OTHER, "stranger"]
-    assert first_key(None, NODE) == NODE

@@ -12,7 +12,8 @@ from dht.memory import MemoryDirectory, MemoryNetwork
 from dht.records import unix_ms
 from ledger.memory import MemoryChain, MemoryLedger
 from roles.messages import ROW_RULES, SHARE_ALL, OpenStep, Submission
-from roles.observer import BURIED_BLOCKS, MAX_OF_SIGNER, Observer
+from roles.observer import BURIED_BLOCKS, Observer
+from roles.pending_rows import MAX_OF_SIGNER
 from roles.rules import Reason, Reject
 from roles.trusted import TrustedState
 from roles.worker.generation import submission_digest
@@ -74,7 +75,7 @@ async def scene() -> Scene:
     lifetimes = {kind: rule.lifetime for kind, rule in ROW_RULES.items()}
     directory = MemoryDirectory(MemoryNetwork(run=spec.run_id, limits=limits, lifetimes=lifetimes))
     rejected: list[tuple[Envelope, Reject]] = []
-    observer = Observer(spec=spec, trusted=TrustedState(spec, spec.run_id), directory=directory, ledger=ledger)
+    observer = Observer(trusted=TrustedState(spec), directory=directory, ledger=ledger)
     observer.listen(lambda row, error: rejected.append((row, error)))
     scene = Scene(make_world(spec), chain, directory, observer, rejected)
     await scene.put(make_row(make_head(), TRAINER, spec=spec, now=unix_ms()))
@@ -110,7 +111,7 @@ async def test_look__a_flood_that_never_becomes_valid_costs_only_the_flooder(sce
             gap = make_submission(scene.world, WORKERS[1], index=index, predecessor="ab" * 32)
             await scene.put(make_row(gap, WORKERS[1], spec=spec, now=unix_ms() + again * 1000 + index))
         await scene.observer.look()
-    assert scene.observer.waiting == MAX_OF_SIGNER
+    assert len(scene.observer.pending) == MAX_OF_SIGNER
     assert scene.observer.ignored == {Reason.GAP: 2 * MAX_OF_SIGNER}
     honest = make_submission(scene.world)
     await scene.put(scene.submission_row(honest))
@@ -123,7 +124,7 @@ async def test_look__of_many_rows_that_wait_a_look_takes_some_in_turns(
 ) -> None:
     """Thousands of rows behind gaps, of a few registered keys, would each cost every look its time; who waits behind them
     has his turn all the same."""
-    monkeypatch.setattr("roles.observer.MAX_AGAIN", 3)
+    monkeypatch.setattr("roles.pending_rows.MAX_AGAIN", 3)
     await scene.put(make_row(make_head(open_steps=WIDE), TRAINER, spec=scene.world.spec, now=unix_ms()))
     spec, first = scene.world.spec, make_submission(scene.world)
     second = make_submission(scene.world, index=1, predecessor=submission_digest(first))
@@ -133,7 +134,7 @@ async def test_look__of_many_rows_that_wait_a_look_takes_some_in_turns(
     await scene.observer.look()
     await scene.put(scene.submission_row(second))
     await scene.observer.look()
-    assert scene.observer.waiting == 10
+    assert len(scene.observer.pending) == 10
     before = scene.observer.ignored[Reason.GAP]
     await scene.observer.look()
     assert scene.observer.ignored[Reason.GAP] - before == 3
@@ -147,11 +148,11 @@ async def test_look__what_waits_for_a_step_that_is_over_is_forgotten(scene: Scen
     gap = make_submission(scene.world, index=1, predecessor="ab" * 32)
     await scene.put(scene.submission_row(gap))
     await scene.observer.look()
-    assert scene.observer.waiting == 1
+    assert len(scene.observer.pending) == 1
     await scene.put(make_row(make_head(9), TRAINER, spec=scene.world.spec, now=unix_ms()))
     await scene.observer.look()  # sees the head
     await scene.observer.look()  # reads its window
-    assert scene.observer.waiting == 0
+    assert len(scene.observer.pending) == 0
 
 
 async def test_look__beacon_follows_a_chain_that_was_re_organised__chain_fork(scene: Scene) -> None:
@@ -227,7 +228,6 @@ async def test_look__beacon_is_unknown_until_its_block_lies_deep_enough__chain_f
 async def test_look__without_the_ledger_the_last_term_is_believed_for_a_while_and_that_is_said(scene: Scene) -> None:
     now = [0.0]
     observer = Observer(
-        spec=scene.world.spec,
         trusted=scene.trusted,
         directory=scene.directory,
         ledger=MemoryLedger(scene.chain, run=scene.world.run),

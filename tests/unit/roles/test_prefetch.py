@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -21,14 +21,14 @@ class HeldRelays(MemoryRelays):
         self.given_up: list[str] = []
         self.may_give = asyncio.Event()
 
-    async def fetch_checkpoint(self, digest: str, into: Path, *, relays: Sequence[str] = ()) -> Path:
+    async def fetch_checkpoint(self, digest: str, into: Path) -> Path:
         self.asked.append(digest)
         try:
             await self.may_give.wait()
         except asyncio.CancelledError:
             self.given_up.append(digest)
             raise
-        return await super().fetch_checkpoint(digest, into, relays=relays)
+        return await super().fetch_checkpoint(digest, into)
 
 
 @asynccontextmanager

@@ -43,7 +43,6 @@ def test_compute_records__a_quorum_decides(outcomes: list[dict[str, object]], co
     records = compute_records(
         rows_of(world, submission, *outcomes),
         spec=world.spec,
-        run=world.run,
         judges=make_judges(world.spec),
     )
     record = records.workers[WORKER]
@@ -56,7 +55,7 @@ def test_compute_records__a_quorum_decides(outcomes: list[dict[str, object]], co
 def test_compute_records__reasons_and_the_validator_that_differed() -> None:
     world = make_world()
     rows = rows_of(world, make_submission(world), FAULT, FAULT, ACCEPT)
-    records = compute_records(rows, spec=world.spec, run=world.run, judges=make_judges(world.spec))
+    records = compute_records(rows, spec=world.spec, judges=make_judges(world.spec))
     assert records.workers[WORKER].reasons == {"wrong_reward": 1}
     shares = [records.validators[key.node].share for key in VALIDATORS]
     assert shares == [1.0, 1.0, 0.0]
@@ -66,7 +65,7 @@ def test_compute_records__a_strangers_verdicts_are_none() -> None:
     world = make_world()
     submission = make_submission(world)
     rows = [world.row(submission, WORKERS[0]), world.row(make_verdict(submission, **FAULT), STRANGER)]
-    records = compute_records(rows, spec=world.spec, run=world.run, judges=make_judges(world.spec))
+    records = compute_records(rows, spec=world.spec, judges=make_judges(world.spec))
     assert records.workers[WORKER].undecided == 1
     assert STRANGER.node not in records.validators
 

@@ -116,7 +116,8 @@ async def test_turn__ejected_by_quorum_with_evidence_that_proves_it(tmp_path: Pa
         assert (strike.node, strike.number, strike.reason) == (CHEAT.node, 0, Reason.WRONG_REWARD)
         bench = Bench(network.spec.run_id, network.spec.buckets, [key.node for key in VALIDATORS], 2)
         proof = network.relays.blobs[strike.evidence]
-        assert len(check_evidence(proof, node=CHEAT.node, number=0, bench=bench, needed=2, after_step=-1)) == 2
+        terms: dict[str, Any] = {"bench": bench, "needed": 2, "after_step": -1, "keys": [CHEAT.node]}
+        assert len(check_evidence(proof, node=CHEAT.node, number=0, **terms)) == 2
         assert network.trusted.is_ejected(CHEAT.node)
         assert not network.trusted.is_member(CHEAT.node)
 
@@ -185,6 +186,25 @@ async def test_turn__evidence_that_was_wrong__lifted_and_the_node_is_back(tmp_pa
         await network.hand_in(again, CHEAT)
         await network.until(lambda: again.digest in {item.digest for item in network.accepted()})
         assert len(await network.ledger.strikes()) == 1  # and nobody is struck for the same faults twice
+
+
+async def test_turn__disputed__a_fault_of_this_node_says_nothing_and_stops_nothing(tmp_path: Path) -> None:
+    """The evidence is looked at again, and the checker breaks at it."""
+    looked = list[str]()
+
+    def breaks(case: Case) -> None:
+        if looked and case.submission.node == CHEAT.node:
+            looked.append(case.submission.blob)
+            raise RuntimeError("out of memory")
+
+    async with striking(tmp_path, checks=(Check("breaks", breaks), *CHECKS)) as network:
+        await cheat_twice(network)
+        await held(network)
+        looked.append("from now on")
+        await dispute(network)
+        await network.until(lambda: len(looked) > 3)
+        assert not any(run.done() for run in network.runs)
+        assert not any(validator.striking.audited for validator in network.validators.values())
 
 
 async def strike_on(network: ValidatorNetwork, *items: TallyItem) -> None:

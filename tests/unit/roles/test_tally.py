@@ -379,7 +379,6 @@ def test_pending_contributions__accepted_and_not_final() -> None:
         pending_contributions,
         [*rows, *rows],
         spec=WORLD.spec,
-        run=WORLD.run,
         judges=make_judges(WORLD.spec),
         registrations={
             **make_view(WORLD.spec).registrations,
@@ -396,7 +395,6 @@ def test_pending_contributions__of_a_key_that_was_replaced() -> None:
     units = pending_contributions(
         [item.submission, *item.verdicts],
         spec=WORLD.spec,
-        run=WORLD.run,
         judges=make_judges(WORLD.spec),
         registrations={new: Registration(new, address_of(WALLETS[0]), None, 0, 2, 5, previous=(old,))},
         credited=(),
@@ -407,7 +405,7 @@ def test_pending_contributions__of_a_key_that_was_replaced() -> None:
 def test_pending_contributions__of_the_validators_in_force() -> None:
     """The owner has appointed one, in the place of those the spec names."""
     item = contribution(make_submission(WORLD, WORKERS[0], tokens=100), voters=1)
-    place: dict[str, Any] = {"spec": WORLD.spec, "run": WORLD.run, "credited": ()}
+    place: dict[str, Any] = {"spec": WORLD.spec, "credited": ()}
     place["registrations"] = make_view(WORLD.spec).registrations
     rows, spec_named = [item.submission, *item.verdicts], make_judges(WORLD.spec)
     assert pending_contributions(rows, **place, judges=spec_named) == {}

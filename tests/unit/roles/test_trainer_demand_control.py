@@ -83,7 +83,6 @@ class Desk:
         self.clock = FakeClock()
         trusted, network = self.world.trusted, MemoryNetwork(run=spec.run_id, limits={}, lifetimes={})
         observer = Observer(
-            spec=spec,
             trusted=trusted,
             directory=MemoryDirectory(network),
             ledger=MemoryLedger(make_chain(spec), run=spec.run_id),
@@ -91,8 +90,8 @@ class Desk:
         voice = Voice(SealingAnnouncer(self.world), node=TRAINER.node, spec=spec)
         self.heads = HeadBoard(term=1, trusted=trusted, observer=observer, voice=voice, journal=Journal(folder))
         self.heads.head = trusted.head
-        pool = Pool(spec=spec, trusted=trusted, observer=observer, relays=MemoryRelays(), vocabulary=64)
-        self.control = DemandControl(spec, trusted=trusted, pool=pool, heads=self.heads, clock=self.clock)
+        pool = Pool(trusted=trusted, observer=observer, relays=MemoryRelays(), vocabulary=64)
+        self.control = DemandControl(trusted=trusted, pool=pool, heads=self.heads, clock=self.clock)
 
     def hand_in(
         self, index: int = 0, predecessor: str = ZERO_DIGEST, step: int = 1, key: NodeKey = WORKERS[0]

@@ -97,11 +97,11 @@ class Scene:
     """A leader of term 1, its view of the ledger and its clock (unix ms)."""
 
     chain: Chain = field(default_factory=Chain)
-    trusted: TrustedState = field(default_factory=lambda: TrustedState(SPEC, SPEC.run_id))
+    trusted: TrustedState = field(default_factory=lambda: TrustedState(SPEC))
     now: int = 10**12
 
     def __post_init__(self) -> None:
-        observer = Observer(spec=SPEC, trusted=self.trusted, directory=None, ledger=None)  # type: ignore[arg-type]
+        observer = Observer(trusted=self.trusted, directory=None, ledger=None)  # type: ignore[arg-type]
         self.keeper = LeaseKeeper(
             term=1,
             node=TRAINER.node,

@@ -100,7 +100,6 @@ def test_rollout_limits__from_the_spec(world: World) -> None:
 def make_pool(world: World, observer: Observer, relays: MemoryRelays, *, monotonic: Callable[[], float]) -> Pool:
     """A pool of this world's submissions."""
     return Pool(
-        spec=world.spec,
         trusted=world.trusted,
         observer=observer,
         relays=relays,

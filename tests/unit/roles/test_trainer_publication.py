@@ -48,7 +48,7 @@ class Scene:
         self.kept: dict[int, list[int]] = {}
         self.relays = MemoryRelays()
         self.journal = make_journal(folder, spec, steps=steps)
-        trusted = TrustedState(spec, spec.run_id)
+        trusted = TrustedState(spec)
         ledger = MemoryLedger(make_chain(spec), run=spec.run_id, operator_key=TRAINER_OPERATOR)
         directory = MemoryDirectory(
             MemoryNetwork(
@@ -57,7 +57,7 @@ class Scene:
                 lifetimes={kind: rule.lifetime for kind, rule in ROW_RULES.items()},
             )
         )
-        observer = Observer(spec=spec, trusted=trusted, directory=directory, ledger=ledger)
+        observer = Observer(trusted=trusted, directory=directory, ledger=ledger)
         voice = Voice(Publisher(TRAINER, directory, run=spec.run_id, state=None), node=TRAINER.node, spec=spec)
         self.publication = Publication(
             term=1,

@@ -284,7 +284,7 @@ def test_admit_submission__equivocations_are_counted_and_bounded() -> None:
 def test_readmit_submission__though_its_step_was_never_opened_here() -> None:
     world = make_world()
     row = world.row(make_submission(world), WORKER)
-    again = TrustedState(world.spec, world.run)
+    again = TrustedState(world.spec)
     again.admit_view(make_view(world.spec))
     assert again.readmit_submission(row).digest == row.digest
 
@@ -441,7 +441,7 @@ def test_is_accepted__first_to_reach_quorum_stands() -> None:
 
 def test_admit_verdict__flood_about_submissions_that_do_not_exist_is_bounded() -> None:
     world = make_world()
-    world.trusted = TrustedState(world.spec, world.run, most_early=3)
+    world.trusted = TrustedState(world.spec, most_early=3)
     world.trusted.admit_view(make_view(world.spec))
     world.trusted.admit_head(world.row(make_head(), TRAINER))
     real = make_submission(world)
@@ -726,7 +726,7 @@ def test_admit_seal__the_first_of_a_validator_stands() -> None:
 
 def test_admit_seal__on_what_was_never_seen_is_bounded() -> None:
     spec = make_spec()
-    trusted = TrustedState(spec, spec.run_id, most_early=2)
+    trusted = TrustedState(spec, most_early=2)
     trusted.admit_view(make_view(spec))
     for number in range(3):
         message = SealedVerdict(run=spec.run_id, submission=f"{number:064x}", node=WORKER.node, step=1, seal="ab" * 32)
@@ -738,3 +738,23 @@ def test_admit_seal__on_what_was_never_seen_is_bounded() -> None:
                 trusted.admit_seal(row)
     trusted.forget_before(2)
     assert not trusted.seals
+
+
+def test_admit_view__the_seals_and_the_lead_of_a_validator_that_left_are_dropped() -> None:
+    """Appointed again, it may be ahead as any other may."""
+    spec = make_spec()
+    trusted, view = TrustedState(spec, most_early=1), make_view(spec)
+    trusted.admit_view(view)
+
+    def judge(number: int, key: NodeKey) -> None:
+        place: dict[str, Any] = {"submission": f"{number:064x}", "node": WORKER.node, "step": 1}
+        trusted.admit_seal(make_row(SealedVerdict(run=spec.run_id, seal="ab" * 32, **place), key, spec=spec))
+        unseen = make_verdict(make_submission(World(spec, trusted), index=number))
+        trusted.admit_verdict(make_row(unseen, key, spec=spec))
+
+    judge(0, VALIDATORS[0])
+    judge(0, VALIDATORS[1])
+    trusted.admit_view(replace(view, judges=ValidatorSet(1, view.terms.validators[1:], 2, 50)))
+    assert {name for sealed in trusted.seals.values() for name in sealed} == {VALIDATORS[1].node}
+    trusted.admit_view(replace(view, judges=ValidatorSet(2, view.terms.validators, 2, 60)))
+    judge(1, VALIDATORS[0])

@@ -9,10 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from structlog.testing import capture_logs
+
 from dht.encoding import ZERO_DIGEST, sha256
 from dht.records import unix_ms
 from ledger.merkle import merkle_root
 from ledger.wallet import address_of
+from node.status.submissions import DECIDED
 from roles.fetching import OF_NODE
 from roles.messages import Verdict
 from roles.rules import Reason
@@ -495,10 +498,31 @@ async def test_run__fault_of_this_node_condemns_nobody__val_05(tmp_path: Path) -
             raise RuntimeError("out of memory")
 
     checks = (Check("breaks", breaks), *CHECKS)
-    async with running(tmp_path, validators=(0,), checks=checks) as network:
-        made = await network.make()
-        await network.hand_in(made)
-        assert reasons(await verdicts_on(network, made.digest, 1)) == {("accept", Reason.ACCEPTED)}
+    with capture_logs() as logs:
+        async with running(tmp_path, validators=(0,), checks=checks) as network:
+            made = await network.make()
+            await network.hand_in(made)
+            assert reasons(await verdicts_on(network, made.digest, 1)) == {("accept", Reason.ACCEPTED)}
+    said = [entry["event"] for entry in logs]
+    assert said.count("submission.unverified") == 2
+    assert DECIDED.keys().isdisjoint(said)  # what became of it, its worker says
+
+
+async def test_turn__a_commit_that_is_undone_as_its_fetch_begins_stops_nothing__chain_fork(tmp_path: Path) -> None:
+    async with running(tmp_path, validators=()) as network:
+        validator, observer = network.build(0)
+        await observer.look()
+        trusted = validator.trusted
+        assert trusted.view is not None
+
+        async def undo() -> None:
+            assert trusted.view is not None
+            trusted.admit_view(replace(trusted.view, commits={}))
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(validator.judging.turn(group))
+            group.create_task(undo())
+        assert not trusted.view.commits
 
 
 async def test_run__fault_by_another_obliges_to_audit(tmp_path: Path) -> None:

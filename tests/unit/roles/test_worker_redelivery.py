@@ -36,10 +36,10 @@ class Places(MemoryRelays):
         super().__init__()
         self.asked_last: list[set[str]] = []
 
-    async def put(self, data: bytes, *, copies: int = 2, last: Any = ()) -> tuple[str, ...]:
+    async def put(self, data: bytes, *, last: Any = ()) -> tuple[str, ...]:
         await super().put(data)
         self.asked_last.append(set(last))
-        return tuple(sorted(RELAYS, key=lambda relay: (relay in last, relay)))[:copies]
+        return tuple(sorted(RELAYS, key=lambda relay: (relay in last, relay)))[:2]
 
 
 class Scene:
@@ -62,7 +62,7 @@ class Scene:
         directory = MemoryDirectory(network)
         ledger = MemoryLedger(make_chain(spec), run=spec.run_id)
         trusted = self.world.trusted
-        observer = Observer(spec=spec, trusted=trusted, directory=directory, ledger=ledger)
+        observer = Observer(trusted=trusted, directory=directory, ledger=ledger)
         publisher = Publisher(WORKERS[0], directory, run=spec.run_id, state=None)
         voice = Voice(publisher, node=WORKERS[0].node, spec=spec)
         trusted.admit_submission(self.world.row(submission, WORKERS[0], hint=hint_of(RELAYS[:2])))

@@ -84,8 +84,7 @@ class ValidatorNetwork:
 
     def _observer(self, ledger: MemoryLedger) -> Observer:
         return Observer(
-            spec=self.spec,
-            trusted=TrustedState(self.spec, self.spec.run_id),
+            trusted=TrustedState(self.spec),
             directory=MemoryDirectory(self.directory),
             ledger=ledger,
             interval=0.02,

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from roles.inference.engine import Completion, Engine, Request, SamplingSettings
 from roles.inference.errors import BadCheckpoint, SequenceTooLong
-from roles.inference.sampling import choose
+from roles.inference.sampling import draw
 from roles.inference.transformers_engine import TransformersEngine
 from tests.unit.roles.inference.tiny_policy import EOS, make_tiny_model, write_tiny_policy
 
@@ -70,7 +70,7 @@ def make_requests(engine: Engine, count: int = 12) -> list[Request]:
 def chosen(logits: torch.Tensor, request: Request, settings: SamplingSettings = SETTINGS) -> torch.Tensor:
     """What seeded sampling gives for a completion's logits `[T, vocabulary]`."""
     positions = torch.arange(len(logits))
-    return choose(logits, torch.full_like(positions, request.seed), positions, settings)
+    return draw(logits, torch.full_like(positions, request.seed), positions, settings).tokens
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from roles.inference.packing import Pair, shared_batches, similar_batches
+from roles.inference.engine import Pair
+from roles.inference.packing import shared_batches, similar_batches
 
 LONG = tuple(range(10))
 

@@ -11,7 +11,7 @@ import torch
 
 from roles.inference.noise import Stream, gumbel_noise
 from roles.inference.philox import philox4x32
-from roles.inference.sampling import GROUP, SamplingSettings, choose, draw, token_margins
+from roles.inference.sampling import GROUP, SamplingSettings, draw, token_margins
 from roles.inference.support import support
 
 PLAIN = SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, max_tokens=8)
@@ -33,7 +33,7 @@ def noise(seed: int, position: int, items: int, stream: Stream = Stream.TOKENS) 
 
 def sample(logits: torch.Tensor, count: int, settings: SamplingSettings = PLAIN) -> torch.Tensor:
     """`count` draws from one row of logits, each under its own seed."""
-    return choose(logits.expand(count, -1), torch.arange(count), torch.zeros(count, dtype=torch.int64), settings)
+    return draw(logits.expand(count, -1), torch.arange(count), torch.zeros(count, dtype=torch.int64), settings).tokens
 
 
 def wide_logits(seed: int = 0, rows: int = 1) -> torch.Tensor:
@@ -101,24 +101,24 @@ def test_gumbel_noise__refuse_out_of_range(seed: int, position: int) -> None:
         noise(seed, position, 4)
 
 
-def test_choose__frequencies_are_softmax_across_groups() -> None:
+def test_draw__frequencies_are_softmax_across_groups() -> None:
     logits = wide_logits()[0]
     assert chi_square(sample(logits, 30_000), logits.double().softmax(0)) < 4
 
 
-def test_choose__frequencies_of_a_small_vocabulary() -> None:
+def test_draw__frequencies_of_a_small_vocabulary() -> None:
     probabilities = torch.tensor([0.5, 0.3, 0.15, 0.05])
     assert chi_square(sample(probabilities.log(), 40_000), probabilities.double()) < 4
 
 
-def test_choose__temperature_scales_logits_not_noise() -> None:
+def test_draw__temperature_scales_logits_not_noise() -> None:
     logits = wide_logits(1)[0]
     tokens = sample(logits, 20_000, replace(PLAIN, temperature=0.5))
     assert chi_square(tokens, (2 * logits.double()).softmax(0)) < 4
 
 
 @pytest.mark.parametrize("truncation", [{"top_k": 40}, {"top_p": 0.8}, {"top_k": 60, "top_p": 0.9}])
-def test_choose__frequencies_on_the_support(truncation: dict[str, float]) -> None:
+def test_draw__frequencies_on_the_support(truncation: dict[str, float]) -> None:
     settings, logits = replace(PLAIN, **truncation), wide_logits(2)[0]  # type: ignore[arg-type]
     allowed = support(logits[None], settings.top_k, settings.top_p)[0]
     tokens = sample(logits, 10_000, settings)
@@ -126,22 +126,25 @@ def test_choose__frequencies_on_the_support(truncation: dict[str, float]) -> Non
     assert chi_square(tokens, logits.double().masked_fill(~allowed, -torch.inf).softmax(0)) < 4
 
 
-def test_choose__greedy_ignores_the_seed() -> None:
+def test_draw__greedy_ignores_the_seed() -> None:
     logits = wide_logits(3)[0]
     tokens = sample(logits, 20, replace(PLAIN, temperature=0.0))
     assert tokens.tolist() == [int(logits.argmax())] * 20
 
 
-def test_choose__same_row_whatever_the_batch() -> None:
+def test_draw__same_row_whatever_the_batch() -> None:
     logits, seeds, positions = wide_logits(4, rows=9), torch.arange(9), torch.arange(9)
-    together = choose(logits, seeds, positions, PLAIN).tolist()
-    rows = [choose(logits[i : i + 1], seeds[i : i + 1], positions[i : i + 1], PLAIN).item() for i in range(9)]
+    together = draw(logits, seeds, positions, PLAIN).tokens.tolist()
+    rows = [draw(logits[i : i + 1], seeds[i : i + 1], positions[i : i + 1], PLAIN).tokens.item() for i in range(9)]
     assert together == rows
 
 
-def test_choose__one_group_is_gumbel_max_over_tokens() -> None:
+def test_draw__one_group_is_gumbel_max_over_tokens() -> None:
     logits = wide_logits(5)[:, :200]
-    assert choose(logits, torch.tensor([7]), torch.tensor([3]), PLAIN).item() == (logits[0] + noise(7, 3, 200)).argmax()
+    assert (
+        draw(logits, torch.tensor([7]), torch.tensor([3]), PLAIN).tokens.item()
+        == (logits[0] + noise(7, 3, 200)).argmax()
+    )
 
 
 def test_token_margins__hand_computed_across_groups() -> None:
@@ -159,7 +162,7 @@ def test_token_margins__slightly_other_logits_miss_by_little(truncation: dict[st
     settings, rows = replace(PLAIN, **truncation), 2000  # type: ignore[arg-type]
     logits, seeds, positions = wide_logits(7).expand(rows, -1), torch.arange(rows), torch.zeros(rows, dtype=torch.int64)
     other = logits + 0.01 * torch.randn(rows, WIDE, generator=torch.Generator().manual_seed(8))
-    tokens = choose(other, seeds, positions, settings)
+    tokens = draw(other, seeds, positions, settings).tokens
     missed = token_margins(logits, tokens, seeds, positions, settings)
     assert float((missed == 0).float().mean()) > 0.98
     assert float((missed > 0.1).float().mean()) < (0.005 if truncation else 1e-9)
@@ -174,7 +177,7 @@ def test_token_margins__honest_noise_at_the_border_of_the_support(truncation: di
     seeds, positions = torch.arange(rows), torch.zeros(rows, dtype=torch.int64)
     logits = 2 * wide_logits(10, rows=rows)
     other = logits + 0.06 * torch.randn(rows, WIDE, generator=torch.Generator().manual_seed(11))
-    tokens = choose(other, seeds, positions, settings)
+    tokens = draw(other, seeds, positions, settings).tokens
     assert float(token_margins(other, tokens, seeds, positions, settings).max()) == 0.0
     assert float(token_margins(logits, tokens, seeds, positions, settings).max()) < 0.5
 

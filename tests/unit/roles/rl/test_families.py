@@ -125,7 +125,8 @@ def test_learner__a_model_that_sees_pictures_too_is_trained_on_text_and_resumed(
     first = Learner(base, SETTINGS)
     assert first.step([make_group()], 1).grad_norm > 0
     first.save_state(tmp_path / "state")
-    second = Learner(base, SETTINGS, tmp_path / "state")
+    second = Learner(base, SETTINGS)
+    second.load_state(tmp_path / "state")
     for learner, name in ((first, "a"), (second, "b")):
         learner.step([make_group()], 2)
         learner.save_weights(tmp_path / name)

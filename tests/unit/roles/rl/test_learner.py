@@ -161,7 +161,8 @@ def test_load_state__the_next_step_is_bit_equal(tmp_path: Path) -> None:
     first.step(GROUPS, 1)
     first.step(GROUPS, 2)
     first.save_state(tmp_path / "state")
-    second = Learner(POLICY, first.settings, tmp_path / "state")
+    second = Learner(POLICY, first.settings)
+    second.load_state(tmp_path / "state")
     assert (second.updates, second.last_step) == (first.updates, 2)
     metrics = [replace(learner.step(GROUPS, 3), seconds=0.0, tokens_per_second=0.0) for learner in (first, second)]
     assert metrics[0] == metrics[1]
@@ -180,7 +181,8 @@ def test_load_state__a_parameter_that_not_every_update_moved_goes_on_bit_equal(m
         late.requires_grad_(step > 2 - moved)
         first.step(GROUPS, step)
     first.save_state(tmp_path)
-    second = Learner(POLICY, first.settings, tmp_path)
+    second = Learner(POLICY, first.settings)
+    second.load_state(tmp_path)
     late.requires_grad_()
     for learner in (first, second):
         learner.step(GROUPS, 3)
@@ -196,7 +198,9 @@ def test_load_state__refuse_counts_that_are_none(moved: str, tmp_path: Path) -> 
 
 def test_load_state__before_any_update(tmp_path: Path) -> None:
     make_learner().save_state(tmp_path)
-    assert Learner(POLICY, GrpoSettings(), tmp_path).updates == 0
+    again = make_learner()
+    again.load_state(tmp_path)
+    assert again.updates == 0
 
 
 def test_load_state__another_model_is_refused_and_nothing_changes(tmp_path: Path) -> None:

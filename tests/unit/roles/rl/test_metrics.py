@@ -27,7 +27,7 @@ def add(totals: Totals, ratios: Sequence[float], *, each: float = 0.0) -> None:
         sequences=1,
         mask=torch.ones(len(ratios)),
     )
-    totals.add(LossTerms(*[torch.tensor(each)] * 7), given)
+    totals.add(LossTerms(*[torch.tensor(each)] * 6), given)
 
 
 def said(totals: Totals, groups: Sequence[TrainingGroup] | None = None) -> StepMetrics:

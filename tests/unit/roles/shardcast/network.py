@@ -82,6 +82,10 @@ class Network:
         self.infos.append(RelayInfo(relay.node, url))
         return relay
 
+    def asked_first(self, index: int) -> Callable[[], tuple[RelayInfo, ...]]:
+        """The relays as a client knows them that asks this one before all others, whose ids cost nothing."""
+        return lambda: tuple(replace(info, is_free=number != index) for number, info in enumerate(self.infos))
+
     def start(self, group: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
         """Let every relay pull; cancel what comes back to stop it."""
         return [group.create_task(relay.run()) for relay in self.relays]

@@ -320,8 +320,8 @@ async def test_fetch_manifest__another_manifest_under_this_name_is_refused(tmp_p
     async with running_network(tmp_path, relays=1) as network:
         await network.add_relay(partial(spoiled, spoil=flip))
         await network.client(TRAINER).put_checkpoint(make_envelope(source), source)
-        client, liar = network.client(), network.infos[1]
+        client, liar = network.client(relays=network.asked_first(1)), network.infos[1]
         with pytest.raises(PeerError):
             await client.link.receive_manifest(liar, manifest_digest(make_envelope(source)))
         assert client.link.choice.is_banned(liar.node)
-        assert await client.fetch_manifest(manifest_digest(make_envelope(source)), relays=[liar.node])
+        assert await client.fetch_manifest(manifest_digest(make_envelope(source)))

@@ -134,9 +134,8 @@ async def test_fetch_checkpoint__relay_that_says_it_holds_what_it_lacks(tmp_path
     async with running_network(tmp_path, relays=1) as network:
         await network.add_relay(boasting)
         envelope = await give(network, 0, source, shards=lambda index: True)
-        fetched = await network.client().fetch_checkpoint(
-            manifest_digest(envelope), tmp_path / "into", relays=[network.infos[1].node]
-        )
+        client = network.client(relays=network.asked_first(1))
+        fetched = await client.fetch_checkpoint(manifest_digest(envelope), tmp_path / "into")
     assert same(fetched, source)
 
 

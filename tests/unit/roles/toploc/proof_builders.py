@@ -1,16 +1,25 @@
-"""States and the published vectors, for tests of proofs."""
+"""States, proofs of one completion, margins and the published vectors, for tests of both checks."""
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
+
+from roles.inference.engine import Prefill
+from roles.inference.sampling import SamplingSettings
+from roles.toploc.proof import build_proofs
+from roles.toploc.readings import Sampled, read_tokens
+from roles.toploc.sampling_check import Margins
+from roles.toploc.verify import ProofStatistics, verify_proofs
 
 VECTORS = Path(__file__).parents[3] / "vectors" / "toploc-0.1.6-public.json"
 
@@ -31,6 +40,23 @@ class VectorChunk:
 def make_states(tokens: int = 40, hidden: int = 128, seed: int = 0) -> torch.Tensor:
     """Random bfloat16 states `[tokens, hidden]`."""
     return torch.randn(tokens, hidden, generator=torch.Generator().manual_seed(seed)).to(torch.bfloat16)
+
+
+def build_proof(states: torch.Tensor, **numbers: Any) -> bytes:
+    """The proof of one completion."""
+    return build_proofs([states], **numbers)[0]
+
+
+def verify_proof(states: torch.Tensor, proof: bytes, **numbers: Any) -> list[ProofStatistics]:
+    """The statistics of one completion's chunks."""
+    return verify_proofs([(states, proof)], **numbers)[0]
+
+
+def margins(logits: npt.NDArray[np.float32], tokens: Sequence[int], seed: int, settings: SamplingSettings) -> Margins:
+    """By how much each token misses being the seeded choice, where the model gives these logits."""
+    prefill = Prefill(torch.from_numpy(logits), lambda states: states)
+    sampled = Sampled(tokens, [seed] * len(tokens), range(len(tokens)))
+    return read_tokens([prefill], [sampled], settings, vocabulary=logits.shape[-1])[0].margins
 
 
 def load_vector_chunks() -> list[VectorChunk]:

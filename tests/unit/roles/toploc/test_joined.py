@@ -18,7 +18,7 @@ from roles.toploc.joined import NAMES, Fit, History, fit, history_limit, score
 from roles.toploc.joined.fitting import _most
 from roles.toploc.joined.pinned import calibration_of, pin
 from roles.toploc.joined.score import tail
-from roles.toploc.observation import Observation, join_observations, split_observation
+from roles.toploc.observation import Observation
 from tests.unit.roles.toploc.joined_builders import make_many, make_observation
 
 
@@ -171,13 +171,6 @@ def test_observation__comes_back_from_its_file() -> None:
     assert again.chunks == observation.chunks
     for part, other in zip(again.margins, observation.margins, strict=True):
         np.testing.assert_allclose(part, other, atol=1e-6)
-
-
-def test_observation__joined_and_split() -> None:
-    first, second = make_many(1, 2, tokens=70)
-    whole = join_observations([first, second])
-    assert whole.tokens == 2 * 8 * 70
-    assert [each.tokens for each in split_observation(whole, 8)] == [560, 560]
 
 
 def test_observation__chunks_must_cover_the_tokens() -> None:

@@ -11,18 +11,23 @@ import torch
 from roles.toploc.encoding import BF16, ENCODINGS, FP16, FP32, Encoding
 from roles.toploc.errors import MalformedProof
 from roles.toploc.polynomial import PRIME, evaluate, find_injective_moduli, interpolate
-from roles.toploc.proof import build_proof, build_proofs, find_top_values, parse_proof, proof_bytes
+from roles.toploc.proof import build_proofs, find_top_values, parse_proof, proof_bytes
 from roles.toploc.verify import (
     NOTHING_AGREES,
     Judgement,
     ProofStatistics,
     ProofThresholds,
     judge,
-    verify_proof,
     verify_proofs,
     worst,
 )
-from tests.unit.roles.toploc.proof_builders import VectorChunk, load_vector_chunks, make_states
+from tests.unit.roles.toploc.proof_builders import (
+    VectorChunk,
+    build_proof,
+    load_vector_chunks,
+    make_states,
+    verify_proof,
+)
 
 CHUNKS = load_vector_chunks()
 EXACT = ProofStatistics(0, 0.0, 0.0)

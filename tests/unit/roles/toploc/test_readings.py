@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from roles.inference.engine import Prefill
-from roles.inference.sampling import SamplingSettings, choose
+from roles.inference.sampling import SamplingSettings, draw
 from roles.toploc.readings import Readings, Sampled, read_tokens
 
 VOCABULARY = 300
@@ -31,7 +31,7 @@ def sampled(*lengths: int, settings: SamplingSettings = SETTINGS) -> list[Sample
     for number, prefill in enumerate(prefills(*lengths)):
         count = len(prefill.states)
         seeds, positions = torch.full((count,), number + 5), torch.arange(count)
-        tokens = choose(prefill.logits, seeds, positions, settings) if count else torch.zeros(0, dtype=torch.int64)
+        tokens = draw(prefill.logits, seeds, positions, settings).tokens if count else torch.zeros(0, dtype=torch.int64)
         parts.append(Sampled(tokens.tolist(), seeds.tolist(), positions.tolist()))
     return parts
 

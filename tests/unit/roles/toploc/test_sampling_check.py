@@ -10,16 +10,16 @@ import pytest
 import torch
 
 from roles.inference.noise import Stream, gumbel_noise
-from roles.inference.sampling import SamplingSettings, choose
+from roles.inference.sampling import SamplingSettings, draw
 from roles.toploc.sampling_check import (
     SamplingThresholds,
     find_termination_fault,
     is_two_humped,
     judge_sampling,
-    margins,
     summarise_margins,
 )
 from roles.toploc.verify import Judgement
+from tests.unit.roles.toploc.proof_builders import margins
 
 SETTINGS = SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, max_tokens=400)
 EOS = 9
@@ -34,7 +34,9 @@ def make_logits(tokens: int = 400, scale: float = 2.0, seed: int = 0) -> Logits:
 
 def sample(logits: Logits, seed: int = 7, settings: SamplingSettings = SETTINGS) -> list[int]:
     positions = torch.arange(len(logits))
-    tokens: list[int] = choose(torch.from_numpy(logits), torch.full_like(positions, seed), positions, settings).tolist()
+    tokens: list[int] = draw(
+        torch.from_numpy(logits), torch.full_like(positions, seed), positions, settings
+    ).tokens.tolist()
     return tokens
 
 
@@ -60,10 +62,6 @@ def test_margins__off_the_support_counts_the_way_back_to_it() -> None:
     assert outside == pytest.approx(inside + np.log(3))
 
 
-def test_margins__no_token() -> None:
-    assert margins(make_logits(1)[:0], [], 7, SETTINGS).shape == (0,)
-
-
 @pytest.mark.parametrize(
     "tokens",
     [
@@ -76,7 +74,7 @@ def test_margins__no_token() -> None:
 def test_judge_sampling__dishonest_is_fraud(tokens: object) -> None:
     logits = make_logits()
     assert callable(tokens)
-    statistics = summarise_margins([margins(logits, tokens(logits), 7, SETTINGS)])
+    statistics = summarise_margins(margins(logits, tokens(logits), 7, SETTINGS))
     assert judge_sampling([statistics], honest=HONEST, fraud=FRAUD) is Judgement.FRAUD
     assert statistics.exact_share < 0.9
 
@@ -85,7 +83,7 @@ def test_judge_sampling__one_altered_token_is_caught() -> None:
     logits = make_logits()
     tokens = sample(logits)
     tokens[-2] = int(logits[-2].argmin())
-    statistics = summarise_margins([margins(logits, tokens, 7, SETTINGS)])
+    statistics = summarise_margins(margins(logits, tokens, 7, SETTINGS))
     assert statistics.mean_clipped < FRAUD.mean_clipped
     assert judge_sampling([statistics], honest=HONEST, fraud=FRAUD) is Judgement.FRAUD
 
@@ -93,15 +91,15 @@ def test_judge_sampling__one_altered_token_is_caught() -> None:
 def test_judge_sampling__slightly_other_logits_are_doubtful_not_fraud() -> None:
     logits = make_logits()
     tokens = sample(logits + 0.05 * make_logits(seed=1))
-    statistics = summarise_margins([margins(logits, tokens, 7, SETTINGS)])
+    statistics = summarise_margins(margins(logits, tokens, 7, SETTINGS))
     assert judge_sampling([statistics], honest=HONEST, fraud=FRAUD) is Judgement.DOUBTFUL
 
 
 def test_summarise_margins__hand_computed_and_empty() -> None:
-    statistics = summarise_margins([np.array([0.0, 1.0]), np.array([0.0, np.inf])])
+    statistics = summarise_margins(np.array([0.0, 1.0, 0.0, np.inf]))
     assert (statistics.tokens, statistics.exact_share, statistics.mean_clipped) == (4, 0.5, 1.5)
     assert statistics.largest == np.inf
-    assert summarise_margins([]).exact_share == 1.0
+    assert summarise_margins(np.empty(0)).exact_share == 1.0
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,6 @@ def test_run__a_step_is_trained_and_its_policy_is_accepted(tmp_path: Path) -> No
     engine.load(tmp_path / "1")
     trained = replace(world, engine=engine)
     made = make_rollouts(trained, index=2, policy=HeldPolicy(1, manifest_of(1), tmp_path / "1"))
-    verifier = Verifier(spec=world.spec, run=world.run, engine=engine, task=world.task)
+    verifier = Verifier(spec=world.spec, engine=engine, task=world.task)
     found = verifier.judge(made.submission, seed=world.seed(WORKERS[0], 1, 2), data=made.blob)
     assert found.outcome == "accept", found

@@ -15,8 +15,9 @@ from roles.rollouts.schema import read_rollouts
 from roles.rules import Reason, Reject, SoftReject
 from roles.toploc.readings import Readings
 from roles.verification import Case, DuplicateIndex
+from roles.verification.audit_checks import _count_copied, check_endings, check_proofs
 from roles.verification.case import Means
-from roles.verification.checks import _count_copied, check_bounds, check_endings, check_proofs, check_rewards
+from roles.verification.checks import check_bounds, check_rewards
 from roles.verification.duplicates import sketch_of
 from tests.builders import WORKERS, World, make_rollouts, make_world
 
@@ -25,7 +26,6 @@ def make_case(world: World, **changes: object) -> Case:
     """An honest submission under judgement."""
     means = Means(
         spec=world.spec,
-        run=world.run,
         engine=world.engine,
         task=world.task,
         duplicates=DuplicateIndex(),
