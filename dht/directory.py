@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Unpack
 
 from dht.bare import DHTID, DHTNode, PeerID
 from dht.envelope import Envelope, to_bytes
@@ -22,7 +23,7 @@ from dht.peers import PeerAddress, PeerBook, PeerCache, PeerInfo, parse_peer, pa
 from dht.protocol import protocol_for
 from dht.record_validator import EnvelopeValidator, wrap
 from dht.records import unix_ms
-from dht.rows import Membership, RowStore, Subject, everyone, newest, nobody
+from dht.rows import Keeping, RowStore, newest
 from dht.session import Session, Setup
 from dht.storage import PackedRow, RowStorage
 from dht.turns import let_others_run
@@ -42,10 +43,7 @@ class HivemindDirectory:
         setup: Setup,
         run: str,
         limits: Mapping[str, int],
-        lifetimes: Mapping[str, int],
-        membership: Membership,
-        settled: Membership,
-        about: Subject,
+        keeping: Keeping,
         cache: PeerCache,
     ) -> None:
         self.node_id = node
@@ -53,11 +51,9 @@ class HivemindDirectory:
         self._anchors: frozenset[PeerID] = frozenset()
         self._book = PeerBook()
         validator = EnvelopeValidator(run=run, limits=limits)
-        store = RowStore(lifetimes=lifetimes, membership=membership, settled=settled, about=about)
-        self.storage = RowStorage(store, validator, unix_ms)
+        self.storage = RowStorage(RowStore(**keeping), validator, unix_ms)
         """Rows kept for others, and our own; they outlive the daemon."""
-        # rows read: what was seen stays seen
-        self._known = RowStore(lifetimes=lifetimes, membership=membership, settled=settled, about=about)
+        self._known = RowStore(**keeping)  # rows read: what was seen stays seen
         self._upkeep = Upkeep(
             node=node,
             setup=setup,
@@ -78,18 +74,14 @@ class HivemindDirectory:
         initial_peers: Sequence[str],
         run: str,
         limits: Mapping[str, int],
-        lifetimes: Mapping[str, int],
-        membership: Membership = everyone,
-        settled: Membership = everyone,
-        about: Subject = nobody,
         client_mode: bool = False,
         peer_cache: Path | None = None,
         state_dir: Path,
+        **keeping: Unpack[Keeping],
     ) -> AsyncIterator[HivemindDirectory]:
         """Start the node and yield at once, whether or not any seed answers.
 
-        `limits`: bytes by kind; `lifetimes`: seconds by kind; `membership`: which rows are taken; `settled`: which keep
-        their place when a key is full; `about`: whom a row is about. Raises StartError, IdentityError, Malformed (a seed's text).
+        `limits`: bytes by kind; `keeping`: what `RowStore` takes. Raises StartError, IdentityError, Malformed (a seed's text).
         """
         node = NodeKey.load(key_path).node
         cache = PeerCache(peer_cache)
@@ -98,10 +90,7 @@ class HivemindDirectory:
             setup=Setup(key_path, tuple(host_maddrs), tuple(announce_maddrs), client_mode),
             run=run,
             limits=limits,
-            lifetimes=lifetimes,
-            membership=membership,
-            settled=settled,
-            about=about,
+            keeping=keeping,
             cache=cache,
         )
         directory._upkeep.want(parse_peers(initial_peers), are_seeds=True)
