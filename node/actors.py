@@ -13,8 +13,10 @@ import httpx
 
 from dht.directory import HivemindDirectory
 from dht.encoding import encode
+from dht.envelope import Envelope
 from dht.identity import NodeKey
 from dht.records import Publisher, unix_ms
+from dht.rows import Keeping
 from ledger.client import LedgerClient
 from ledger.records import RegistrationRequest, RotationRequest
 from node.config import NodeConfig
@@ -42,6 +44,21 @@ if TYPE_CHECKING:
 LIMITS = {kind: ROW_RULES[kind].max_bytes for kind in DHT_KINDS}
 LIFETIMES = {kind: ROW_RULES[kind].lifetime for kind in DHT_KINDS}
 EVERY_INTERFACE = ("0.0.0.0", "::")  # noqa: S104 - compared with, never bound to
+
+
+def keeping_by(trusted: Callable[[], TrustedState | None]) -> Keeping:
+    """Whose rows are kept, and whose keep their place when a key is full: members' by kind, and those of nodes whose ids cost
+    something; everybody's until the ledger was seen (`trusted` is None, or knows nothing yet)."""
+
+    def is_admitted(row: Envelope) -> bool:
+        known = trusted()
+        return known is None or known.may_be_stored(row)
+
+    def is_settled(row: Envelope) -> bool:
+        known = trusted()
+        return known is None or known.view is None or known.is_member(row.signer)
+
+    return {"lifetimes": LIFETIMES, "membership": is_admitted, "settled": is_settled, "about": subject_of}
 
 
 class Actor(Protocol):
@@ -147,7 +164,7 @@ def build_relay(parts: Parts) -> Any:
     """A relay; it pays for others' registrations when asked to and able."""
     from roles.relay import Board, Relay, RelaySettings
 
-    config, trusted = parts.config, parts.trusted
+    config = parts.config
     return Relay(
         parts.key,
         root=parts.state,
@@ -164,11 +181,8 @@ def build_relay(parts: Parts) -> Any:
         board=Board(
             run=parts.spec.run_id,
             limits=LIMITS,
-            lifetimes=LIFETIMES,
             clock=unix_ms,
-            membership=trusted.may_be_stored,
-            settled=lambda row: trusted.view is None or trusted.is_member(row.signer),
-            about=subject_of,
+            **keeping_by(lambda: parts.trusted),
         ),
         settings=RelaySettings(
             max_disk=share_of_blobs(config.max_disk),
