@@ -41,8 +41,8 @@ def main(words: Sequence[str]) -> int:
 
 
 def _shown(settings: Mapping[str, object]) -> dict[str, tuple[str, str]]:
-    from node.config import Setting
     from node.secrecy import shown_value
+    from node.sources import Setting
 
     return {
         name: (shown_value(setting.value), setting.source)

@@ -61,7 +61,7 @@ def show_time(seconds: int) -> str:
 
 def quiet_config(options: argparse.Namespace) -> NodeConfig:
     """Settings for a visit, with events kept off the terminal but for warnings. Raises ConfigError."""
-    from node.config import load_config
+    from node.sources import load_config
 
     quiet_events()
     flags = {"join": options.join, "role": None if options.config else "worker"}
