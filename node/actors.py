@@ -19,15 +19,15 @@ from dht.records import Publisher, unix_ms
 from dht.rows import Keeping
 from ledger.client import LedgerClient
 from ledger.records import RegistrationRequest, RotationRequest
+from node.base_model import checked_base
 from node.config import NodeConfig
 from node.data_sets import FOLDER, held_files
 from node.disk import share_of_blobs
 from node.engines import engine_of
-from node.errors import ConfigError, UsageError
+from node.errors import ConfigError
 from node.join import is_web_address
 from node.learners import build_learner
 from node.relay_book import RelayBook
-from node.run_creation import default_model, model_files
 from roles.announce import Voice
 from roles.boards import UnionDirectory
 from roles.compute import ComputeThread
@@ -233,19 +233,6 @@ def sponsor_with(ledger: LedgerClient) -> Callable[[RegistrationRequest | Rotati
         return {"registered": request.node}
 
     return sponsor
-
-
-def checked_base(config: NodeConfig, spec: RunSpec) -> Path:
-    """The base model's folder, file for file what the spec pins. Raises UsageError, ConfigError."""
-    base = (config.model or default_model()).expanduser()
-    held = {(item["name"], item["sha256"]) for item in model_files(base)}
-    missing = [item.name for item in spec.model.files if (item.name, item.sha256) not in held]
-    if missing:
-        raise UsageError(
-            f"the model in {base} is not the run's: {', '.join(missing)} differ from the spec: name "
-            "the folder of the run's base model by --model"
-        )
-    return base
 
 
 def _task(parts: Parts) -> Any:

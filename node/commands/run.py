@@ -84,9 +84,10 @@ def _parser() -> Parser:
 
 
 async def _create(options: argparse.Namespace) -> int:
+    from node.base_model import default_model
     from node.creating import Wish, create
     from node.errors import UsageError
-    from node.run_creation import default_model, read_draft
+    from node.run_creation import read_draft
     from node.secrets import OPERATOR_PASSWORD, read_secret
 
     if not (options.what and options.key and options.rpc):

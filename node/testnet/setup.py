@@ -11,10 +11,11 @@ from pathlib import Path
 from dht.encoding import encode
 from ledger.client import LedgerClient, deploy
 from ledger.errors import LedgerError
+from node.base_model import default_model
 from node.data_sets import FOLDER
 from node.errors import ConfigError, UsageError
 from node.join import JoinString
-from node.run_creation import NOWHERE, ChainPlace, build_spec, default_model, draft_table, read_draft, terms_of
+from node.run_creation import NOWHERE, ChainPlace, build_spec, draft_table, read_draft, terms_of
 from node.testnet.plan import NodePlan, TestnetOptions, TestnetPlan, make_plan, write_node
 from node.testnet.processes import Child, node_command
 from roles.spec import RunSpec

@@ -23,10 +23,11 @@ from ledger.errors import LedgerError, LedgerMismatch, LedgerRejected, LowBalanc
 from ledger.keystore import save_key
 from ledger.records import Operator, Strike
 from ledger.wallet import address_of
+from node.base_model import default_model
 from node.cli import command_of
 from node.creating import Wish, create
 from node.errors import ConfigError, UsageError
-from node.run_creation import build_spec, default_model, read_draft, terms_of
+from node.run_creation import build_spec, read_draft, terms_of
 from roles.spec import RunSpec
 
 SEED = "money-commands"

@@ -11,9 +11,11 @@ import pytest
 
 from dht.identity import NodeKey
 from ledger.records import Operator
+from node.base_model import default_model, model_files
 from node.errors import ConfigError
-from node.run_creation import NOWHERE, build_spec, default_model, model_files, read_draft
+from node.run_creation import NOWHERE, build_spec, read_draft
 from roles.spec import FLOAT32_CHECKS
+from tests.unit.roles.rl.architectures import write_model
 
 OPERATOR = Operator(NodeKey(bytes(32)).node, "0x" + "11" * 20, "0x" + "11" * 20)
 
@@ -113,12 +115,26 @@ def test_model_files__weights_with_a_wrong_header(model: Path, header: bytes) ->
         model_files(model)
 
 
+def test_model_files__a_model_that_engines_load_whole_though_it_takes_pictures_too(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "model", "gemma3")
+    assert json.loads((folder / "config.json").read_text())["architectures"] == ["Gemma3ForConditionalGeneration"]
+    assert "model.safetensors" in [item["name"] for item in model_files(folder)]
+
+
 @pytest.mark.parametrize(
     ("config", "said"),
     [
         ("nonsense", "names no architectures"),
         ("{}", "names no architectures"),
-        (json.dumps({"architectures": ["T5ForConditionalGeneration"]}), "a causal language model is needed"),
+        (json.dumps({"architectures": ["BertForMaskedLM"]}), "a causal language model is needed"),
+        (
+            json.dumps({"architectures": ["T5ForConditionalGeneration"], "model_type": "t5"}),
+            "a causal language model is needed",
+        ),
+        (
+            json.dumps({"architectures": ["Qwen2VLForConditionalGeneration"], "model_type": "qwen2_vl"}),
+            "a causal language model is needed",
+        ),
     ],
 )
 def test_model_files__not_a_causal_language_model(model: Path, config: str, said: str) -> None:
