@@ -94,12 +94,21 @@ def _sha256(path: Path) -> str:
 
 def checked_base(config: NodeConfig, spec: RunSpec) -> Path:
     """The base model's folder, file for file what the spec pins. Raises UsageError, ConfigError."""
-    base = (config.model or default_model()).expanduser()
-    held = {(item["name"], item["sha256"]) for item in model_files(base)}
-    missing = [item.name for item in spec.model.files if (item.name, item.sha256) not in held]
-    if missing:
+    base = base_folder(config)
+    if differing := differing_files(base, spec):
         raise UsageError(
-            f"the model in {base} is not the run's: {', '.join(missing)} differ from the spec: name "
+            f"the model in {base} is not the run's: {', '.join(differing)} differ from the spec: name "
             "the folder of the run's base model by --model"
         )
     return base
+
+
+def base_folder(config: NodeConfig) -> Path:
+    """The folder that the settings name, or that of the built-in policy."""
+    return (config.model or default_model()).expanduser()
+
+
+def differing_files(base: Path, spec: RunSpec) -> list[str]:
+    """Names of the files the spec pins that are not in the folder as it has them. Raises ConfigError."""
+    held = {(item["name"], item["sha256"]) for item in model_files(base)}
+    return [item.name for item in spec.model.files if (item.name, item.sha256) not in held]
