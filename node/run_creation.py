@@ -21,10 +21,11 @@ from pydantic import ValidationError
 from dht.rows import Caps
 from ledger.records import NewRun, Operator
 from ledger.wallet import checked_address
+from node.amounts import parse_amount
 from node.base_model import model_files
 from node.data_sets import place_data_set
 from node.defaults import MAX_CONFIG_BYTES
-from node.errors import ConfigError
+from node.errors import ConfigError, UsageError
 from node.fitting import check_fit
 from node.parsing import nearest
 from roles.spec import FLOAT32_CHECKS, MAX_BUCKETS, RunSpec
@@ -85,6 +86,8 @@ def build_spec(
         full["checks"] = {**FLOAT32_CHECKS, **draft_table(draft, "checks")}
     loaded = _load_tasks(draft, data_sets)
     full["tasks"] = [plain for plain, _ in loaded]
+    if "rewards" in draft:
+        full["rewards"] = _in_base_units(draft_table(draft, "rewards"))
     if "tool" in draft:
         full["tool"] = _complete_tool(draft_table(draft, "tool"))
     full["ledger"] = {
@@ -100,6 +103,22 @@ def build_spec(
         spec = spec.model_copy(update={"buckets": _count_buckets(spec)})
     check_fit(spec, [task for _, task in loaded], model)
     return spec
+
+
+def _in_base_units(rewards: dict[str, Any]) -> dict[str, Any]:
+    """Rewards with amounts as the spec has them. A draft may give them with a unit of the chain's coin, such as `0.5eth`."""
+    plain = dict(rewards)
+    for name in ("budget", "min_stake"):
+        text = rewards.get(name)
+        if not isinstance(text, str) or text.isdecimal():
+            continue
+        if rewards.get("token"):
+            raise ConfigError(f"the run's draft: rewards.{name}: {text[:40]!r}: amounts of a token in base units only")
+        try:
+            plain[name] = str(parse_amount(text))
+        except UsageError as error:
+            raise ConfigError(f"the run's draft: rewards.{name}: {error}") from error
+    return plain
 
 
 def _count_buckets(spec: RunSpec) -> int:

@@ -27,6 +27,7 @@ from node.base_model import default_model
 from node.cli import command_of
 from node.creating import Wish, create
 from node.errors import ConfigError, UsageError
+from node.join import parse_join
 from node.run_creation import build_spec, read_draft, terms_of
 from roles.spec import RunSpec
 
@@ -134,6 +135,18 @@ def test_run_fund__adds_up__chain_10(desk: Desk) -> None:  # CHAIN-10
         desk.pay("run", "fund", "1e18", key=STRANGER)
     with pytest.raises(ConfigError, match="name the key file"):
         desk.type("run", "fund", "5", *desk.place())
+
+
+def test_run_show__every_address_given_is_in_the_join_string(desk: Desk) -> None:
+    given = ("--peer", f"/ip4/203.0.113.1/tcp/4001/p2p/{NODES[0]}", "--relay", "http://relay.example:8080")
+    said = desk.type("run", "show", *desk.place()[:4], *given)
+    join = parse_join(next(line for line in said.splitlines() if line.startswith("join ")).removeprefix("join "))
+    assert (join.peers, join.rpc, join.relays) == ((given[1],), (desk.url,), (given[3],))
+
+
+def test_run_show__what_is_paid(desk: Desk) -> None:
+    said = desk.type("run", "show", *desk.place()[:4])
+    assert "rewards    1000 wei an epoch; a stake of 100 wei is asked" in said
 
 
 def test_run_pause__only_the_owner_and_stakes_wait(desk: Desk) -> None:
