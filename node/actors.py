@@ -21,9 +21,9 @@ from ledger.client import LedgerClient
 from ledger.records import RegistrationRequest, RotationRequest
 from node.base_model import checked_base
 from node.config import NodeConfig
-from node.data_sets import FOLDER, held_files
+from node.data_sets import held_files, load_run_tasks
 from node.disk import share_of_blobs
-from node.engines import engine_of
+from node.engines import engine_of, set_threads
 from node.errors import ConfigError
 from node.join import is_web_address
 from node.learners import build_learner
@@ -130,7 +130,8 @@ async def build_worker(parts: Parts) -> Actor:
     from roles.worker import Worker
 
     engine = await parts.compute.load(_engine, parts)
-    return Worker(parts.context, engine=engine, task=_task(parts), state=parts.state)
+    task = load_run_tasks(parts.spec, parts.config.home)
+    return Worker(parts.context, engine=engine, task=task, state=parts.state)
 
 
 async def build_validator(parts: Parts) -> Actor:
@@ -142,7 +143,7 @@ async def build_validator(parts: Parts) -> Actor:
         parts.context,
         ledger=parts.ledger,
         engine=await parts.compute.load(_engine, parts),
-        task=_task(parts),
+        task=load_run_tasks(parts.spec, parts.config.home),
         key=parts.key,
         state=parts.state,
     )
@@ -235,25 +236,6 @@ def sponsor_with(ledger: LedgerClient) -> Callable[[RegistrationRequest | Rotati
     return sponsor
 
 
-def _task(parts: Parts) -> Any:
-    """The run's tasks as one; its tool is looked for too, so that a node without it does not join."""
-    from roles.tasks import TaskError, load_tasks
-    from roles.turns.tool import load_tool_use
-
-    try:
-        load_tool_use(parts.spec.tool)
-        return load_tasks(parts.spec.tasks, parts.config.home / FOLDER)
-    except TaskError as error:
-        raise ConfigError(str(error)) from error
-
-
 def _engine(parts: Parts) -> Any:
-    _set_threads(parts.config)
+    set_threads(parts.config)
     return engine_of(parts.config, parts.spec.model)
-
-
-def _set_threads(config: NodeConfig) -> None:
-    import torch
-
-    if config.threads:
-        torch.set_num_threads(config.threads)

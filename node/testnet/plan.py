@@ -7,7 +7,7 @@ import hashlib
 import random
 import socket
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -126,7 +126,6 @@ class TestnetPlan:
     validators: tuple[NodePlan, ...]
     workers: tuple[NodePlan, ...]
     quorum: int
-    ports: dict[str, int] = field(default_factory=dict)
     adversaries: tuple[NodePlan, ...] = ()
 
     __test__ = False

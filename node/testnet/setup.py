@@ -35,7 +35,6 @@ class Prepared:
     spec: RunSpec
     join: JoinString
     rpc: str
-    spec_file: Path
     join_file: Path
 
 
@@ -77,7 +76,7 @@ async def prepare_run(plan: TestnetPlan, options: TestnetOptions, rpc: str) -> P
     join_file.write_text(f"{join}\n")
     for node in plan.nodes:
         write_node(node, join=str(join_file), spec=spec_file, model=model)
-    return Prepared(spec, join, rpc, spec_file, join_file)
+    return Prepared(spec, join, rpc, join_file)
 
 
 def check_draft(options: TestnetOptions) -> None:
