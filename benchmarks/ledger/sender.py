@@ -18,7 +18,7 @@ import structlog
 
 from ledger.accounts import devnet_accounts
 from ledger.chain_journal import Genesis
-from ledger.devnet import DevnetRpc
+from ledger.devnet_rpc import DevnetRpc
 from ledger.errors import LedgerUnavailable
 from ledger.evm import BALANCE, CHAIN_ID, DevChain
 from ledger.rpc import Rpc

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dht.identity import NodeKey
-from ledger.devnet import devnet_accounts
+from ledger.accounts import devnet_accounts
 from ledger.keystore import save_key
 from ledger.records import Operator
 from ledger.wallet import address_of

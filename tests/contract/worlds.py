@@ -12,7 +12,7 @@ from eth_utils.address import to_checksum_address
 from ledger import abi
 from ledger.base import BaseLedger
 from ledger.client import LedgerClient
-from ledger.devnet import DevnetRpc
+from ledger.devnet_rpc import DevnetRpc
 from ledger.events import operator_tuples, term_tuple
 from ledger.evm import CHAIN_ID
 from ledger.memory import MemoryChain, MemoryLedger

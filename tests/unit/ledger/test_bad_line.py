@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from ledger.chain_journal import Genesis
-from ledger.devnet import DevnetRpc
+from ledger.devnet_rpc import DevnetRpc
 from ledger.errors import LedgerUnavailable
 from ledger.evm import CHAIN_ID, DevChain
 from ledger.rpc import Rpc

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from ledger import abi
-from ledger.devnet import DevnetRpc
+from ledger.devnet_rpc import DevnetRpc
 from ledger.errors import LedgerError, LedgerRejected, LedgerUnavailable, LowBalance
 from ledger.events import term_tuple
 from ledger.evm import BALANCE, CHAIN_ID
