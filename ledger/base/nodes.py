@@ -8,7 +8,7 @@ from typing import Any
 from ledger.base.sending import LedgerSending
 from ledger.errors import LedgerRejected
 from ledger.records import RegistrationRequest, RotationRequest
-from ledger.rules import MAX_NONCE, RegistrationEvent, RotationEvent, is_signed_by_node
+from ledger.registrations import MAX_NONCE, RegistrationEvent, RotationEvent, is_signed_by_node
 from ledger.signing import rotation_message, rotation_typed_data
 from ledger.wallet import checked_address, registration_message, registration_typed_data
 
