@@ -8,8 +8,9 @@ from typing import Any
 from ledger.answers import check_logs, parse_block
 from ledger.errors import LedgerUnavailable
 from ledger.events import TOPICS
+from ledger.json_rpc import RpcError, TooMuch
 from ledger.records import Block
-from ledger.rpc import Caller, RpcError, TooMuch
+from ledger.rpc import Caller
 
 LOG_RANGE = 2000
 """Blocks per log request at first: hosted end-points refuse more, some of them even so many."""

@@ -28,6 +28,7 @@ from ledger.calls import (
 from ledger.errors import LedgerError, LedgerRejected, LedgerUnavailable
 from ledger.event_file import EventFile
 from ledger.events import EventLog, operator_tuples, parse_terms, term_tuple
+from ledger.json_rpc import RpcError
 from ledger.policy import DEFAULT_POLICY, ChainPolicy
 from ledger.reader import RunReader
 from ledger.records import (
@@ -42,7 +43,7 @@ from ledger.records import (
     RunTerms,
     Strike,
 )
-from ledger.rpc import PATIENCE_SECONDS, Connection, ExpectedChain, Rpc, RpcError
+from ledger.rpc import PATIENCE_SECONDS, Connection, ExpectedChain, Rpc
 from ledger.rules import check_digest
 from ledger.sender import Sender
 from ledger.wallet import Domain, address_of, checked_address
