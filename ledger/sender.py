@@ -28,6 +28,7 @@ from ledger.json_rpc import RpcError
 from ledger.policy import DEFAULT_POLICY, ChainPolicy
 from ledger.rpc import PinnedCaller, Request
 from ledger.transactions import TransactionSigner
+from ledger.wallet import address_of
 
 log = structlog.get_logger(__name__)
 
@@ -304,3 +305,13 @@ class _Looks:
         self._since = now if self._count == 0 else self._since
         self._count = self._count + 1 if is_lost else 0
         return self._count >= REPLACED_LOOKS and now - self._since >= self._seconds
+
+
+def open_sender(rpc: PinnedCaller, key: bytes, *, chain_id: int, state_dir: Path | None, policy: ChainPolicy) -> Sender:
+    """A sender whose journal, where there is a folder for it, lies in `state_dir`."""
+    journal = None
+    if state_dir is not None:
+        state_dir.mkdir(parents=True, exist_ok=True)
+        # A key's nonces are the chain's, whatever the contract: one journal per key and chain.
+        journal = state_dir / f"transaction-{chain_id}-{address_of(key)[2:].lower()}.json"
+    return Sender(rpc, key, chain_id=chain_id, journal=journal, policy=policy)

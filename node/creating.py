@@ -15,7 +15,8 @@ from typing import Any
 
 from dht.disk import write_durably
 from dht.encoding import encode, sha256
-from ledger.client import LedgerClient, built_code_hash, deploy
+from ledger.client import LedgerClient
+from ledger.deployment import built_code_hash, deploy
 from ledger.errors import LedgerMismatch
 from ledger.policy import GWEI, ChainPolicy
 from ledger.rpc import Rpc

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dht.encoding import encode
-from ledger.client import LedgerClient, deploy
+from ledger.client import LedgerClient
+from ledger.deployment import deploy
 from ledger.errors import LedgerError
 from node.base_model import default_model
 from node.data_sets import FOLDER

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from ledger.accounts import devnet_accounts
-from ledger.client import Deployment, LedgerClient, deploy
+from ledger.client import LedgerClient
+from ledger.deployment import Deployment, deploy
 from ledger.devnet import running_devnet
 from ledger.records import NewRun, Operator
 from ledger.wallet import address_of

@@ -17,7 +17,8 @@ import pytest
 
 from dht.identity import NodeKey
 from ledger.accounts import devnet_accounts
-from ledger.client import LedgerClient, deploy
+from ledger.client import LedgerClient
+from ledger.deployment import deploy
 from ledger.devnet import running_devnet
 from ledger.errors import LedgerError, LedgerMismatch, LedgerRejected, LowBalance
 from ledger.keystore import save_key
@@ -481,7 +482,7 @@ async def _registration(desk: Desk, node: str) -> Any:
 
 
 def test_deploy__the_code_on_chain_is_this_versions(chain: str) -> None:
-    from ledger.client import built_code_hash
+    from ledger.deployment import built_code_hash
 
     assert asyncio.run(deploy(chain, SPARE)).code_hash == built_code_hash()
 
