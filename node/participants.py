@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from dht.envelope import Envelope
 from dht.errors import PeerError
 from ledger.records import Registration
-from node.contributions import Contributions, pending_rows, read_contributions
+from node.contributions import Contributions, pending_rows, read_contributions, tally_blobs
 from node.visitor import Visit
 from roles.messages import NodeRecord, Role, nodes_key, open_row
 from roles.reputation import Records, ValidatorRecord, WorkerRecord, compute_records
 from roles.spec import RunSpec
-from roles.tally import MAX_BLOB
 
 ROLES_AS_LISTED: tuple[Role, ...] = ("trainer", "validator", "relay", "worker")
 
@@ -41,11 +40,7 @@ class Participant:
 
 async def read_participants(visit: Visit) -> list[Participant]:
     """Everybody seen in the DHT, named by the run or registered on the ledger. Raises TransportError, LedgerError."""
-
-    async def get(digest: str) -> bytes:
-        return await visit.relays.get(digest, limit=MAX_BLOB)
-
-    spec = visit.spec
+    spec, get = visit.spec, tally_blobs(visit.relays)
     earned = await read_contributions(spec, ledger=visit.ledger, get=get, directory=visit.directory)
     rows = await pending_rows(spec, visit.ledger, visit.directory)
     keys = [nodes_key(spec.run_id, role) for role in ROLES_AS_LISTED]

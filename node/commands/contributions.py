@@ -78,17 +78,12 @@ def main(words: Sequence[str]) -> int:
 
 async def _read(config: NodeConfig) -> Report:
     from ledger.records import by_any_key
-    from node.contributions import pending_rows
+    from node.contributions import pending_rows, tally_blobs
     from node.earnings import StepBook, epoch_finder, read_holdings, read_tallies
     from node.visitor import visit_run
-    from roles.tally import MAX_BLOB
 
     async with visit_run(config) as visit:
-
-        async def get(digest: str) -> bytes:
-            return await visit.relays.get(digest, limit=MAX_BLOB)
-
-        ledger = visit.ledger
+        ledger, get = visit.ledger, tally_blobs(visit.relays)
         found = await read_holdings(ledger, get)
         roots, commits = await ledger.final_roots(), await ledger.commits()
         tallies, missing = await read_tallies(roots, get)
