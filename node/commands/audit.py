@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from node.cli import Parser, print_line
 from node.commands.reading import add_run_flags, quiet_config
 from node.errors import ConfigError
+from node.parsing import Parser, print_line
 
 if TYPE_CHECKING:
     from node.audit import Report

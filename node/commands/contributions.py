@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from node.cli import Parser, print_line
 from node.commands.reading import add_json_flag, add_run_flags, quiet_config
+from node.parsing import Parser, print_line
 
 if TYPE_CHECKING:
     from ledger.records import Registration

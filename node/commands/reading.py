@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from node.cli import Parser, print_line
+from node.parsing import Parser, print_line
 
 if TYPE_CHECKING:
     from node.config import NodeConfig

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from node.cli import Parser, print_line
 from node.defaults import MAX_FEE_GWEI
+from node.parsing import Parser, print_line
 
 if TYPE_CHECKING:
     from node.join import JoinString

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from node.cli import Parser
+from node.parsing import Parser
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
