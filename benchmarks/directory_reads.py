@@ -8,25 +8,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import socket
 import sys
 import tempfile
 import time
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from dht.directory import HivemindDirectory
 from dht.identity import NodeKey
 from dht.records import Publisher
+from node.testnet.plan import free_ports
 
 RUN = "ab" * 32
-
-
-def free_port() -> int:
-    """A port nobody has just now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def cpu_seconds(pids: list[int]) -> float:
@@ -40,58 +34,74 @@ def cpu_seconds(pids: list[int]) -> float:
 
 async def measure(nodes: int, keys: int, rows: int, rounds: int) -> None:
     """Start the network, fill it, read, print."""
+    names = [f"{RUN}/submissions/1/{number}" for number in range(keys)]
     async with contextlib.AsyncExitStack() as stack:
-        base = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        directories: list[HivemindDirectory] = []
-        publishers: list[Publisher] = []
-        for number in range(nodes):
-            key = NodeKey.generate()
-            key.save(base / str(number) / "key")
-            directory = await stack.enter_async_context(
-                HivemindDirectory.open(
-                    key_path=base / str(number) / "key",
-                    host_maddrs=[f"/ip4/127.0.0.1/tcp/{free_port()}"],
-                    initial_peers=directories[0].addresses() if directories else [],
-                    run=RUN,
-                    limits={"submission/1": 3072},
-                    lifetimes={"submission/1": 600},
-                    state_dir=base / str(number),
-                )
-            )
-            directories.append(directory)
-            publishers.append(Publisher(key, directory, run=RUN, state=None))
+        publishers = await start(stack, nodes)
+        directories = list(publishers)
         while any(d.stats()["table"] < nodes - 1 for d in directories):  # noqa: ASYNC110 - nothing to wait on
             await asyncio.sleep(0.1)
-        names = [f"{RUN}/submissions/1/{number}" for number in range(keys)]
-        started, published = time.perf_counter(), 0
-        pids = [os.getpid(), *(directory.daemon_pid or os.getpid() for directory in directories)]
-        before = cpu_seconds(pids)
-        for name in names:
-            for number in range(rows):
-                publisher = publishers[number % nodes]
-                subkey = f"{publisher.node}:{number}"
-                await publisher.publish(
-                    kind="submission/1", record_key=name, subkey=subkey, payload=b"x" * 700, lifetime=600
-                )
-                published += 1
-        spent = cpu_seconds(pids) - before
-        print(
-            f"publish: {spent / published * 1000:.1f} ms CPU, {(time.perf_counter() - started) / published * 1000:.1f} ms each"
+        await publish(publishers, names, rows)
+        await read(directories, names, rows, rounds)
+
+
+async def start(stack: contextlib.AsyncExitStack, nodes: int) -> dict[HivemindDirectory, Publisher]:
+    """So many nodes, the first of them everybody's seed."""
+    base = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    found: dict[HivemindDirectory, Publisher] = {}
+    for number, port in enumerate(free_ports(nodes)):
+        key = NodeKey.generate()
+        key.save(base / str(number) / "key")
+        directory = await stack.enter_async_context(
+            HivemindDirectory.open(
+                key_path=base / str(number) / "key",
+                host_maddrs=[f"/ip4/127.0.0.1/tcp/{port}"],
+                initial_peers=next(iter(found)).addresses() if found else [],
+                run=RUN,
+                limits={"submission/1": 3072},
+                lifetimes={"submission/1": 600},
+                state_dir=base / str(number),
+            )
         )
-        before, calls = cpu_seconds(pids), sum(directory.stats()["calls"] for directory in directories)
-        started = time.perf_counter()
-        least = keys * rows
-        for _ in range(rounds):
-            for directory in directories:
-                found = await directory.read(names)
-                least = min(least, sum(map(len, found.values())))
-        spent, reads = cpu_seconds(pids) - before, rounds * nodes
-        calls = sum(directory.stats()["calls"] for directory in directories) - calls
-        print(
-            f"read of {keys} keys, {rows} rows each, {nodes} nodes: {spent / reads * 1000:.1f} ms CPU, "
-            f"{(time.perf_counter() - started) / reads * 1000:.1f} ms, {calls / reads:.1f} calls; "
-            f"fewest rows seen {least} of {keys * rows}"
-        )
+        found[directory] = Publisher(key, directory, run=RUN, state=None)
+    return found
+
+
+async def publish(publishers: Mapping[HivemindDirectory, Publisher], names: Sequence[str], rows: int) -> None:
+    """So many rows under each key, by the nodes in turn; what one costs."""
+    pids, senders = pids_of(publishers), list(publishers.values())
+    before, started = cpu_seconds(pids), time.perf_counter()
+    for name in names:
+        for number in range(rows):
+            publisher = senders[number % len(senders)]
+            subkey = f"{publisher.node}:{number}"
+            await publisher.publish(
+                kind="submission/1", record_key=name, subkey=subkey, payload=b"x" * 700, lifetime=600
+            )
+    spent, count = cpu_seconds(pids) - before, len(names) * rows
+    print(f"publish: {spent / count * 1000:.1f} ms CPU, {(time.perf_counter() - started) / count * 1000:.1f} ms each")
+
+
+async def read(directories: Sequence[HivemindDirectory], names: Sequence[str], rows: int, rounds: int) -> None:
+    """Every key by each node, so often; what one such reading costs, and the fewest rows that one saw."""
+    pids, wanted = pids_of(directories), len(names) * rows
+    before, calls = cpu_seconds(pids), sum(directory.stats()["calls"] for directory in directories)
+    started, least = time.perf_counter(), wanted
+    for _ in range(rounds):
+        for directory in directories:
+            found = await directory.read(names)
+            least = min(least, sum(map(len, found.values())))
+    spent, reads = cpu_seconds(pids) - before, rounds * len(directories)
+    calls = sum(directory.stats()["calls"] for directory in directories) - calls
+    print(
+        f"read of {len(names)} keys, {rows} rows each, {len(directories)} nodes: {spent / reads * 1000:.1f} ms CPU, "
+        f"{(time.perf_counter() - started) / reads * 1000:.1f} ms, {calls / reads:.1f} calls; "
+        f"fewest rows seen {least} of {wanted}"
+    )
+
+
+def pids_of(directories: Iterable[HivemindDirectory]) -> list[int]:
+    """This process and every p2pd."""
+    return [os.getpid(), *(directory.daemon_pid or os.getpid() for directory in directories)]
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from typing import Any
 
 from safetensors import safe_open
 
-from node.run_creation import default_model
+from node.base_model import default_model
 from node.testnet.events import EventTail
 
 Event = dict[str, Any]

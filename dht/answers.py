@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
-from dht.bare import DHTID, DictionaryDHTValue, PeerID, ValueWithExpiration, dht_pb2
-from dht.envelope import Envelope, to_bytes
+from dht.bare import DHTID, PeerID, dht_pb2
+from dht.envelope import Envelope
 from dht.errors import Malformed
 from dht.places import place_of_peer
-from dht.record_validator import EnvelopeValidator, parse_rows, wrap
+from dht.record_validator import EnvelopeValidator, parse_rows
 from dht.turns import let_others_run
 
 LEFT_OUT = -1.0
@@ -101,13 +100,3 @@ class AnswerReader:
 @lru_cache(maxsize=8192)
 def _peer(raw: bytes) -> PeerID:
     return PeerID(raw)  # works out base58 each time it is made
-
-
-def in_hivemind_types(answer: Answer) -> tuple[Any, dict[DHTID, PeerID]]:
-    """An answer as hivemind's own searches expect it."""
-    if not answer.rows:
-        return None, answer.neighbours
-    dictionary = DictionaryDHTValue()
-    for row in answer.rows:
-        dictionary.store(row.subkey, wrap(to_bytes(row)), row.expiration / 1000)
-    return ValueWithExpiration(dictionary, dictionary.latest_expiration_time), answer.neighbours

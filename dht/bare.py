@@ -1,7 +1,7 @@
 """The only door to hivemind: enters it without its top-level package, which would load torch into every relay.
 
 `hivemind`, `hivemind.utils` and `hivemind.dht` become bare packages holding just the names their modules import from
-each other. Nothing here is ours; `protocol`, `p2p` and `storage` build on these names.
+each other. Nothing here is ours; `protocol`, `p2p` and `session` build on these names.
 """
 
 from __future__ import annotations
@@ -51,33 +51,23 @@ def _enter_hivemind() -> None:
 _enter_hivemind()
 
 import hivemind.dht.node as node_module  # noqa: E402
-from hivemind.dht.crypto import DHTRecord, RecordValidatorBase  # noqa: E402
 from hivemind.dht.node import DHTNode  # noqa: E402
 from hivemind.dht.protocol import DHTProtocol  # noqa: E402
 from hivemind.dht.routing import DHTID  # noqa: E402
-from hivemind.dht.storage import DHTLocalStorage, DictionaryDHTValue  # noqa: E402
 from hivemind.p2p import P2P, P2PContext, PeerID  # noqa: E402
 from hivemind.p2p.p2p_daemon_bindings.utils import raise_if_failed, read_pbmsg_safe, write_pbmsg  # noqa: E402
 from hivemind.proto import dht_pb2, p2pd_pb2  # noqa: E402
 from hivemind.utils.logging import use_hivemind_log_handler  # noqa: E402
 from hivemind.utils.multiaddr import Multiaddr  # noqa: E402
-from hivemind.utils.serializer import MSGPackSerializer  # noqa: E402
-from hivemind.utils.timed_storage import ValueWithExpiration  # noqa: E402
 
 __all__ = [
     "DHTID",
     "P2P",
-    "DHTLocalStorage",
     "DHTNode",
     "DHTProtocol",
-    "DHTRecord",
-    "DictionaryDHTValue",
-    "MSGPackSerializer",
     "Multiaddr",
     "P2PContext",
     "PeerID",
-    "RecordValidatorBase",
-    "ValueWithExpiration",
     "dht_pb2",
     "node_module",
     "p2pd_pb2",

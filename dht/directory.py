@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Unpack
 
 from dht.bare import DHTID, DHTNode, PeerID
 from dht.envelope import Envelope, to_bytes
@@ -22,9 +23,9 @@ from dht.peers import PeerAddress, PeerBook, PeerCache, PeerInfo, parse_peer, pa
 from dht.protocol import protocol_for
 from dht.record_validator import EnvelopeValidator, wrap
 from dht.records import unix_ms
-from dht.rows import Membership, RowStore, Subject, everyone, newest, nobody
+from dht.rows import Keeping, RowStore, newest
 from dht.session import Session, Setup
-from dht.storage import RowStorage
+from dht.storage import PackedRow, RowStorage
 from dht.turns import let_others_run
 from dht.upkeep import State, Upkeep
 
@@ -42,10 +43,7 @@ class HivemindDirectory:
         setup: Setup,
         run: str,
         limits: Mapping[str, int],
-        lifetimes: Mapping[str, int],
-        membership: Membership,
-        settled: Membership,
-        about: Subject,
+        keeping: Keeping,
         cache: PeerCache,
     ) -> None:
         self.node_id = node
@@ -53,11 +51,9 @@ class HivemindDirectory:
         self._anchors: frozenset[PeerID] = frozenset()
         self._book = PeerBook()
         validator = EnvelopeValidator(run=run, limits=limits)
-        store = RowStore(lifetimes=lifetimes, membership=membership, settled=settled, about=about)
-        self.storage = RowStorage(store, validator, unix_ms)
+        self.storage = RowStorage(RowStore(**keeping), validator, unix_ms)
         """Rows kept for others, and our own; they outlive the daemon."""
-        # rows read: what was seen stays seen
-        self._known = RowStore(lifetimes=lifetimes, membership=membership, settled=settled, about=about)
+        self._known = RowStore(**keeping)  # rows read: what was seen stays seen
         self._upkeep = Upkeep(
             node=node,
             setup=setup,
@@ -78,18 +74,14 @@ class HivemindDirectory:
         initial_peers: Sequence[str],
         run: str,
         limits: Mapping[str, int],
-        lifetimes: Mapping[str, int],
-        membership: Membership = everyone,
-        settled: Membership = everyone,
-        about: Subject = nobody,
         client_mode: bool = False,
         peer_cache: Path | None = None,
         state_dir: Path,
+        **keeping: Unpack[Keeping],
     ) -> AsyncIterator[HivemindDirectory]:
         """Start the node and yield at once, whether or not any seed answers.
 
-        `limits`: bytes by kind; `lifetimes`: seconds by kind; `membership`: which rows are taken; `settled`: which keep
-        their place when a key is full; `about`: whom a row is about. Raises StartError, IdentityError, Malformed (a seed's text).
+        `limits`: bytes by kind; `keeping`: what `RowStore` takes. Raises StartError, IdentityError, Malformed (a seed's text).
         """
         node = NodeKey.load(key_path).node
         cache = PeerCache(peer_cache)
@@ -98,10 +90,7 @@ class HivemindDirectory:
             setup=Setup(key_path, tuple(host_maddrs), tuple(announce_maddrs), client_mode),
             run=run,
             limits=limits,
-            lifetimes=lifetimes,
-            membership=membership,
-            settled=settled,
-            about=about,
+            keeping=keeping,
             cache=cache,
         )
         directory._upkeep.want(parse_peers(initial_peers), are_seeds=True)
@@ -119,12 +108,11 @@ class HivemindDirectory:
     async def publish(self, row: Envelope) -> None:
         """Store a row at the peers nearest to its key, and read it back from one. Raises TransportError until that is so."""
         session = self._ready()
-        value, expiration = wrap(to_bytes(row)), row.expiration / 1000
-        key = DHTID.generate(row.key)
-        self.storage.store_subkey(key, row.subkey, value, expiration)
+        sent = PackedRow(DHTID.generate(row.key), row.subkey, wrap(to_bytes(row)), row.expiration / 1000)
+        self.storage.put(sent.key, sent.subkey, sent.value, sent.expiration)
         try:
             async with asyncio.timeout(PUBLISH_SECONDS):
-                await self._store(session, key, row, value)
+                await self._store(session, row, sent)
         except TransportError:
             raise
         except TimeoutError as error:
@@ -159,21 +147,19 @@ class HivemindDirectory:
         held = [row for store in (self._known, self.storage.rows) for row, _ in store.rows(key, now)]
         return newest(held, now)
 
-    async def _store(self, session: Session, key: DHTID, row: Envelope, value: bytes) -> None:
+    async def _store(self, session: Session, row: Envelope, sent: PackedRow) -> None:
         """Send the row to all its peers; done when the first of them shows it. The others finish in their own time."""
-        peers = await session.lookup.replicas(key)
+        peers = await session.lookup.replicas(sent.key)
         if not peers:
             raise TransportError("no other node is known yet")
-        protocol, times = session.protocol, row.expiration / 1000
-        stores = {
-            protocol.start(protocol.call_store(peer, [key], [value], times, [row.subkey])): peer for peer in peers
-        }
+        protocol = session.protocol
+        stores = {protocol.start(protocol.send_rows(peer, [sent])): peer for peer in peers}
         pending, verdict = set(stores), "no peer answered"
         while pending:
             done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
             for store in done:
                 kept = None if store.cancelled() else store.result()
-                if kept == [True] and await self._is_held_by(session, stores[store], key, row):
+                if kept == [True] and await self._is_held_by(session, stores[store], sent.key, row):
                     return
                 if kept is not None:
                     verdict = "no other peer is seen to hold the row yet" if kept == [True] else "peers refused the row"
@@ -260,7 +246,7 @@ class HivemindDirectory:
             "rebuilds": self._upkeep.rebuilds,
             "calls": self._upkeep.session.lookup.calls if self._upkeep.session else 0,
             **{f"row_{name}": count for name, count in held.counts.items()},
-            **{f"refused_{name}": count for name, count in self.storage.refusals.items()},
+            "refused_malformed": self.storage.malformed,
         }
 
     def _sweep(self) -> None:

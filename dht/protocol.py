@@ -11,13 +11,14 @@ import time
 from collections.abc import Collection, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from dht.answers import LEFT_OUT, REPLY_BYTES, Answer, AnswerReader, in_hivemind_types
-from dht.bare import DHTID, DHTProtocol, DHTRecord, P2PContext, PeerID, dht_pb2
+from dht.answers import LEFT_OUT, REPLY_BYTES, Answer, AnswerReader
+from dht.bare import DHTID, DHTProtocol, P2PContext, PeerID, dht_pb2
 from dht.errors import Malformed
+from dht.hand_over import HandOver
 from dht.peers import PeerBook
 from dht.places import PLACE_BYTES, place_of_peer
-from dht.record_validator import EnvelopeValidator, parse_rows
-from dht.storage import NoCache, RowStorage
+from dht.record_validator import EnvelopeValidator, parse_rows, unwrap_subkey, wrap
+from dht.storage import PackedRow, RowStorage
 from dht.turns import let_others_run
 
 T = TypeVar("T")
@@ -26,8 +27,6 @@ CALL_SECONDS = 5.0
 MAX_KEYS = 64  # of one find request
 REQUEST_BYTES = 2**20  # a store request's rows (pitfall DHT-10)
 FAILURES_TO_DROP = 2
-_HAND_OVER_SECONDS = 60.0
-MOST_TO_GIVE = 32  # nodes that wait for their rows; the rest of a flood of ids gets what signers publish again
 _PEERS_KEPT = 2048
 
 
@@ -43,9 +42,8 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
 
     @classmethod
     async def create(cls, *args: Any, **kwargs: Any) -> RowProtocol:
-        """hivemind's own, with our storage in place before anything can be stored."""
+        """hivemind's own; rows are kept in `row_storage`, and neither its storage nor its cache is used."""
         self: RowProtocol = await super().create(*args, **kwargs)
-        self.storage, self.cache = self.row_storage, NoCache()
         self._answers = AnswerReader(self.validator, most_neighbours=self.bucket_size)
         self.is_hidden = self.client_mode
         return self
@@ -54,9 +52,7 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
         super().__init__(**kwargs)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._failures: dict[PeerID, int] = {}
-        self._handed_over: dict[PeerID, float] = {}
-        self._giving = asyncio.Lock()  # new ids cost nothing: one at a time is given its rows
-        self._to_give = 0
+        self.hand_over = HandOver(self)
 
     def hide(self, is_hidden: bool) -> None:
         """While nobody can dial us, stay out of other nodes' routing tables, as a client does (pitfall NAT-02)."""
@@ -131,23 +127,23 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
         return dht_pb2.FindResult(type=dht_pb2.NOT_FOUND, expiration_time=LEFT_OUT if packed else 0.0)
 
     def _store_row(self, key: bytes, tag: bytes, value: bytes, expiration: float) -> bool:
-        record = DHTRecord(key, tag, value, expiration)
-        if not self.validator.validate(record):
-            self.row_storage.refusals["malformed"] += 1
+        try:
+            subkey = unwrap_subkey(tag)
+        except Malformed:
+            self.row_storage.malformed += 1
             return False
-        subkey = self.serializer.loads(tag)
-        return self.row_storage.store_subkey(DHTID.from_bytes(key), subkey, value, expiration)
+        return self.row_storage.put(DHTID.from_bytes(key), subkey, value, expiration)
 
     async def _store_dictionary(self, key: bytes, value: bytes) -> bool:
         try:
             items = parse_rows(value)
         except Malformed:
-            self.row_storage.refusals["malformed"] += 1
+            self.row_storage.malformed += 1
             return False
         all_kept = True
         for number, (subkey, row, expiration) in enumerate(items):
             await let_others_run(number)
-            all_kept &= self.row_storage.store_subkey(DHTID.from_bytes(key), subkey, row, expiration)
+            all_kept &= self.row_storage.put(DHTID.from_bytes(key), subkey, row, expiration)
         return all_kept
 
     async def _meet(self, info: dht_pb2.NodeInfo, context: P2PContext) -> None:
@@ -156,7 +152,7 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
 
     # -- what we ask of peers
 
-    async def call_ping(self, peer: PeerID, validate: bool = False, strict: bool = True) -> DHTID | None:
+    async def call_ping(self, peer: PeerID, validate: bool = False) -> DHTID | None:
         """A peer's place, or None when it does not answer. Notes round trip, clock and reachability in the book."""
         request = dht_pb2.PingRequest(peer=self.node_info, validate=validate)
         began = time.monotonic()
@@ -185,31 +181,17 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
             self.book.note_failure(peer.to_base58(), f"{type(error).__name__}: {error}")
             return None
 
-    async def call_find(self, peer: PeerID, keys: Collection[DHTID]) -> dict[DHTID, tuple[Any, Any]] | None:
-        """`fetch` in hivemind's own types, for its searches."""
-        answers = await self.fetch(peer, keys)
-        return None if answers is None else {key: in_hivemind_types(answer) for key, answer in answers.items()}
-
-    async def call_store(
-        self,
-        peer: PeerID,
-        keys: Sequence[DHTID],
-        values: Sequence[bytes],
-        expiration_time: float | Sequence[float],
-        subkeys: Any = None,
-        in_cache: Any = None,
-    ) -> list[bool] | None:
-        """Ask a peer to keep rows, in requests of at most REQUEST_BYTES; None when it does not answer."""
-        times = [expiration_time] * len(keys) if isinstance(expiration_time, float) else list(expiration_time)
-        tags = [self.serializer.dumps(subkey) for subkey in subkeys]
+    async def send_rows(self, peer: PeerID, rows: Sequence[PackedRow]) -> list[bool] | None:
+        """Ask a peer to keep rows, in requests of at most REQUEST_BYTES; whether it keeps each, None without an answer."""
         kept: list[bool] = []
-        for part in _parts([len(value) for value in values]):
+        for part in _parts([len(row.value) for row in rows]):
+            sent = rows[part]
             request = dht_pb2.StoreRequest(
-                keys=[key.to_bytes() for key in keys[part]],
-                subkeys=tags[part],
-                values=list(values[part]),
-                expiration_time=times[part],
-                in_cache=[False] * len(values[part]),
+                keys=[row.key.to_bytes() for row in sent],
+                subkeys=[wrap(row.subkey) for row in sent],
+                values=[row.value for row in sent],
+                expiration_time=[row.expiration for row in sent],
+                in_cache=[False] * len(sent),
                 peer=self.node_info,
             )
             response = await self._call(peer, "rpc_store", request)
@@ -251,54 +233,9 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
         is_new = place not in self.routing_table
         idle = self.routing_table.add_or_update_node(place, peer_id)
         if is_new or has_failed:  # a node that was away may have started again, and forgotten its rows
-            self.start(self._hand_over(place, peer_id))
+            self.start(self.hand_over.give(place, peer_id))
         if idle is not None:
             self.start(self.call_ping(idle[1]))
-
-    async def _hand_over(self, place: DHTID, peer: PeerID) -> None:
-        """Send a node we just met the rows it should keep, if of all nodes known we are nearest to them."""
-        now = time.monotonic()
-        was_given = now - self._handed_over.get(peer, -_HAND_OVER_SECONDS) < _HAND_OVER_SECONDS
-        if was_given or self.is_hidden or self._to_give >= MOST_TO_GIVE:
-            return
-        if len(self._handed_over) > _PEERS_KEPT:
-            self._handed_over.clear()
-        self._handed_over[peer] = now
-        self._to_give += 1
-        try:
-            async with self._giving:
-                rows = await self._rows_for(place)
-        finally:
-            self._to_give -= 1
-        if rows:
-            keys, subkeys, values, times = (list(column) for column in zip(*rows, strict=True))
-            if await self.call_store(peer, keys, values, times, subkeys) is None:
-                self._handed_over.pop(peer, None)  # when it answers again, this is done again
-
-    async def _rows_for(self, place: DHTID) -> list[tuple[DHTID, str, bytes, float]]:
-        """Of thousands of keys each is looked at, for whoever comes with a new id: others have their turn meanwhile."""
-        rows = []
-        for number, key in enumerate(self.row_storage.key_ids()):
-            await let_others_run(number)
-            if self._is_ours_to_give(key, place):
-                rows += self._rows(key)
-        return rows
-
-    def _is_ours_to_give(self, key: DHTID, place: DHTID) -> bool:
-        others = [
-            node_id
-            for node_id, _ in self.routing_table.get_nearest_neighbors(key, self.num_replicas + 1)
-            if node_id != place
-        ][: self.num_replicas]
-        if not others:
-            return True
-        distances = [node_id.xor_distance(key) for node_id in others]
-        is_theirs = len(others) < self.num_replicas or place.xor_distance(key) < distances[-1]
-        return is_theirs and bool(self.node_id.xor_distance(key) < distances[0])
-
-    def _rows(self, key: DHTID) -> list[tuple[DHTID, str, bytes, float]]:
-        packed = self.row_storage.packed(key)
-        return [(key, *item) for item in parse_rows(packed[0])] if packed else []
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Start background work that may outlive its caller; it is cancelled at shutdown."""

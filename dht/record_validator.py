@@ -1,4 +1,4 @@
-"""Judges one record as hivemind stores it: a pure function of the record's bytes that never raises.
+"""Signed rows in the records that hivemind's messages carry: packed, and judged by their bytes alone.
 
 A record is (20-byte key hash, packed subkey, value, expiration). Ours hold a signed row as the value; hash, subkey and
 expiration must be those the row was signed with, so nobody can move a row or lengthen its life.
@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import msgpack
 
-from dht.bare import DHTID, DHTRecord, RecordValidatorBase
+from dht.bare import DHTID
 from dht.envelope import Envelope
 from dht.errors import Malformed
 from dht.rows import RowGate
@@ -26,20 +26,33 @@ def key_hash(key: str) -> bytes:
     return digest
 
 
-def wrap(data: bytes) -> bytes:
-    """A row's bytes as a hivemind value."""
+def wrap(data: bytes | str) -> bytes:
+    """A row's bytes, or its subkey, as hivemind packs them."""
     packed: bytes = msgpack.packb(data, use_bin_type=True)
     return packed
 
 
 def unwrap(value: bytes) -> bytes:
     """A row's bytes out of a hivemind value. Raises Malformed for anything `wrap` would not have written."""
-    try:
-        data = msgpack.unpackb(value, raw=False)
-    except (ValueError, TypeError, RecursionError) as error:
-        raise Malformed("value does not unpack") from error
+    data = _unpack(value)
     if not isinstance(data, bytes) or wrap(data) != value:
         raise Malformed("value is not plain bytes")
+    return data
+
+
+def unwrap_subkey(packed: bytes) -> str:
+    """A packed subkey's text. Raises Malformed for anything else: a plain value has the subkey None (pitfall DHT-15)."""
+    subkey = _unpack(packed)
+    if not isinstance(subkey, str) or wrap(subkey) != packed:
+        raise Malformed("subkey is not a plain text")
+    return subkey
+
+
+def _unpack(packed: bytes) -> object:
+    try:
+        data: object = msgpack.unpackb(packed, raw=False)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise Malformed("what was packed does not unpack") from error
     return data
 
 
@@ -72,29 +85,17 @@ def _as_row(item: object) -> tuple[str, bytes, float] | None:
     return None
 
 
-class EnvelopeValidator(RecordValidatorBase):  # type: ignore[misc]  # hivemind is untyped
+class EnvelopeValidator:
     """Admits signed rows of one run. `limits` gives the largest row of each kind, in bytes."""
 
     def __init__(self, *, run: str, limits: Mapping[str, int]) -> None:
-        self.gate = RowGate(run=run, limits=limits)
+        self._gate = RowGate(run=run, limits=limits)
 
     def open(self, key: bytes, subkey: str, value: bytes, expiration_time: float) -> Envelope:
         """The row in a record. Raises Malformed."""
-        row = self.gate.open(unwrap(value))
+        row = self._gate.open(unwrap(value))
         if row.subkey != subkey or row.expiration / 1000 != expiration_time:
             raise Malformed("record's subkey or expiration is not the signed one")
         if key_hash(row.key) != key:
             raise Malformed("record's key is not the signed one")
         return row
-
-    def validate(self, record: DHTRecord) -> bool:
-        """Whether the record is a row of ours under its own key and subkey. Never raises."""
-        try:
-            # A plain value has the subkey None, which is no text: it could block a whole key (pitfall DHT-15).
-            subkey = msgpack.unpackb(record.subkey, raw=False)
-            if not isinstance(subkey, str) or msgpack.packb(subkey) != record.subkey:
-                return False
-            self.open(record.key, subkey, record.value, record.expiration_time)
-        except Exception:  # whatever a peer sent, a validator that raises costs an innocent peer its place (DHT-13)
-            return False
-        return True

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
+from typing import NotRequired, TypedDict
 
 from dht.envelope import Envelope, from_bytes, to_bytes
 from dht.errors import Malformed
+from dht.holdings import Holdings, Slot
 
 Membership = Callable[[Envelope], bool]
 Subject = Callable[[Envelope], str]
@@ -27,6 +29,15 @@ def everyone(row: Envelope) -> bool:
 def nobody(row: Envelope) -> str:
     """The subject of rows that are about nobody."""
     return ""
+
+
+class Keeping(TypedDict):
+    """What a row store is told of a run, as `RowStore` takes it: several of one node are told the same."""
+
+    lifetimes: Mapping[str, int]
+    membership: NotRequired[Membership]
+    settled: NotRequired[Membership]
+    about: NotRequired[Subject]
 
 
 class RowGate:
@@ -90,75 +101,6 @@ class Outcome(Enum):
         return self in (Outcome.STORED, Outcome.HELD)
 
 
-@dataclass(slots=True)
-class _Holdings:
-    """What each signer holds in a whole store, so that a full one makes room at the expense of who fills it."""
-
-    weight: Counter[str] = field(default_factory=Counter)  # bytes by signer
-    places: dict[str, dict[tuple[str, str], None]] = field(default_factory=dict)  # keys and subkeys by signer
-    total: int = 0
-    changes: int = 0  # so that no two states of a key share a version, though it was empty in between
-
-    def add(self, row: Envelope, size: int) -> None:
-        self.weight[row.signer] += size
-        self.places.setdefault(row.signer, {})[(row.key, row.subkey)] = None
-        self.total += size
-
-    def drop(self, row: Envelope, size: int) -> None:
-        self.weight[row.signer] -= size
-        self.total -= size
-        del self.places[row.signer][(row.key, row.subkey)]
-        if not self.places[row.signer]:
-            del self.places[row.signer], self.weight[row.signer]
-
-
-@dataclass(slots=True)
-class _Slot:
-    """Rows of one key."""
-
-    holdings: _Holdings
-    rows: dict[str, tuple[Envelope, bytes]] = field(default_factory=dict)
-    about: dict[str, str] = field(default_factory=dict)  # whom each row is about
-    weight: Counter[str] = field(default_factory=Counter)  # bytes by signer
-    number: Counter[str] = field(default_factory=Counter)  # rows by signer
-    size: int = 0
-    version: int = 0
-    earliest: int = 2**64  # no row expires before this
-    vetted: int = -1  # second in which strangers were last looked for
-
-    def add(self, row: Envelope, data: bytes, about: str) -> None:
-        self.drop(row.subkey)
-        self.rows[row.subkey] = (row, data)
-        self.about[row.subkey] = about
-        self.weight[row.signer] += len(data)
-        self.number[row.signer] += 1
-        self.size += len(data)
-        self.holdings.add(row, len(data))
-        self.earliest = min(self.earliest, row.expiration)
-
-    def drop(self, subkey: str) -> None:
-        self.holdings.changes += 1
-        self.version = self.holdings.changes
-        held = self.rows.pop(subkey, None)
-        if held is None:
-            return
-        row, data = held
-        del self.about[subkey]
-        self.size -= len(data)
-        self.holdings.drop(row, len(data))
-        self.weight[row.signer] -= len(data)
-        self.number[row.signer] -= 1
-        if not self.number[row.signer]:
-            del self.number[row.signer], self.weight[row.signer]
-
-    def expire(self, now: int) -> None:
-        if now < self.earliest:
-            return
-        for subkey in [name for name, (row, _) in self.rows.items() if row.expiration <= now]:
-            self.drop(subkey)
-        self.earliest = min((row.expiration for row, _ in self.rows.values()), default=2**64)
-
-
 class RowStore:
     """Rows by key and subkey within caps. Of one subkey the highest sequence wins, whatever the order of arrival.
 
@@ -180,8 +122,8 @@ class RowStore:
         self._settled = settled
         self._about = about
         self._caps = caps or Caps()
-        self._slots: dict[str, _Slot] = {}
-        self._holdings = _Holdings()
+        self._slots: dict[str, Slot] = {}
+        self._holdings = Holdings()
         self.counts: Counter[str] = Counter()
         """Rows by outcome, and `evicted`."""
 
@@ -236,7 +178,7 @@ class RowStore:
             return refusal
         growth = len(data) - (len(held[1]) if held else 0)
         refusal = self._make_room_in_store(row, growth, is_new_key=slot is None)
-        slot = slot or _Slot(self._holdings)
+        slot = slot or Slot(self._holdings)
         about = self._about(row)
         refusal = refusal or self._make_room(slot, row, about, growth, is_new=held is None, now=now)
         if refusal is not None:
@@ -272,7 +214,7 @@ class RowStore:
         return None
 
     def _make_room(
-        self, slot: _Slot, row: Envelope, about: str, growth: int, *, is_new: bool, now: int
+        self, slot: Slot, row: Envelope, about: str, growth: int, *, is_new: bool, now: int
     ) -> Outcome | None:
         """Within a key, who is no member or not settled goes first; then who holds most makes room for who holds less:
         a flood costs the flooder, or him whom it is about."""
@@ -290,7 +232,7 @@ class RowStore:
                 return Outcome.KEY_FULL
         return None
 
-    def _make_own_room(self, slot: _Slot, row: Envelope, about: str) -> bool:
+    def _make_own_room(self, slot: Slot, row: Envelope, about: str) -> bool:
         """Of what a signer says, room is made by what it says of him whom it says most of: a worker whose junk has to be
         refused must not keep the verdicts on others out. Whether there is one."""
         theirs = [held for held, _ in slot.rows.values() if held.signer == row.signer and held.subkey != row.subkey]
@@ -302,7 +244,7 @@ class RowStore:
         self.counts["evicted"] += 1
         return True
 
-    def _drop_strangers(self, slot: _Slot, now: int) -> bool:
+    def _drop_strangers(self, slot: Slot, now: int) -> bool:
         """Rows of who is not settled, and those taken before the members were known; looked for once a second. Whether
         there were any."""
         if slot.vetted == now // 1000:
@@ -315,7 +257,7 @@ class RowStore:
         self.counts["evicted"] += len(strangers)
         return bool(strangers)
 
-    def _evict(self, slot: _Slot, signer: str) -> None:
+    def _evict(self, slot: Slot, signer: str) -> None:
         theirs = (row for row, _ in slot.rows.values() if row.signer == signer)
         slot.drop(min(theirs, key=lambda row: row.expiration).subkey)
         self.counts["evicted"] += 1
@@ -328,7 +270,7 @@ class RowStore:
             del self._slots[key]
         self.counts["evicted"] += 1
 
-    def _fresh_slot(self, key: str, now: int) -> _Slot | None:
+    def _fresh_slot(self, key: str, now: int) -> Slot | None:
         slot = self._slots.get(key)
         if slot is None:
             return None

@@ -125,13 +125,5 @@ async def _build_node(daemon: Daemon, protocol: type[RowProtocol], *, client_mod
         num_replicas=REPLICAS,
         wait_timeout=CALL_SECONDS,
         parallel_rpc=64,
-        cache_locally=False,
-        cache_nearest=0,
-        cache_on_store=False,
-        cache_size=1,
-        cache_refresh_before_expiry=0,
         client_mode=client_mode,
-        record_validator=protocol.validator,
-        ensure_bootstrap_success=False,
-        strict=False,
     )

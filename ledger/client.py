@@ -6,14 +6,12 @@ Owns the mapping between records and the registry contract. Knows nothing of ste
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self, TypedDict, Unpack
 
-from eth_utils.crypto import keccak
-
 from ledger import abi
-from ledger.answers import deployed_at, quantity
+from ledger.answers import quantity
 from ledger.base import BaseLedger
 from ledger.calls import (
     PAYABLE,
@@ -28,6 +26,7 @@ from ledger.calls import (
 from ledger.errors import LedgerError, LedgerRejected, LedgerUnavailable
 from ledger.event_file import EventFile
 from ledger.events import EventLog, operator_tuples, parse_terms, term_tuple
+from ledger.json_rpc import RpcError
 from ledger.policy import DEFAULT_POLICY, ChainPolicy
 from ledger.reader import RunReader
 from ledger.records import (
@@ -42,22 +41,12 @@ from ledger.records import (
     RunTerms,
     Strike,
 )
-from ledger.rpc import PATIENCE_SECONDS, Connection, ExpectedChain, Rpc, RpcError
+from ledger.rpc import PATIENCE_SECONDS, Connection, ExpectedChain, Rpc
 from ledger.rules import check_digest
-from ledger.sender import Sender
-from ledger.wallet import Domain, address_of, checked_address
+from ledger.sender import Sender, open_sender
+from ledger.wallet import Domain, checked_address
 
 MAX_RUNS_LISTED = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class Deployment:
-    """Where a contract was deployed: what a run spec pins. `code_hash` is keccak256 of the code on chain."""
-
-    contract: str
-    chain_id: int
-    block_hash: str
-    code_hash: str
 
 
 class _Place(TypedDict):
@@ -118,11 +107,9 @@ class LedgerClient(BaseLedger):
         rpc = Rpc(urls, contract=contract, expected=expected, patience=patience)
         try:
             seen_chain, seen_code = await rpc.connect()
-            sender = (
-                _sender(rpc, operator_key, chain_id=seen_chain, state_dir=state_dir, policy=policy)
-                if operator_key is not None
-                else None
-            )
+            sender = None
+            if operator_key is not None:
+                sender = open_sender(rpc, operator_key, chain_id=seen_chain, state_dir=state_dir, policy=policy)
         except BaseException:
             await rpc.close()
             raise
@@ -278,38 +265,3 @@ class LedgerClient(BaseLedger):
         if self._sender is None:
             raise LedgerError("no operator key: this node can only read the ledger")
         return self._sender
-
-
-async def deploy(
-    url: str, key: bytes, *, state_dir: Path | None = None, policy: ChainPolicy = DEFAULT_POLICY
-) -> Deployment:
-    """Deploy the registry contract, paid by `key`, and check the code on chain. With `state_dir`, one that was begun or
-    done before is not deployed again. Raises LedgerUnavailable, LowBalance, LedgerMismatch."""
-    rpc = Rpc([url])
-    try:
-        chain_id, _ = await rpc.connect()
-        sender = _sender(rpc, key, chain_id=chain_id, state_dir=state_dir, policy=policy)
-        receipt = await sender.deploy(abi.built()["bytecode"])
-        contract = checked_address(deployed_at(receipt))
-        checked = Rpc([url], contract=contract, expected=ExpectedChain(chain_id, built_code_hash()))
-        try:
-            _, code_hash = await checked.connect()
-        finally:
-            await checked.close()
-        return Deployment(contract, chain_id, receipt["blockHash"][2:], code_hash)
-    finally:
-        await rpc.close()
-
-
-def built_code_hash() -> str:
-    """keccak256 of the code that this version's contract has on a chain."""
-    return str(keccak(abi.unhex(abi.built()["bytecode_runtime"])).hex())
-
-
-def _sender(rpc: Rpc, key: bytes, *, chain_id: int, state_dir: Path | None, policy: ChainPolicy) -> Sender:
-    journal = None
-    if state_dir is not None:
-        state_dir.mkdir(parents=True, exist_ok=True)
-        # A key's nonces are the chain's, whatever the contract: one journal per key and chain.
-        journal = state_dir / f"transaction-{chain_id}-{address_of(key)[2:].lower()}.json"
-    return Sender(rpc, key, chain_id=chain_id, journal=journal, policy=policy)

@@ -14,7 +14,7 @@ from ledger.answers import place
 from ledger.changes import Change
 from ledger.errors import LedgerError
 from ledger.records import ROLES_BY_NUMBER, Commit, FinalRoot, Operator, RunTerms
-from ledger.rules import NodeEvent, RegistrationEvent, RotationEvent
+from ledger.registrations import NodeEvent, RegistrationEvent, RotationEvent
 from ledger.wallet import NO_ADDRESS, node_from_public_key, public_key_from_node
 
 TOPICS = {abi.event_topic(name): name for name in abi.event_names() if name != "RunCreated"}

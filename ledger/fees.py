@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from ledger.answers import base_fee, fee
 from ledger.errors import LedgerUnavailable
+from ledger.json_rpc import RpcError
 from ledger.policy import GWEI
-from ledger.rpc import Caller, RpcError
+from ledger.rpc import Caller
 
 FEE_BUMP = (5, 4)
 """Nodes take a replacement from 10% more."""

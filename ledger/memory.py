@@ -25,7 +25,7 @@ from ledger.records import (
     RunTerms,
     Strike,
 )
-from ledger.rules import NodeEvent, fold_registrations, is_signed_by_node
+from ledger.registrations import SignedRegistrations
 from ledger.wallet import Domain
 
 CHAIN_ID = 31337
@@ -77,7 +77,7 @@ class MemoryLedger(BaseLedger):
     def __init__(self, chain: MemoryChain, *, run: str, operator_key: bytes | None = None, lag: int = 0) -> None:
         super().__init__(domain=chain.domain, run=run, operator_key=operator_key)
         self._chain = chain
-        self._judged: dict[NodeEvent, bool] = {}
+        self._registrations = SignedRegistrations(domain=chain.domain, run=run)
         self.lag = lag
 
     async def close(self) -> None:
@@ -102,8 +102,7 @@ class MemoryLedger(BaseLedger):
 
     async def registrations(self, until: int | None = None) -> Mapping[str, Registration]:
         """Registrations in force, by node, now or as of block `until`."""
-        events = (await self._log()).registrations
-        return fold_registrations(e for e in events if (until is None or e.block <= until) and self._is_valid(e))
+        return self._registrations.in_force((await self._log()).registrations, until)
 
     async def _log(self) -> EventLog:
         newest, run = (await self.head()).number, (await self.terms()).run
@@ -153,11 +152,6 @@ class MemoryLedger(BaseLedger):
         if self.operator is None:
             raise LedgerError("no operator key: this node can only read the ledger")
         return self.operator
-
-    def _is_valid(self, event: NodeEvent) -> bool:
-        if event not in self._judged:
-            self._judged[event] = is_signed_by_node(event, domain=self.domain, run=self._must_have_run())
-        return self._judged[event]
 
 
 def _block(number: int, timestamp: int) -> Block:

@@ -12,22 +12,17 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ledger.answers import check_logs, parse_block
+from ledger.block_source import BATCH_REQUESTS, LOG_RANGE, BlockSource
 from ledger.errors import LedgerError, LedgerUnavailable
 from ledger.event_file import EventFile, Reading
-from ledger.events import TOPICS, EventLog
+from ledger.events import EventLog
 from ledger.records import Block, Registration
-from ledger.rpc import Caller, RpcError, TooMuch
-from ledger.rules import NodeEvent, fold_registrations, is_signed_by_node
+from ledger.registrations import SignedRegistrations
+from ledger.rpc import Caller
 from ledger.wallet import Domain
 
 POLL_SECONDS = 0.05
 """A burst of reads shares one request."""
-LOG_RANGE = 2000
-"""Blocks per log request at first: hosted end-points refuse more, some of them even so many."""
-BATCH_REQUESTS = 8
-"""Log requests after which what was read is kept; twice as many where an end-point refuses some, or gives one block at a
-time: what is read again must leave room for as much that is new."""
 MAX_BATCHES = 128
 """Batches of one refresh: two million blocks in a thousand requests. The next refresh goes on from there."""
 OVERLAP = 8
@@ -57,15 +52,12 @@ class RunReader:
         lag_seconds: float = LAG_SECONDS,
     ) -> None:
         """`pass_over` is called when what an end-point said did not hold, so that another is asked next."""
-        self._rpc = rpc
+        self._source = BlockSource(rpc, contract=domain.contract, run=run)
         self._pass_over = pass_over
         self._lag_seconds = lag_seconds
         self._behind_since: float | None = None
-        self._domain = domain
-        self._run = run
         self._first_block = first_block
         self._depth = confirmations - 1
-        self._range = LOG_RANGE
         self._is_partial = False  # the newest block read is on the way to the one that was claimed: not to be shown
         self._file = file
         self._is_loaded = file is None
@@ -76,10 +68,7 @@ class RunReader:
         self._head: Block | None = None
         self._anchors: deque[Block] = deque(maxlen=ANCHORS)
         self._blocks: dict[int, Block] = {}
-        self._judged: dict[NodeEvent, bool] = {}
-        self._registrations: dict[str, Registration] = {}
-        self._folded: list[NodeEvent] = []
-        self._as_of: tuple[int, Mapping[str, Registration]] | None = None  # a block, and what was in force then
+        self._registrations = SignedRegistrations(domain=domain, run=run)
         self._polled = 0.0
         self._failed = 0.0
         self._lock = asyncio.Lock()
@@ -101,16 +90,7 @@ class RunReader:
 
     async def registrations(self, until: int | None = None) -> Mapping[str, Registration]:
         """Registrations in force, by node, now or as of block `until`. Not to be changed by the caller."""
-        events = (await self.events()).registrations
-        if until is not None:
-            if self._as_of is None or self._as_of[0] != until:
-                found = fold_registrations(each for each in events if each.block <= until and self._is_valid(each))
-                self._as_of = until, found
-            return self._as_of[1]
-        if self._folded != events:
-            valid = [event for event in events if self._is_valid(event)]
-            self._registrations, self._folded = fold_registrations(valid), list(events)
-        return self._registrations
+        return self._registrations.in_force((await self.events()).registrations, until)
 
     async def block(self, number: int) -> Block | None:
         """Block by number; None when it is not there yet."""
@@ -118,12 +98,9 @@ class RunReader:
             head = await self.head()
             if number > head.number or number < 0:
                 return None
-            answer = await self._fetch(hex(number))
-            if answer is None:
+            found = await self._source.find_block(number)
+            if found is None:
                 return None
-            found = parse_block(answer)
-            if found.number != number:
-                raise LedgerUnavailable("the RPC end-point answered with another block")
             self._remember(found)
         return self._blocks[number]
 
@@ -147,25 +124,27 @@ class RunReader:
                 is_done = True
             except LedgerError:
                 self._failed = loop.time()
-                self._range = LOG_RANGE
+                self._source.piece = LOG_RANGE
                 raise
             finally:
                 if not is_done:  # or so slow that the caller gave up: then the pieces stay as small as they are by now
                     self._pass_over()
-            self._range = min(LOG_RANGE, 2 * self._range)  # what was too much may have been junk of a few blocks
+            self._source.piece = min(
+                LOG_RANGE, 2 * self._source.piece
+            )  # what was too much may have been junk of a few blocks
             self._polled = loop.time()
 
     async def _poll(self) -> None:
         if not self._is_loaded:
             await self._load()
-        answer = await self._fetch("latest")
-        newest = head = parse_block(answer)
+        newest, parent = await self._source.newest_block()
+        head = newest
         if self._depth:
             if newest == self._newest and not self._is_partial:
                 return
-            answer, head = await self._fetch_block(max(0, newest.number - self._depth))
+            head, parent = await self._source.block(max(0, newest.number - self._depth))
         if head != self._head and not self._is_behind(head):
-            await self._catch_up(head, parent=str(answer.get("parentHash", ""))[2:] if answer else "")
+            await self._catch_up(head, parent=parent)
         self._newest = newest
 
     async def _load(self) -> None:
@@ -187,7 +166,7 @@ class RunReader:
         self._is_loaded = True
 
     def _start_anew(self) -> None:
-        self._head, self._events, self._is_partial, self._as_of = None, EventLog(), False, None
+        self._head, self._events, self._is_partial = None, EventLog(), False
         self._anchors.clear()
         self._kept, self._unkept = self._first_block - 1, self._first_block
         if self._file is not None:
@@ -217,9 +196,9 @@ class RunReader:
         # Some blocks again: behind a load balancer the index of logs may trail the head.
         start = max(self._first_block, unread - OVERLAP)
         # The block before its logs: a re-organisation in between is then seen at the next look.
-        stop = start + BATCH_REQUESTS * max(2, self._range) - 1
-        until = head if stop >= head.number else (await self._fetch_block(stop))[1]
-        logs = await self._fetch_range(start, until.number)
+        stop = start + BATCH_REQUESTS * max(2, self._source.piece) - 1
+        until = head if stop >= head.number else (await self._source.block(stop))[0]
+        logs = await self._source.logs(start, until.number)
         if logs is None:
             return False
         self._take_in(unread, until, logs)
@@ -228,7 +207,6 @@ class RunReader:
 
     def _take_in(self, unread: int, head: Block, logs: Sequence[Mapping[str, Any]]) -> None:
         """Make what was read ours. Raises LedgerError when it cannot be so."""
-        self._as_of = None
         self._events.replace_from(unread, logs)
         if not self._events.is_complete():
             self._start_anew()  # at the next poll
@@ -247,8 +225,7 @@ class RunReader:
         distance = 1
         while distance <= len(self._anchors):
             anchor = self._anchors[-distance]
-            answer = await self._fetch(hex(anchor.number))
-            if answer is not None and parse_block(answer) == anchor:
+            if await self._source.find_block(anchor.number) == anchor:
                 if distance > 1:
                     self._forget_after(anchor.number)
                 return anchor.number + 1
@@ -271,11 +248,6 @@ class RunReader:
         self._behind_since = clock if self._behind_since is None else self._behind_since
         return clock - self._behind_since < self._lag_seconds
 
-    def _is_valid(self, event: NodeEvent) -> bool:
-        if event not in self._judged:
-            self._judged[event] = is_signed_by_node(event, domain=self._domain, run=self._run)
-        return self._judged[event]
-
     def _remember(self, block: Block) -> None:
         self._blocks[block.number] = block
         while len(self._blocks) > MAX_BLOCKS:
@@ -290,52 +262,3 @@ class RunReader:
         if self._head is None:
             raise LedgerUnavailable("the chain was not read yet")
         return self._head
-
-    async def _fetch(self, tag: str) -> Mapping[str, Any] | None:
-        try:
-            answer: Mapping[str, Any] | None = await self._rpc.call("eth_getBlockByNumber", tag, False)
-        except RpcError as error:
-            raise LedgerUnavailable(f"the RPC end-point refused to give block {tag}: {error.message}") from error
-        return answer
-
-    async def _fetch_block(self, number: int) -> tuple[Mapping[str, Any], Block]:
-        """A block that must be there."""
-        answer = await self._fetch(hex(number))
-        if answer is None:
-            raise LedgerUnavailable("the RPC end-point left out a block")
-        block = parse_block(answer)
-        if block.number != number:
-            raise LedgerUnavailable("the RPC end-point answered with another block")
-        return answer, block
-
-    async def _fetch_range(self, first: int, last: int) -> list[Mapping[str, Any]] | None:
-        """Logs of blocks first..last, in bounded pieces: smaller ones where an end-point will not give so many. None when
-        those turn out to be too many for one batch."""
-        logs: list[Mapping[str, Any]] = []
-        for _ in range(2 * BATCH_REQUESTS):
-            if first > last:
-                return logs
-            until = min(first + self._range - 1, last)
-            try:
-                logs += await self._fetch_logs(first, until)
-            except LedgerUnavailable as error:
-                if not isinstance(error.__cause__, RpcError | TooMuch) or until == first:
-                    raise
-                self._range = max(1, (until - first + 1) // 2)
-                continue
-            first = until + 1
-        return logs if first > last else None
-
-    async def _fetch_logs(self, first: int, last: int) -> list[Mapping[str, Any]]:
-        query = {
-            "address": self._domain.contract,
-            "fromBlock": hex(first),
-            "toBlock": hex(last),
-            "topics": [list(TOPICS), "0x" + self._run],
-        }
-        try:
-            logs: list[Mapping[str, Any]] = await self._rpc.call("eth_getLogs", query)
-        except RpcError as error:
-            raise LedgerUnavailable(f"the RPC end-point refused to give logs: {error.message}") from error
-        check_logs(logs, query)
-        return logs

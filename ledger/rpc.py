@@ -1,15 +1,12 @@
 """JSON-RPC to one of several end-points of the same chain.
 
-Owns fail-over, bounds and the check that end-points agree: one that babbles, answers another question or claims a
-newest block that the others' contradict is left for the next, like a dead one. Knows nothing of runs. Plain HTTP
-rather than a chain library: a node looks up to four times a second, and the library's import alone would cost each
-process 40 MB.
+Owns fail-over and the check that end-points agree: one that babbles, answers another question or claims a newest block
+that the others' contradict is left for the next, like a dead one. Knows nothing of runs.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -21,40 +18,19 @@ import structlog
 from eth_utils.crypto import keccak
 
 from ledger.abi import unhex
-from ledger.answers import check_answer, parse_block, place, quantity
+from ledger.answers import parse_block, place, quantity
 from ledger.errors import LedgerError, LedgerMismatch, LedgerUnavailable
 from ledger.heads import Claim, is_contradicted, is_leap
+from ledger.json_rpc import MAX_ANSWER, REQUEST_SECONDS, JsonRpc, RpcError, TooMuch, Unreachable
 
 log = structlog.get_logger(__name__)
 
-REQUEST_SECONDS = 5.0
 PATIENCE_SECONDS = 10.0
-MAX_ANSWER = 32 * 1024 * 1024
 MAX_URLS = 16
-BUSY = ("rate limit", "too many requests", "request limit", "daily limit", "over capacity", "exceeded its compute")
-"""What hosted end-points say, as an error with HTTP 200, when they would answer another time."""
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 2.0
 NEWEST = ("latest", False)
 T = TypeVar("T")
-
-
-class RpcError(Exception):
-    """The end-point answered with an error; `data` is revert data where there is any."""
-
-    def __init__(self, code: int, message: str, data: bytes) -> None:
-        super().__init__(message)
-        self.code = code
-        self.message = message
-        self.data = data
-
-
-class Unreachable(Exception):
-    """This end-point gave no usable answer; another may."""
-
-
-class TooMuch(Unreachable):
-    """What was asked for is more than an answer may hold, or than came in time: less of it may be given."""
 
 
 Request = tuple[str, *tuple[object, ...]]
@@ -121,19 +97,12 @@ class Rpc:
         self._contract = contract
         self._expected = expected
         self._patience = patience
-        self._most_bytes = most_bytes
         self._current = 0
         self._identity: tuple[int, str] | None = None
         self._identities: dict[str, tuple[int, str]] = {}
         self._believed: tuple[int, float] | None = None  # newest block compared with the others', and when
-        # Loading certificates takes 100 ms, and plain http has no use for them.
-        is_secure = any(url.startswith("https") for url in self._urls)
-        self._http = httpx.AsyncClient(
-            timeout=REQUEST_SECONDS,
-            trust_env=False,
-            verify=is_secure,
-            transport=transport,
-            headers={"Accept-Encoding": "identity"},
+        self._http = JsonRpc(
+            is_secure=any(url.startswith("https") for url in self._urls), most_bytes=most_bytes, transport=transport
         )
 
     async def connect(self) -> tuple[int, str]:
@@ -150,7 +119,7 @@ class Rpc:
 
     async def close(self) -> None:
         """Close connections."""
-        await self._http.aclose()
+        await self._http.close()
 
     async def call(self, method: str, *parameters: object) -> Any:
         """Result of a request. Raises RpcError, LedgerMismatch, or LedgerUnavailable once patience is over."""
@@ -214,10 +183,10 @@ class Rpc:
     async def _identify(self, url: str) -> None:
         """See what chain and contract an end-point shows. Raises Unreachable, or LedgerMismatch when it is another."""
         try:
-            chain_id = quantity(await self._request(url, "eth_chainId", ()))
+            chain_id = quantity(await self._http.ask(url, "eth_chainId", ()))
             code = b""
             if self._contract:
-                code = unhex(await self._request(url, "eth_getCode", (self._contract, "latest")))
+                code = unhex(await self._http.ask(url, "eth_getCode", (self._contract, "latest")))
         except RpcError as error:
             raise Unreachable(f"not an Ethereum RPC: {error}") from error
         expected, host = self._expected, _host(url)
@@ -240,17 +209,17 @@ class Rpc:
     async def _has_block(self, url: str, digest: str) -> bool:
         """Whether the block of that hash is on the end-point's chain, and no rival that it merely knows."""
         try:
-            held = await self._request(url, "eth_getBlockByHash", ("0x" + digest, False))
+            held = await self._http.ask(url, "eth_getBlockByHash", ("0x" + digest, False))
             if held is None:
                 return False
-            canonical = await self._request(url, "eth_getBlockByNumber", (held["number"], False))
+            canonical = await self._http.ask(url, "eth_getBlockByNumber", (held["number"], False))
             return canonical is not None and parse_block(canonical) == parse_block(held)
         except RpcError:  # some end-points say "unknown block" that way
             return False
 
     async def _ask(self, url: str, method: str, parameters: Sequence[object]) -> Any:
         """An answer that may be believed. Raises RpcError, or Unreachable."""
-        answer = await self._request(url, method, parameters)
+        answer = await self._http.ask(url, method, parameters)
         if method == "eth_blockNumber":
             await self._check_head(url, Claim(place(answer), int(time.time())))
         elif method == "eth_getBlockByNumber" and parameters[0] == "latest":
@@ -278,69 +247,10 @@ class Rpc:
             async with asyncio.timeout(REQUEST_SECONDS):
                 if url not in self._identities:
                     await self._identify(url)
-                block = parse_block(await self._request(url, "eth_getBlockByNumber", NEWEST))
+                block = parse_block(await self._http.ask(url, "eth_getBlockByNumber", NEWEST))
         except (Unreachable, RpcError, LedgerError, TimeoutError):
             return None
         return Claim(block.number, block.timestamp)
-
-    async def _request(self, url: str, method: str, parameters: Sequence[object]) -> Any:
-        body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": list(parameters)}
-        try:
-            async with asyncio.timeout(2 * REQUEST_SECONDS), self._http.stream("POST", url, json=body) as response:
-                answer = await _read_answer(response, most=self._most_bytes)
-        except (httpx.ReadTimeout, TimeoutError) as error:  # a node that has long to search, or hangs
-            kind = TooMuch if method == "eth_getLogs" else Unreachable
-            raise kind(type(error).__name__) from error
-        except httpx.HTTPError as error:
-            raise Unreachable(type(error).__name__) from error
-        if answer.get("error") is not None:
-            refusal = _rpc_error(answer["error"])
-            if any(words in refusal.message.lower() for words in BUSY):
-                raise Unreachable(refusal.message)
-            raise refusal
-        if "result" not in answer:
-            raise Unreachable("an answer without result")
-        try:
-            check_answer(method, parameters, answer["result"])
-        except LedgerUnavailable as error:
-            raise Unreachable(str(error)) from error
-        return answer["result"]
-
-
-async def _read_answer(response: httpx.Response, *, most: int) -> dict[str, Any]:
-    if response.headers.get("content-encoding", "identity") != "identity":  # it may become any number of bytes
-        raise Unreachable("a compressed answer, which was not asked for")
-    parts: list[bytes] = []
-    size = 0
-    async for part in response.aiter_bytes():
-        size += len(part)
-        if size > most:
-            raise TooMuch("an answer too large")
-        parts.append(part)
-    try:
-        answer = json.loads(b"".join(parts))
-    except (ValueError, RecursionError) as error:
-        raise Unreachable(f"HTTP {response.status_code}, not JSON") from error
-    if not isinstance(answer, dict):
-        raise Unreachable(f"HTTP {response.status_code}, not an answer")
-    # Rate limits and gateway faults come with a JSON body too: they say nothing about the request.
-    if response.status_code == 429 or response.status_code >= 500:
-        raise Unreachable(f"HTTP {response.status_code}")
-    return answer
-
-
-def _rpc_error(error: Any) -> RpcError:
-    if not isinstance(error, dict):
-        return RpcError(0, str(error)[:200], b"")
-    data = error.get("data")
-    if isinstance(data, dict):  # some end-points nest it
-        data = data.get("data") or data.get("result")
-    try:
-        raw = unhex(data) if isinstance(data, str) else b""
-    except ValueError:
-        raw = b""
-    code = error.get("code")
-    return RpcError(code if isinstance(code, int) else 0, str(error.get("message", ""))[:200], raw)
 
 
 def _checked_url(url: str) -> str:

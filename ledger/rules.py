@@ -1,58 +1,23 @@
-"""Rules that readers of the registry share: which registration is in force, and where an epoch closes."""
+"""Rules that readers of the registry share: what records it could take, and where an epoch closes."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from ledger.errors import LedgerError
-from ledger.records import Block, Commit, FinalRoot, Proposal, Registration, RunTerms, Strike
-from ledger.signing import rotation_message
+from ledger.records import Block, Commit, FinalRoot, Proposal, RunTerms, Strike
 from ledger.wallet import (
-    Domain,
-    check_node_signature,
     checked_address,
     public_key_from_node,
-    registration_message,
 )
 
-MAX_NONCE = 2**64 - 1
+DIGEST = re.compile(r"[0-9a-f]{64}")
 MAX_STEP = 2**40 - 1
 MAX_TOTAL = 2**128 - 1
 MAX_REASON = 2**16 - 1
-
-
-@dataclass(frozen=True, slots=True)
-class RegistrationEvent:
-    """A registration as emitted: the contract checked the wallet's signature, nobody yet the node's."""
-
-    node: str
-    wallet: str | None
-    claimed: str | None
-    nonce: int
-    node_signature: str
-    block: int
-    index: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class RotationEvent:
-    """A rotation as emitted: the contract checked the wallet's signature where there is one, nobody yet the nodes'."""
-
-    old_node: str
-    new_node: str
-    wallet: str | None
-    nonce: int
-    old_node_signature: str
-    new_node_signature: str
-    block: int
-    index: int = 0
-
-
-NodeEvent = RegistrationEvent | RotationEvent
-_Links = defaultdict[str, list[tuple[int, str | None]]]
 
 
 class ChainView(Protocol):
@@ -63,69 +28,6 @@ class ChainView(Protocol):
     async def block(self, number: int) -> Block | None: ...
     async def commits(self, from_step: int = 0) -> Sequence[Commit]: ...
     async def final_roots(self) -> Sequence[FinalRoot]: ...
-
-
-def is_signed_by_node(event: NodeEvent, *, domain: Domain, run: str) -> bool:
-    """Whether the node keys that must have signed a registration or rotation did."""
-    if isinstance(event, RotationEvent):
-        return _is_rotation_signed(event, domain=domain, run=run)
-    message = registration_message(
-        domain, run=run, node=event.node, wallet=event.wallet, claimed=event.claimed, nonce=event.nonce
-    )
-    return check_node_signature(event.node, message, event.node_signature)
-
-
-def _is_rotation_signed(event: RotationEvent, *, domain: Domain, run: str) -> bool:
-    message = rotation_message(
-        domain, run=run, old_node=event.old_node, new_node=event.new_node, wallet=event.wallet, nonce=event.nonce
-    )
-    if event.wallet is None and not check_node_signature(event.old_node, message, event.old_node_signature):
-        return False
-    return check_node_signature(event.new_node, message, event.new_node_signature)
-
-
-def fold_registrations(events: Iterable[NodeEvent]) -> dict[str, Registration]:
-    """Registrations in force, by node, from events in chain order whose node signatures hold.
-
-    The highest nonce wins; of equal ones the first. The first block never moves. A rotation by the wallet in force, or
-    by the old key, moves all that to a key that was never registered; the old key never counts again.
-    """
-    held: dict[str, Registration] = {}
-    retired: set[str] = set()
-    links: _Links = defaultdict(list)
-    for event in events:
-        if isinstance(event, RotationEvent):
-            _rotate(held, retired, links, event)
-        elif event.node not in retired:
-            _register(held, links, event)
-    return {node: replace(item, links=tuple(links[node])) for node, item in held.items()}
-
-
-def _register(held: dict[str, Registration], links: _Links, event: RegistrationEvent) -> None:
-    before = held.get(event.node)
-    if before is not None and event.nonce <= before.nonce:
-        return
-    first = before.first_block if before else event.block
-    previous = before.previous if before else ()
-    held[event.node] = Registration(event.node, event.wallet, event.claimed, event.nonce, first, event.block, previous)
-    if before is None or event.wallet != before.wallet:
-        links[event.node].append((event.block, event.wallet))
-
-
-def _rotate(held: dict[str, Registration], retired: set[str], links: _Links, event: RotationEvent) -> None:
-    old = held.get(event.old_node)
-    if old is None or event.new_node in held or event.new_node in retired:
-        return
-    # Any wallet can sign for any node; only the one in force counts.
-    if event.wallet is not None and event.wallet != old.wallet:
-        return
-    del held[event.old_node]
-    retired.add(event.old_node)
-    links[event.new_node] = links.pop(event.old_node)
-    # Nonce 0: whatever the new key signs next wins.
-    held[event.new_node] = replace(
-        old, node=event.new_node, nonce=0, block=event.block, previous=(*old.previous, old.node)
-    )
 
 
 async def find_closing_block(view: ChainView, after: int | None = None) -> Block | None:
@@ -172,12 +74,9 @@ def is_committed(commits: Sequence[Commit], wanted: Commit) -> bool:
 
 def check_digest(text: str) -> bytes:
     """The 32 bytes of a digest. Raises LedgerError for anything but 64 lower-case hex digits."""
-    if len(text) != 64 or text != text.lower():
+    if not DIGEST.fullmatch(text):  # `fromhex` alone skips spaces
         raise LedgerError(f"not a digest: {text[:70]!r}")
-    try:
-        return bytes.fromhex(text)
-    except ValueError as error:
-        raise LedgerError(f"not a digest: {text!r}") from error
+    return bytes.fromhex(text)
 
 
 def check_proposal(proposal: Proposal) -> None:

@@ -17,19 +17,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import structlog
-from eth_account import Account
 
 from ledger.abi import revert_reason, selector
-from ledger.answers import Receipt, is_success, parse_receipt, place, quantity
+from ledger.answers import Receipt, is_success, parse_receipt, place
 from ledger.calls import PAYABLE
 from ledger.errors import LedgerError, LedgerRejected, LedgerUnavailable, LowBalance
-from ledger.fees import Fees, raised_fees, read_fees
+from ledger.fees import Fees, raised_fees
 from ledger.journal import Pending, TransactionJournal
+from ledger.json_rpc import RpcError
 from ledger.policy import DEFAULT_POLICY, ChainPolicy
-from ledger.recursion import restore_recursion_limit
-from ledger.rpc import PinnedCaller, Request, RpcError
-
-restore_recursion_limit()
+from ledger.rpc import PinnedCaller, Request
+from ledger.transactions import TransactionSigner
+from ledger.wallet import address_of
 
 log = structlog.get_logger(__name__)
 
@@ -42,10 +41,7 @@ REPLACED_SECONDS = 5.0
 REPLACED_LOOKS = 3
 FIRST_PAUSE = 0.02
 LONGEST_PAUSE = 1.0
-GAS_MARGIN = (5, 4)
-"""Estimates fall short when state moves between estimate and inclusion."""
 TRIES = 3
-REVERT_CODE = 3
 HOPELESS = ("intrinsic gas too low", "exceeds block gas limit", "invalid chain id", "type not supported", "initcode")
 """What no later block would take either."""
 
@@ -70,8 +66,7 @@ class Sender:
         replaced_seconds: float = REPLACED_SECONDS,
     ) -> None:
         self._rpc = rpc
-        self._account = Account.from_key(key)
-        self._chain_id = chain_id
+        self._signer = TransactionSigner(rpc, key, chain_id=chain_id, max_fee=policy.max_fee)
         self._journal = TransactionJournal(journal)
         self._policy = policy
         self._inclusion_seconds = inclusion_seconds
@@ -83,7 +78,7 @@ class Sender:
     @property
     def address(self) -> str:
         """The operator's address."""
-        return str(self._account.address)
+        return self._signer.address
 
     async def settle(self) -> None:
         """See a transaction left over from before through; what became of it, the caller reads from the chain.
@@ -125,7 +120,7 @@ class Sender:
         extra_gas = 1
         for _ in range(TRIES):
             if self._journal.pending is None:
-                self._journal.keep(await self._build(to, data, value, extra_gas=extra_gas))
+                self._journal.keep(await self._signer.build(to, data, value, extra_gas=extra_gas))
             try:
                 return await self._see_through()
             except _Again as error:
@@ -149,48 +144,6 @@ class Sender:
                 del self._recovered[index]
                 return receipt
         return None
-
-    async def _build(self, to: str | None, data: str, value: int, *, extra_gas: int) -> Pending:
-        try:
-            estimate = place(await self._rpc.call("eth_estimateGas", self._call(to, data, value)))
-        except RpcError as error:
-            raise await self._judge(error, value) from error
-        gas = estimate * GAS_MARGIN[0] // GAS_MARGIN[1] * extra_gas
-        fees = await read_fees(self._rpc, cap=self._policy.max_fee)
-        await self._check_balance(gas * fees.maximum + value)
-        nonce = place(await self._rpc.call("eth_getTransactionCount", self.address, "latest"))
-        return self._signed(Pending(nonce, to, data, gas, fees.priority, fees.maximum, (), (), value))
-
-    def _call(self, to: str | None, data: str, value: int) -> dict[str, str]:
-        return {
-            "from": self.address,
-            "data": data,
-            **({"to": to} if to else {}),
-            **({"value": hex(value)} if value else {}),
-        }
-
-    async def _check_balance(self, needed: int) -> None:
-        balance = await self._balance()
-        if balance < needed:
-            raise LowBalance(self.address, balance, needed)
-
-    async def _balance(self) -> int:
-        return quantity(await self._rpc.call("eth_getBalance", self.address, "latest"))
-
-    def _signed(self, pending: Pending) -> Pending:
-        transaction = {
-            "type": 2,
-            "chainId": self._chain_id,
-            "nonce": pending.nonce,
-            "gas": pending.gas,
-            "maxFeePerGas": pending.max_fee,
-            "maxPriorityFeePerGas": pending.priority_fee,
-            "data": pending.data,
-            "value": pending.value,
-            **({"to": pending.to} if pending.to else {}),
-        }
-        signed = self._account.sign_transaction(transaction)
-        return pending.with_attempt(bytes(signed.raw_transaction).hex(), bytes(signed.hash).hex())
 
     async def _see_through(self) -> Receipt:
         loop = asyncio.get_running_loop()
@@ -293,7 +246,7 @@ class Sender:
             text = error.message.lower()
             is_first = len(pending.attempts) == 1
             if "insufficient funds" in text and is_first:
-                balance = await self._balance()
+                balance = await self._signer.balance()
                 self._journal.keep(None)
                 raise LowBalance(self.address, balance, pending.gas * pending.max_fee + pending.value) from error
             if any(words in text for words in HOPELESS) and is_first:
@@ -309,28 +262,16 @@ class Sender:
         fees = raised_fees(Fees(pending.priority_fee, pending.max_fee), cap=self._policy.max_fee)
         if fees is not None:
             better = replace(pending, priority_fee=fees.priority, max_fee=fees.maximum)
-            self._journal.keep(self._signed(better))
+            self._journal.keep(self._signer.sign(better))
 
     async def _why(self, pending: Pending, receipt: Receipt) -> str | None:
         """The contract's reason; None when the same call works by itself."""
-        call = self._call(pending.to, pending.data, pending.value)
+        call = self._signer.call(pending.to, pending.data, pending.value)
         try:
             await self._rpc.call("eth_call", call, receipt["blockNumber"])
         except RpcError as error:
             return revert_reason(error.data) or error.message
         return None
-
-    async def _judge(self, error: RpcError, value: int) -> LedgerError:
-        reason = revert_reason(error.data)
-        if reason is not None:
-            return LedgerRejected(reason)
-        text = error.message.lower()
-        if "insufficient funds" in text or "enough balance" in text:  # nodes' words, and the development chain's
-            balance = await self._balance()
-            return LowBalance(self.address, balance, max(value, balance + 1))
-        if error.code == REVERT_CODE or "revert" in text:
-            return LedgerRejected(error.message)
-        return LedgerUnavailable(f"the RPC end-point refused to estimate gas: {error.message}")
 
     def _must_pend(self) -> Pending:
         if self._journal.pending is None:
@@ -364,3 +305,13 @@ class _Looks:
         self._since = now if self._count == 0 else self._since
         self._count = self._count + 1 if is_lost else 0
         return self._count >= REPLACED_LOOKS and now - self._since >= self._seconds
+
+
+def open_sender(rpc: PinnedCaller, key: bytes, *, chain_id: int, state_dir: Path | None, policy: ChainPolicy) -> Sender:
+    """A sender whose journal, where there is a folder for it, lies in `state_dir`."""
+    journal = None
+    if state_dir is not None:
+        state_dir.mkdir(parents=True, exist_ok=True)
+        # A key's nonces are the chain's, whatever the contract: one journal per key and chain.
+        journal = state_dir / f"transaction-{chain_id}-{address_of(key)[2:].lower()}.json"
+    return Sender(rpc, key, chain_id=chain_id, journal=journal, policy=policy)

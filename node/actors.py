@@ -13,19 +13,21 @@ import httpx
 
 from dht.directory import HivemindDirectory
 from dht.encoding import encode
+from dht.envelope import Envelope
 from dht.identity import NodeKey
 from dht.records import Publisher, unix_ms
+from dht.rows import Keeping
 from ledger.client import LedgerClient
 from ledger.records import RegistrationRequest, RotationRequest
+from node.base_model import checked_base
 from node.config import NodeConfig
-from node.data_sets import FOLDER, held_files
+from node.data_sets import held_files, load_run_tasks
 from node.disk import share_of_blobs
-from node.engines import engine_of
-from node.errors import ConfigError, UsageError
+from node.engines import engine_of, set_threads
+from node.errors import ConfigError
 from node.join import is_web_address
 from node.learners import build_learner
 from node.relay_book import RelayBook
-from node.run_creation import default_model, model_files
 from roles.announce import Voice
 from roles.boards import UnionDirectory
 from roles.compute import ComputeThread
@@ -42,6 +44,21 @@ if TYPE_CHECKING:
 LIMITS = {kind: ROW_RULES[kind].max_bytes for kind in DHT_KINDS}
 LIFETIMES = {kind: ROW_RULES[kind].lifetime for kind in DHT_KINDS}
 EVERY_INTERFACE = ("0.0.0.0", "::")  # noqa: S104 - compared with, never bound to
+
+
+def keeping_by(trusted: Callable[[], TrustedState | None]) -> Keeping:
+    """Whose rows are kept, and whose keep their place when a key is full: members' by kind, and those of nodes whose ids cost
+    something; everybody's until the ledger was seen (`trusted` is None, or knows nothing yet)."""
+
+    def is_admitted(row: Envelope) -> bool:
+        known = trusted()
+        return known is None or known.may_be_stored(row)
+
+    def is_settled(row: Envelope) -> bool:
+        known = trusted()
+        return known is None or known.view is None or known.is_member(row.signer)
+
+    return {"lifetimes": LIFETIMES, "membership": is_admitted, "settled": is_settled, "about": subject_of}
 
 
 class Actor(Protocol):
@@ -113,7 +130,8 @@ async def build_worker(parts: Parts) -> Actor:
     from roles.worker import Worker
 
     engine = await parts.compute.load(_engine, parts)
-    return Worker(parts.context, engine=engine, task=_task(parts), state=parts.state)
+    task = load_run_tasks(parts.spec, parts.config.home)
+    return Worker(parts.context, engine=engine, task=task, state=parts.state)
 
 
 async def build_validator(parts: Parts) -> Actor:
@@ -125,7 +143,7 @@ async def build_validator(parts: Parts) -> Actor:
         parts.context,
         ledger=parts.ledger,
         engine=await parts.compute.load(_engine, parts),
-        task=_task(parts),
+        task=load_run_tasks(parts.spec, parts.config.home),
         key=parts.key,
         state=parts.state,
     )
@@ -147,7 +165,7 @@ def build_relay(parts: Parts) -> Any:
     """A relay; it pays for others' registrations when asked to and able."""
     from roles.relay import Board, Relay, RelaySettings
 
-    config, trusted = parts.config, parts.trusted
+    config = parts.config
     return Relay(
         parts.key,
         root=parts.state,
@@ -164,11 +182,8 @@ def build_relay(parts: Parts) -> Any:
         board=Board(
             run=parts.spec.run_id,
             limits=LIMITS,
-            lifetimes=LIFETIMES,
             clock=unix_ms,
-            membership=trusted.may_be_stored,
-            settled=lambda row: trusted.view is None or trusted.is_member(row.signer),
-            about=subject_of,
+            **keeping_by(lambda: parts.trusted),
         ),
         settings=RelaySettings(
             max_disk=share_of_blobs(config.max_disk),
@@ -221,38 +236,6 @@ def sponsor_with(ledger: LedgerClient) -> Callable[[RegistrationRequest | Rotati
     return sponsor
 
 
-def checked_base(config: NodeConfig, spec: RunSpec) -> Path:
-    """The base model's folder, file for file what the spec pins. Raises UsageError, ConfigError."""
-    base = (config.model or default_model()).expanduser()
-    held = {(item["name"], item["sha256"]) for item in model_files(base)}
-    missing = [item.name for item in spec.model.files if (item.name, item.sha256) not in held]
-    if missing:
-        raise UsageError(
-            f"the model in {base} is not the run's: {', '.join(missing)} differ from the spec: name "
-            "the folder of the run's base model by --model"
-        )
-    return base
-
-
-def _task(parts: Parts) -> Any:
-    """The run's tasks as one; its tool is looked for too, so that a node without it does not join."""
-    from roles.tasks import TaskError, load_tasks
-    from roles.turns.tool import load_tool_use
-
-    try:
-        load_tool_use(parts.spec.tool)
-        return load_tasks(parts.spec.tasks, parts.config.home / FOLDER)
-    except TaskError as error:
-        raise ConfigError(str(error)) from error
-
-
 def _engine(parts: Parts) -> Any:
-    _set_threads(parts.config)
+    set_threads(parts.config)
     return engine_of(parts.config, parts.spec.model)
-
-
-def _set_threads(config: NodeConfig) -> None:
-    import torch
-
-    if config.threads:
-        torch.set_num_threads(config.threads)

@@ -52,3 +52,9 @@ def show_amount(amount: int, token: str | None = None) -> str:
     if 0 < amount < 10**9:
         return f"{amount} wei"
     return f"{(Decimal(amount) / 10**18).normalize():f} eth"
+
+
+def show_rewards(budget: int, min_stake: int, token: str | None) -> str:
+    """What a run pays, and the stake it asks of wallets: `1 eth an epoch; a stake of 0.1 eth is asked`."""
+    pay = f"{show_amount(budget, token)} an epoch" if budget else "units only, nothing is paid"
+    return f"{pay}; a stake of {show_amount(min_stake, token)} is asked" if min_stake else pay

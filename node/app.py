@@ -10,18 +10,16 @@ import asyncio
 import gc
 import os
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
-from typing import Any
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 
 import structlog
 
 from dht.directory import HivemindDirectory
-from dht.envelope import Envelope
 from dht.identity import NodeKey
 from dht.records import Publisher, unix_ms
+from ledger.client import LedgerClient
 from node import __version__
 from node.actors import (
-    LIFETIMES,
     LIMITS,
     Actor,
     Parts,
@@ -30,6 +28,7 @@ from node.actors import (
     build_validator,
     build_worker,
     certificate_of,
+    keeping_by,
 )
 from node.archive import Archive
 from node.config import NodeConfig
@@ -45,7 +44,7 @@ from node.log import EventStream, quiet_libraries
 from node.meeting import Meeting
 from node.presence import Presence
 from node.registration import Registrar, read_wallet
-from node.relay_book import open_relays
+from node.relay_book import RelayBook, open_relays
 from node.secrets import read_operator_key
 from node.starting import check_place, check_settings, load_or_make_key
 from node.status.client import write_status_file
@@ -56,11 +55,12 @@ from node.watchdog import Watchdog
 from roles.announce import Voice
 from roles.boards import UnionDirectory
 from roles.compute import ComputeThread
-from roles.messages import subject_of
 from roles.observer import Observer
 from roles.requirements import describe_hardware
 from roles.shardcast.client import RelayClient
 from roles.shardcast.pace import line_of
+from roles.shardcast.relay_http import RelayHttp
+from roles.spec import RunSpec
 from roles.trusted import TrustedState
 
 log = structlog.get_logger()
@@ -80,6 +80,7 @@ class Node:
         self._build = build or build_actor
         self._line = line_of(config.upload_limit, config.download_limit)
         self._boot = new_boot(unix_ms())
+        self._keeping = keeping_by(self._trusted)
         self.status = NodeStatus(config, events)
 
     async def run(self) -> None:
@@ -104,34 +105,48 @@ class Node:
         log.info("node.stopped", seconds=seconds, loop_lag_p99=round(lag.percentile(0.99), 3), loop_lag_max=lag.worst)
 
     async def _join(self, stack: AsyncExitStack, key: NodeKey, join: JoinString) -> Parts:
+        """Open what a node needs before it has a role: the DHT, the run's relays, its spec, its ledger."""
         config = self._config
-        operator = read_operator_key(config)
         self.status.phase = "connecting"
         directory = await stack.enter_async_context(self._open_directory(join))
         self.status.directory = directory
         http, book = await stack.enter_async_context(open_relays(directory, join, ca=config.relay_ca, line=self._line))
         self.status.phase = "looking for the run"
-        finder = RelayClient(key, run=join.run, trainers=(), relays=book, http=http)
-        spec = await fetch_spec(config, run=join.run, book=book, client=finder)
-        await find_data_sets(spec, home=config.home, beside=config.spec, get=from_relays(finder, book))
+        spec = await self._find_run(key, join, http, book)
         directory.anchor(item.node for item in (*spec.validators, *spec.trainers))
         self.status.phase = "connecting to the ledger"
-        ledger = await join_ledger(config, spec, join.rpc, operator)
+        ledger = await join_ledger(config, spec, join.rpc, read_operator_key(config))
         stack.push_async_callback(ledger.close)
         await check_place(config, spec, key.node, ledger)
+        compute = ComputeThread()
+        stack.callback(compute.close)
+        return self._make_parts(
+            spec=spec, key=key, directory=directory, ledger=ledger, book=book, http=http, compute=compute
+        )
+
+    async def _find_run(self, key: NodeKey, join: JoinString, http: RelayHttp, book: RelayBook) -> RunSpec:
+        """The run's spec; the data sets of its tasks lie in the data folder then."""
+        config, finder = self._config, RelayClient(key, run=join.run, trainers=(), relays=book, http=http)
+        spec = await fetch_spec(config, run=join.run, book=book, client=finder)
+        await find_data_sets(spec, home=config.home, beside=config.spec, get=from_relays(finder, book))
+        return spec
+
+    def _make_parts(
+        self,
+        *,
+        spec: RunSpec,
+        key: NodeKey,
+        directory: HivemindDirectory,
+        ledger: LedgerClient,
+        book: RelayBook,
+        http: RelayHttp,
+        compute: ComputeThread,
+    ) -> Parts:
+        """Put together what was opened: rows by DHT and boards, what is believed of them, and our own voice."""
+        config, trainers = self._config, [item.node for item in spec.trainers]
         trusted = TrustedState(spec)
         book.is_member = trusted.is_member
-        rows = UnionDirectory(
-            directory,
-            relays=book,
-            http=http,
-            run=spec.run_id,
-            limits=LIMITS,
-            lifetimes=LIFETIMES,
-            membership=self._is_admitted,
-            settled=self._is_settled,
-            about=subject_of,
-        )
+        rows = UnionDirectory(directory, relays=book, http=http, run=spec.run_id, limits=LIMITS, **self._keeping)
         book.read_from(rows)
         observer = Observer(
             trusted=trusted,
@@ -142,8 +157,6 @@ class Node:
         )
         publisher = Publisher(key, rows, run=spec.run_id, state=config.home / "sequence.json")
         directory.on_rebuilt(publisher.publish_all_again)
-        compute = ComputeThread()
-        stack.callback(compute.close)
         return Parts(
             config=config,
             spec=spec,
@@ -156,14 +169,12 @@ class Node:
             publisher=publisher,
             voice=Voice(publisher, node=key.node, spec=spec),
             book=book,
-            relays=RelayClient(
-                key, run=spec.run_id, trainers=[item.node for item in spec.trainers], relays=book, http=http
-            ),
+            relays=RelayClient(key, run=spec.run_id, trainers=trainers, relays=book, http=http),
             http=http,
             compute=compute,
         )
 
-    def _open_directory(self, join: JoinString) -> Any:
+    def _open_directory(self, join: JoinString) -> AbstractAsyncContextManager[HivemindDirectory]:
         config = self._config
         return HivemindDirectory.open(
             key_path=config.key_path,
@@ -172,24 +183,15 @@ class Node:
             initial_peers=[peer for peer in join.peers if not peer.endswith(f"/p2p/{self.status.node}")],
             run=join.run,
             limits=LIMITS,
-            lifetimes=LIFETIMES,
-            membership=self._is_admitted,
-            settled=self._is_settled,
-            about=subject_of,
             client_mode=config.role == "worker",
             peer_cache=config.home / "peers.json",
             state_dir=config.home,
+            **self._keeping,
         )
 
-    def _is_admitted(self, row: Envelope) -> bool:
-        """Whether our storage takes this row: membership by kind, once the ledger was seen; before that everybody's."""
-        trusted = self.status.parts.trusted if self.status.parts else None
-        return trusted is None or trusted.may_be_stored(row)
-
-    def _is_settled(self, row: Envelope) -> bool:
-        """Whether a row keeps its place when a key is full: those of nodes whose ids cost something."""
-        trusted = self.status.parts.trusted if self.status.parts else None
-        return trusted is None or trusted.view is None or trusted.is_member(row.signer)
+    def _trusted(self) -> TrustedState | None:
+        """None until the run was joined."""
+        return self.status.parts.trusted if self.status.parts else None
 
     async def _measure(self, parts: Parts) -> None:
         """What the machine has, for our record; a worker leaves here when that is less than the run asks. Raises Unfit."""

@@ -18,10 +18,8 @@ from pathlib import Path
 
 from node import __version__
 from node.lifetime import die_with_parent
-from node.parsing import Parser, nearest, print_line
+from node.parsing import nearest, print_line
 from node.terminal import plain
-
-__all__ = ["COMMANDS", "Parser", "command_of", "dispatch", "main", "print_line", "report"]
 
 GROUPS = {
     "begin": {

@@ -16,8 +16,9 @@ from ledger.records import FinalRoot, Registration, ValidatorSet, by_any_key
 from node.errors import ConfigError
 from roles.messages import submissions_key, verdicts_key
 from roles.ports import Directory
+from roles.shardcast.client import RelayClient
 from roles.spec import RunSpec
-from roles.tally import TallyBody, oldest_block, open_final_tally, pending_contributions, plain_leaves
+from roles.tally import MAX_BLOB, TallyBody, oldest_block, open_final_tally, pending_contributions, plain_leaves
 
 Get = Callable[[str], Awaitable[bytes]]
 """Fetches the blob with this digest from the relays. Raises TransportError."""
@@ -66,6 +67,11 @@ class Contributions:
             return ours
         claimed = claimed_wallet(node, self.registrations)
         return f"{claimed} (unlinked)" if claimed else f"{node} (no wallet)"
+
+
+def tally_blobs(relays: RelayClient) -> Get:
+    """Tallies' blobs from the run's relays."""
+    return lambda digest: relays.get(digest, limit=MAX_BLOB)
 
 
 async def read_final(ledger: LedgerClient, get: Get) -> tuple[FinalRoot | None, TallyBody | None]:

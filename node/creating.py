@@ -9,20 +9,22 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from dht.disk import write_durably
 from dht.encoding import encode, sha256
-from ledger.client import LedgerClient, built_code_hash, deploy
+from ledger.client import LedgerClient
+from ledger.deployment import built_code_hash, deploy
 from ledger.errors import LedgerMismatch
 from ledger.policy import GWEI, ChainPolicy
 from ledger.rpc import Rpc
 from ledger.wallet import address_of
 from node.data_sets import FOLDER
-from node.defaults import CONFIRMATIONS, DEVELOPMENT_CHAINS, MAX_FEE_GWEI
+from node.defaults import MAX_FEE_GWEI
 from node.errors import ConfigError, UsageError
+from node.ledger_access import default_policy
 from node.run_creation import NOWHERE, ChainPlace, build_spec, draft_table
 from roles.run_terms import terms_of
 from roles.spec import RunSpec
@@ -100,7 +102,7 @@ async def _policy(wish: Wish) -> ChainPolicy:
         chain_id, _ = await rpc.connect()
     finally:
         await rpc.close()
-    return ChainPolicy(1 if chain_id in DEVELOPMENT_CHAINS else CONFIRMATIONS, wish.max_fee_gwei * GWEI)
+    return replace(default_policy(chain_id), max_fee=wish.max_fee_gwei * GWEI)
 
 
 async def _place(wish: Wish, policy: ChainPolicy) -> ChainPlace:

@@ -7,6 +7,7 @@ import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -17,6 +18,9 @@ from node.running import patiently
 from roles.shardcast.client import RelayClient
 from roles.spec import RunSpec
 from roles.tasks.problems import MAX_FILE
+
+if TYPE_CHECKING:
+    from roles.tasks import Task
 
 FOLDER = "tasks"
 """Beside a spec, and in a node's own folder."""
@@ -87,6 +91,19 @@ def keep_file(path: Path, data: bytes) -> None:
     """Write a file that is there whole or not at all, and its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_durably(path, data)
+
+
+def load_run_tasks(spec: RunSpec, home: Path) -> Task:
+    """The run's tasks as one, with data sets as they lie in `home`; its tool is looked for too, so that a node without it
+    does not join. Raises ConfigError."""
+    from roles.tasks import TaskError, load_tasks
+    from roles.turns.tool import load_tool_use
+
+    try:
+        load_tool_use(spec.tool)
+        return load_tasks(spec.tasks, home / FOLDER)
+    except TaskError as error:
+        raise ConfigError(str(error)) from error
 
 
 def held_files(spec: RunSpec, home: Path) -> Sequence[Path]:

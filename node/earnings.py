@@ -7,7 +7,7 @@ tallies and in the DHT. Older tallies may be gone from the relays: what could no
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dht.envelope import Envelope
@@ -27,7 +27,6 @@ from roles.trusted import is_verdict_on
 
 EPOCHS_READ = 64
 """How many tallies back steps are looked for."""
-Fetch = Callable[[str], Awaitable[bytes]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,14 @@ def build_engine(
     return TransformersEngine(device=device, dtype=kind, attention=attention, chat=chat)
 
 
+def set_threads(config: NodeConfig) -> None:
+    """Give model work so many threads as the settings say, if they do. Imports PyTorch."""
+    import torch
+
+    if config.threads:
+        torch.set_num_threads(config.threads)
+
+
 def engine_of(config: NodeConfig, model: ModelSpec) -> Engine:
     """The node's own choice of engine, for a run's model."""
     return build_engine(

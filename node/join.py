@@ -93,9 +93,7 @@ def is_web_address(url: str) -> bool:
 
 def read_join(text: str) -> JoinString:
     """A join string, or that in the first line of a file. Raises UsageError."""
-    if text.startswith(f"{SCHEME}:") or _RUN.match(text):
-        return parse_join(text)
-    if "://" in text:
+    if text.startswith(f"{SCHEME}:") or "://" in text or _RUN.match(text):
         return parse_join(text)
     try:
         with Path(text).expanduser().open() as file:

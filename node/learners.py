@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from node.config import NodeConfig
+from node.engines import set_threads
 from node.errors import ConfigError
 from roles.spec import RunSpec
 
@@ -54,8 +55,7 @@ def build_learner(config: NodeConfig, spec: RunSpec, *, base: Path, state: Path)
     from roles.rl.learner import Learner
     from roles.rl.ranked import RankedLearner, RankFailed
 
-    if config.threads:
-        torch.set_num_threads(config.threads)
+    set_threads(config)
     settings = learner_settings(spec, config)
     ranks = config.ranks or (torch.cuda.device_count() if config.device == "cuda" else 1)
     checkpoints = state / CHECKPOINTS

@@ -1,4 +1,4 @@
-"""Opens a run's ledger for commands and nodes, and adds up what it says about contributions."""
+"""Opens a run's ledger for commands and nodes, as careful with its chain as the settings ask."""
 
 from __future__ import annotations
 

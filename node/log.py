@@ -9,7 +9,6 @@ import contextlib
 import json
 import logging
 import logging.handlers
-import sys
 import threading
 import time
 from collections import Counter, deque
@@ -143,8 +142,3 @@ def _short(value: Any) -> str:
     if len(text) >= 40 and " " not in text:
         return f"{text[:6]}..{text[-4:]}"
     return text if len(text) <= 160 else text[:157] + "..."
-
-
-def terminal_stream() -> TextIO:
-    """Where lines for people go: standard error, so that a command's output stays clean."""
-    return sys.stderr

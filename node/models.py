@@ -83,14 +83,21 @@ def _load(folder: Path, dtype: str, options: dict[str, str]) -> tuple[Any, Any]:
 
     kind: torch.dtype = getattr(torch, dtype)
     common = {"local_files_only": True, "trust_remote_code": False, **options}
+    place = folder / options.get("gguf_file", "")
     try:
         known = {} if options else {"config": read_config(folder, attention="eager")}
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=kind, **known, **common)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=kind, output_loading_info=True, **known, **common
+        )
+        model, report = loaded
         _forget_quantisation(model)
-        return model.to(kind), AutoTokenizer.from_pretrained(folder, **common)
+        model, tokenizer = model.to(kind), AutoTokenizer.from_pretrained(folder, **common)
     except Exception as error:  # whatever the libraries make of a foreign file
         why = str(error).partition("\n")[0][:200]
-        raise ConfigError(f"{folder / options.get('gguf_file', '')} cannot be read as a model: {why}") from error
+        raise ConfigError(f"{place} cannot be read as a model: {why}") from error
+    if missing := sorted(map(str, report["missing_keys"])):  # the library fills them with random numbers and only warns
+        raise ConfigError(f"{place} lacks weights of the model: {', '.join(missing)[:200]}; fetch it again")
+    return model, tokenizer
 
 
 def _forget_quantisation(model: Any) -> None:

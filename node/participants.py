@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dht.envelope import Envelope
 from dht.errors import PeerError
 from ledger.records import Registration
-from node.contributions import Contributions, pending_rows, read_contributions
+from node.contributions import Contributions, pending_rows, read_contributions, tally_blobs
 from node.visitor import Visit
 from roles.messages import NodeRecord, Role, nodes_key, open_row
 from roles.reputation import Records, ValidatorRecord, WorkerRecord, compute_records
 from roles.spec import RunSpec
-from roles.tally import MAX_BLOB
 
 ROLES_AS_LISTED: tuple[Role, ...] = ("trainer", "validator", "relay", "worker")
 
@@ -40,11 +40,7 @@ class Participant:
 
 async def read_participants(visit: Visit) -> list[Participant]:
     """Everybody seen in the DHT, named by the run or registered on the ledger. Raises TransportError, LedgerError."""
-
-    async def get(digest: str) -> bytes:
-        return await visit.relays.get(digest, limit=MAX_BLOB)
-
-    spec = visit.spec
+    spec, get = visit.spec, tally_blobs(visit.relays)
     earned = await read_contributions(spec, ledger=visit.ledger, get=get, directory=visit.directory)
     rows = await pending_rows(spec, visit.ledger, visit.directory)
     keys = [nodes_key(spec.run_id, role) for role in ROLES_AS_LISTED]
@@ -79,10 +75,11 @@ def list_participants(
     records: Records,
     earned: Contributions,
 ) -> list[Participant]:
-    """Combine what is known of each node; ordered by role, then by what was earned."""
+    """Combine what is known of each node, a node being all the keys it has had; ordered by role, then by what was earned."""
     roles: dict[str, str] = {node: record.role for node, record in seen.items()}
     roles |= {item.node: "validator" for item in spec.validators} | {item.node: "trainer" for item in spec.trainers}
     payouts = {item.node: item.payout for item in (*spec.validators, *spec.trainers)}
+    replaced = {key for held in registrations.values() for key in held.previous}
     everybody = {**roles, **dict.fromkeys(registrations.keys() - roles.keys(), "worker")}
     participants = [
         _participant(
@@ -91,10 +88,11 @@ def list_participants(
             seen=seen.get(node),
             registration=registrations.get(node),
             payout=payouts.get(node),
-            record=records.validators.get(node) if role == "validator" else records.workers.get(node),
+            records=records,
             earned=earned,
         )
         for node, role in everybody.items()
+        if node not in replaced
     ]
     return sorted(participants, key=lambda one: (_rank(one.role), -one.final - one.pending, one.node))
 
@@ -110,10 +108,12 @@ def _participant(
     seen: NodeRecord | None,
     registration: Registration | None,
     payout: str | None,
-    record: WorkerRecord | ValidatorRecord | None,
+    records: Records,
     earned: Contributions,
 ) -> Participant:
-    worker = record if isinstance(record, WorkerRecord) else WorkerRecord()
+    keys = registration.keys if registration else (node,)
+    worker = _handed_in(records.workers, keys) if role != "validator" else WorkerRecord()
+    record = records.validators.get(node, ValidatorRecord()) if role == "validator" else worker
     linked = payout or (registration.wallet if registration else None)
     return Participant(
         node=node,
@@ -122,28 +122,36 @@ def _participant(
         wallet=linked or (registration.claimed if registration else None),
         is_linked=linked is not None,
         since_block=registration.first_block if registration else None,
-        share=record.share if record else None,
+        share=record.share,
         judged=_judged(record),
         strikes=worker.faults,
         reasons=dict(worker.reasons),
-        final=_units(earned.final, node),
-        pending=_units(earned.pending, node),
+        final=_units(earned.final, keys),
+        pending=_units(earned.pending, keys),
         hardware=seen.hardware if seen else "",
         software=seen.software if seen else "",
     )
 
 
-def _judged(record: WorkerRecord | ValidatorRecord | None) -> int:
-    match record:
-        case WorkerRecord():
-            return record.accepted + record.faults + record.soft
-        case ValidatorRecord():
-            return record.agreed + record.differed
-    return 0
+def _handed_in(workers: Mapping[str, WorkerRecord], keys: Sequence[str]) -> WorkerRecord:
+    """What became of a node's submissions, with whichever of its keys they are signed."""
+    found = [workers[key] for key in keys if key in workers]
+    return WorkerRecord(
+        accepted=sum(each.accepted for each in found),
+        faults=sum(each.faults for each in found),
+        soft=sum(each.soft for each in found),
+        reasons=sum((each.reasons for each in found), Counter()),
+    )
 
 
-def _units(units: Mapping[tuple[str, str | None], int], node: str) -> int:
-    return sum(count for (owner, _), count in units.items() if owner == node)
+def _judged(record: WorkerRecord | ValidatorRecord) -> int:
+    if isinstance(record, WorkerRecord):
+        return record.accepted + record.faults + record.soft
+    return record.agreed + record.differed
+
+
+def _units(units: Mapping[tuple[str, str | None], int], keys: Sequence[str]) -> int:
+    return sum(count for (owner, _), count in units.items() if owner in keys)
 
 
 def count_states(participants: Sequence[Participant]) -> dict[str, int]:

@@ -10,6 +10,15 @@ from typing import Any
 
 from node.terminal import format_bytes
 
+QUIET = (
+    "directory.state_changed",
+    "ledger.trusted",
+    "manifest.accepted",
+    "manifest.missed",
+    "row.unconfirmed",
+    "verdict.delayed",
+)
+"""Events that say little about what a node does now."""
 PHRASES: Mapping[str, str] = {
     "archive.delayed": "the archive is not complete yet: {why}",
     "archive.fetched": "{blobs} blobs archived, {missing} not found yet",

@@ -19,7 +19,15 @@ from dht.identity import NodeKey
 from ledger.client import LedgerClient
 from ledger.errors import WalletError
 from ledger.records import Registration, RegistrationRequest, RotationRequest
-from ledger.wallet import address_of, canonical_signature, checked_address, recover_typed_data, sign_registration
+from ledger.wallet import (
+    address_of,
+    canonical_signature,
+    checked_address,
+    recover_typed_data,
+    registration_message,
+    registration_typed_data,
+    sign_registration,
+)
 from node.config import NodeConfig
 from node.errors import ConfigError, UsageError
 from node.running import patiently
@@ -127,8 +135,9 @@ class LinkOffer:
 async def offer_link(ledger: LedgerClient, *, run: str, node: str, wallet: str) -> LinkOffer:
     """What links the node to the wallet, after whatever registration the ledger shows now."""
     nonce = await next_nonce(ledger, node)
-    messages = ledger.registration_messages(node, wallet=wallet, nonce=nonce)
-    return LinkOffer(run, node, wallet, nonce, messages.node, messages.wallet or {})
+    message = registration_message(ledger.domain, run=run, node=node, wallet=wallet, claimed=None, nonce=nonce)
+    typed_data = registration_typed_data(ledger.domain, run=run, node=node, wallet=wallet, nonce=nonce)
+    return LinkOffer(run, node, wallet, nonce, message, typed_data)
 
 
 async def next_nonce(ledger: LedgerClient, node: str) -> int:

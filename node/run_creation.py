@@ -6,7 +6,6 @@ ledger. What a draft does state is kept, so a complete spec is a draft too.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import tempfile
@@ -21,9 +20,11 @@ from pydantic import ValidationError
 
 from dht.rows import Caps
 from ledger.records import Operator
+from node.amounts import parse_amount
+from node.base_model import model_files
 from node.data_sets import place_data_set
 from node.defaults import MAX_CONFIG_BYTES
-from node.errors import ConfigError
+from node.errors import ConfigError, UsageError
 from node.fitting import check_fit
 from node.parsing import nearest
 from roles.spec import FLOAT32_CHECKS, MAX_BUCKETS, RunSpec
@@ -31,11 +32,8 @@ from roles.spec import FLOAT32_CHECKS, MAX_BUCKETS, RunSpec
 if TYPE_CHECKING:
     from roles.tasks import Task
 
-MAX_WEIGHTS_HEADER = 100 * 2**20
-"""Bytes; the safetensors format's own bound."""
 VERDICT_BYTES = 800
 """Of one verdict's row, about."""
-MODEL_SUFFIXES = (".json", ".safetensors", ".txt", ".model", ".jinja")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +48,6 @@ class ChainPlace:
 
 NOWHERE = ChainPlace(0, "0x" + "00" * 20, "0" * 64, "0" * 64)
 """Stands in for the ledger while a draft is only checked."""
-
-
-def default_model() -> Path:
-    """Folder of the policy shipped with the program."""
-    return Path(str(resources.files("roles.rl").joinpath("default_policy")))
 
 
 def read_draft(path: Path | None) -> dict[str, Any]:
@@ -75,53 +68,6 @@ def read_draft(path: Path | None) -> dict[str, Any]:
         raise ConfigError(f"the run's draft {path} is not valid TOML: {error}") from error
 
 
-def model_files(model: Path) -> list[dict[str, Any]]:
-    """Name, size and SHA-256 of each file of a model folder. Raises ConfigError."""
-    if not model.is_dir():
-        raise ConfigError(f"the model folder {model} does not exist")
-    files = [path for path in sorted(model.iterdir()) if path.suffix in MODEL_SUFFIXES and path.is_file()]
-    weights = [path for path in files if path.suffix == ".safetensors"]
-    if not weights:
-        raise ConfigError(f"the model folder {model} holds no .safetensors file")
-    for path in weights:
-        _check_weights(path)
-    _check_architecture(model / "config.json")
-    return [{"name": path.name, "size": path.stat().st_size, "sha256": _sha256(path)} for path in files]
-
-
-def _check_weights(path: Path) -> None:
-    """Check that the file is as long as its header says, so that a broken download fails here and not in the trainer."""
-    try:
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(length)) if length <= MAX_WEIGHTS_HEADER else {}
-        end = max(int(item["data_offsets"][1]) for name, item in header.items() if name != "__metadata__")
-        is_whole = path.stat().st_size == 8 + length + end
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
-        is_whole = False
-    if not is_whole:
-        raise ConfigError(f"{path} is not a whole safetensors file; fetch the model again")
-
-
-def _check_architecture(path: Path) -> None:
-    try:
-        held = json.loads(path.read_text())["architectures"]
-        is_causal = any(str(name).endswith(("ForCausalLM", "LMHeadModel")) for name in held)
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}; a model folder holds its config.json") from error
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ConfigError(f"{path} is not a model's config.json: it names no architectures") from error
-    if not is_causal:
-        raise ConfigError(f"the model of {path} is {', '.join(map(str, held))[:80]}: a causal language model is needed")
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def build_spec(
     draft: dict[str, Any],
     *,
@@ -139,6 +85,8 @@ def build_spec(
         full["checks"] = {**FLOAT32_CHECKS, **draft_table(draft, "checks")}
     loaded = _load_tasks(draft, data_sets)
     full["tasks"] = [plain for plain, _ in loaded]
+    if "rewards" in draft:
+        full["rewards"] = _in_base_units(draft_table(draft, "rewards"))
     if "tool" in draft:
         full["tool"] = _complete_tool(draft_table(draft, "tool"))
     full["ledger"] = {
@@ -154,6 +102,22 @@ def build_spec(
         spec = spec.model_copy(update={"buckets": _count_buckets(spec)})
     check_fit(spec, [task for _, task in loaded], model)
     return spec
+
+
+def _in_base_units(rewards: dict[str, Any]) -> dict[str, Any]:
+    """Rewards with amounts as the spec has them. A draft may give them with a unit of the chain's coin, such as `0.5eth`."""
+    plain = dict(rewards)
+    for name in ("budget", "min_stake"):
+        text = rewards.get(name)
+        if not isinstance(text, str) or text.isdecimal():
+            continue
+        if rewards.get("token"):
+            raise ConfigError(f"the run's draft: rewards.{name}: {text[:40]!r}: amounts of a token in base units only")
+        try:
+            plain[name] = str(parse_amount(text))
+        except UsageError as error:
+            raise ConfigError(f"the run's draft: rewards.{name}: {error}") from error
+    return plain
 
 
 def _count_buckets(spec: RunSpec) -> int:

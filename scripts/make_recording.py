@@ -50,16 +50,17 @@ def read_whole(picture: Path) -> str:
     return text
 
 
-def combine(frames: Sequence[str], *, each: float = FRAME_SECONDS, last: float = LAST_SECONDS) -> str:
+def combine(frames: Sequence[str]) -> str:
     """One SVG that shows the frames after each other, for ever."""
     sizes = [_SIZE.search(frame) for frame in frames]
     width = max(float(size[1]) for size in sizes if size)
     height = max(float(size[2]) for size in sizes if size)
-    total = each * (len(frames) - 1) + last
+    total = FRAME_SECONDS * (len(frames) - 1) + LAST_SECONDS
     groups = []
     for number, frame in enumerate(frames):
         inside = _INSIDE.search(frame)
-        begin, end = number * each / total, min(1.0, (number + 1) * each / total) if number < len(frames) - 1 else 1.0
+        begin, end = number * FRAME_SECONDS / total, (number + 1) * FRAME_SECONDS / total
+        end = min(1.0, end) if number < len(frames) - 1 else 1.0
         shown = "visible" if number == len(frames) - 1 else "hidden"
         times = f"0;{begin:.4f};{end:.4f}" if number else f"0;0;{end:.4f}"
         groups.append(

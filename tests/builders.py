@@ -29,7 +29,7 @@ from ledger.records import (
     RunTerms,
     ValidatorSet,
 )
-from ledger.wallet import address_of, registration_typed_data, sign_typed_data
+from ledger.wallet import address_of, sign_registration
 from roles.inference.sampling import SamplingSettings
 from roles.inference.transformers_engine import TransformersEngine
 from roles.messages import ROW_RULES, SHARE_ALL, Head, OpenStep, Submission, Verdict, place_of, subkey_for
@@ -375,17 +375,8 @@ def make_registration(
     ledger: MemoryLedger, spec: RunSpec, key: NodeKey, wallet: bytes, *, nonce: int = 1
 ) -> RegistrationRequest:
     """A registration signed by node and wallet."""
-    address = address_of(wallet)
-    messages = ledger.registration_messages(key.node, wallet=address, nonce=nonce)
-    typed = registration_typed_data(ledger.domain, run=spec.run_id, node=key.node, wallet=address, nonce=nonce)
-    return RegistrationRequest(
-        run=spec.run_id,
-        node=key.node,
-        wallet=address,
-        claimed=None,
-        nonce=nonce,
-        wallet_signature=sign_typed_data(typed, wallet),
-        node_signature=key.sign(messages.node).hex(),
+    return sign_registration(
+        ledger.domain, run=spec.run_id, node=key.node, nonce=nonce, sign_node=key.sign, wallet_key=wallet
     )
 
 

@@ -30,8 +30,8 @@ from benchmarks.attacks.grinding import grind
 from benchmarks.attacks.store import Record, Store
 from benchmarks.attacks.table import Results, json_of, lines_of, measured, write_into
 from dht.errors import NodeError
+from node.base_model import default_model
 from node.cli import report
-from node.run_creation import default_model
 
 DATA = Path("~/.cache/intellect-node/attacks")
 BUILT_IN_TOKENS = 44

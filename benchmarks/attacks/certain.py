@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dht.encoding import ZERO_DIGEST
@@ -38,9 +37,9 @@ class Trial:
     seconds: float
 
 
-def try_all(count: int, kinds: Sequence[str] = ()) -> list[Trial]:
-    """Every certain adversary (or those of these kinds), so many submissions each."""
-    certain = [item for item in ADVERSARIES.values() if item.is_certain and (not kinds or item.kind in kinds)]
+def try_all(count: int) -> list[Trial]:
+    """Every certain adversary, so many submissions each."""
+    certain = [item for item in ADVERSARIES.values() if item.is_certain]
     return [try_one(item, min(count, FEW) if item.kind in SLOW else count) for item in certain]
 
 

@@ -60,7 +60,6 @@ class Detection:
     submissions: int | None
     reason: str
     kl: float
-    p_median: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +111,6 @@ def detect(name: str, records: Sequence[Record], calibration: Calibration) -> De
     scores = [score(each, calibration) for each in observations]
     chunks = [score(part, calibration).p for each in observations for part in _single_chunks(each)]
     reasons = Counter(item.component for item in scores if item.p < LIMIT)
-    ordered = sorted(item.p for item in scores)
     return Detection(
         name,
         _below([item.p for item in scores]),
@@ -122,7 +120,6 @@ def detect(name: str, records: Sequence[Record], calibration: Calibration) -> De
         _submissions_needed([item.evidence for item in scores]),
         reasons.most_common(1)[0][0] if reasons else "",
         sum(record.kl for record in records) / len(records),
-        ordered[len(ordered) // 2],
     )
 
 

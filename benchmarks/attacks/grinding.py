@@ -20,25 +20,29 @@ class Grinding:
     best_in_truth: float
 
 
-def grind(*, ids: int = 2000, indices: int = 4, problems: int = 1000, easy: int = 250) -> Grinding:
-    """Problems below `easy` are the easy ones. The id with most of them under a guessed beacon is registered; then the
+INDICES, PROBLEMS, EASY = 4, 1000, 250
+"""Submissions looked at, problems there are, and how many of them are easy: those with the lowest numbers."""
+
+
+def grind(*, ids: int = 2000) -> Grinding:
+    """The id with most of them under a guessed beacon is registered; then the
     block comes that nobody could know."""
     nodes = [NodeKey(digest("grinding", number).encode()[:32]).node for number in range(ids)]
     guessed, true = (compute_beacon("ab" * 32, digest("block", name)) for name in ("guessed", "true"))
-    shares = [_easy_share(node, guessed, indices, problems, easy) for node in nodes]
+    shares = [_easy_share(node, guessed) for node in nodes]
     best = max(range(ids), key=shares.__getitem__)
-    return Grinding(ids, easy / problems, shares[best], _easy_share(nodes[best], true, indices, problems, easy))
+    return Grinding(ids, EASY / PROBLEMS, shares[best], _easy_share(nodes[best], true))
 
 
-def _easy_share(node: str, beacon: str, indices: int, problems: int, easy: int) -> float:
+def _easy_share(node: str, beacon: str) -> float:
     drawn = [
         group.problem
-        for index in range(indices)
+        for index in range(INDICES)
         for group in assigned_groups(
             compute_seed(run="cd" * 32, node=node, step=1, index=index, beacon=beacon),
-            problems=problems,
+            problems=PROBLEMS,
             groups=4,
             group_size=1,
         )
     ]
-    return sum(problem < easy for problem in drawn) / len(drawn)
+    return sum(problem < EASY for problem in drawn) / len(drawn)

@@ -18,9 +18,10 @@ import structlog
 
 from ledger.accounts import devnet_accounts
 from ledger.chain_journal import Genesis
-from ledger.devnet import DevnetRpc
+from ledger.devnet_rpc import DevnetRpc
 from ledger.errors import LedgerUnavailable
 from ledger.evm import BALANCE, CHAIN_ID, DevChain
+from ledger.json_rpc import MAX_ANSWER, JsonRpc
 from ledger.rpc import Rpc
 from ledger.sender import Sender
 from ledger.wallet import address_of
@@ -42,20 +43,28 @@ class Killed(BaseException):
     """The process's end."""
 
 
-class MortalRpc(Rpc):
-    """Ends its process now and then."""
+class MortalRequests(JsonRpc):
+    """Requests whose process ends now and then."""
 
     def __init__(self, line: BadLine, dice: random.Random, chance: float) -> None:
-        super().__init__(["http://chain"], patience=0.5, transport=line)
+        super().__init__(is_secure=False, most_bytes=MAX_ANSWER, transport=line)
         self._dice, self._chance = dice, chance
 
-    async def _request(self, url: str, method: str, parameters: Sequence[object]) -> Any:
+    async def ask(self, url: str, method: str, parameters: Sequence[object]) -> Any:
         for moment in ("before", "after"):
             if self._dice.random() < self._chance:
                 raise Killed
             if moment == "before":
-                answer = await super()._request(url, method, parameters)
+                answer = await super().ask(url, method, parameters)
         return answer
+
+
+class MortalRpc(Rpc):
+    """An Rpc of such a process."""
+
+    def __init__(self, line: BadLine, dice: random.Random, chance: float) -> None:
+        super().__init__(["http://chain"], patience=0.5, transport=line)
+        self._http = MortalRequests(line, dice, chance)
 
 
 def measure(quick: bool) -> dict[str, Any]:

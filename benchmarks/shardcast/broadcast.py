@@ -9,8 +9,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.shardcast.processes import Child, Said, child, free_port, node
+from benchmarks.shardcast.processes import Child, Said, child, node
 from benchmarks.shardcast.throttle import Link, throttled
+from node.testnet.plan import free_ports
 
 SHARDS, SHARDS_OF_CHAIN = 64, 128
 """As the trainer cuts; a chain adds two shards' time a hop, and wants more of them."""
@@ -47,7 +48,7 @@ class Nodes:
 
 async def broadcast(source: Path, into: Path, *, clients: int, relays: int = RELAYS) -> Outcome:
     """Origin, relays that know each other, clients that know every relay; all on loopback."""
-    ports = [free_port() for _ in range(relays)]
+    ports = free_ports(relays)
     urls = {str(number): f"http://127.0.0.1:{port}" for number, port in enumerate(ports)}
     async with AsyncExitStack() as stack:
         row = str(into / "row")
@@ -71,7 +72,7 @@ async def broadcast(source: Path, into: Path, *, clients: int, relays: int = REL
 
 async def throttled_chain(source: Path, into: Path, *, link: Link) -> Outcome:
     """Origin -> relay -> relay -> client, each knowing only the one before, each link as narrow and as long as `link`."""
-    ports = [free_port(), free_port()]
+    ports = free_ports(2)
     row = str(into / "row")
     async with AsyncExitStack() as stack:
         gates = [await stack.enter_async_context(throttled(port, link)) for port in (ports[0], ports[0], ports[1])]
@@ -146,7 +147,7 @@ async def peer_broadcast(
     Its relays announce a version before they have its shards, and its clients, which meet 404s then, wait 2 to 15 seconds
     between tries. `is_helped`: they are started the moment both relays hold every shard, which nobody could tell them.
     """
-    origin_port, ports = free_port(), [free_port() for _ in range(relays)]
+    origin_port, *ports = free_ports(1 + relays)
     upstream = f"http://127.0.0.1:{origin_port}"
     servers = [f"http://127.0.0.1:{port}" for port in ports]
     async with AsyncExitStack() as stack:

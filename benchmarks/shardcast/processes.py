@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import socket
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -73,10 +72,3 @@ async def child(arguments: Sequence[str], *, quiet: bool = False) -> AsyncIterat
 def node(**config: object) -> list[str]:
     """The command line of one of our nodes."""
     return [sys.executable, "-m", "benchmarks.shardcast.node", json.dumps(config)]
-
-
-def free_port() -> int:
-    """A port nobody has just now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -33,7 +33,7 @@ class Rate:
         return self.scorings / self.seconds
 
 
-def measure_all(seconds: float, *, threads: int = 2) -> list[Rate]:
+def measure_all(seconds: float) -> list[Rate]:
     """Rates of every built-in task, and of the calculator's answers."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -42,7 +42,7 @@ def measure_all(seconds: float, *, threads: int = 2) -> list[Rate]:
             _measure("match", _ask(_with_data(folder, "match", {"answer": "12"}), ["12", "13"]), seconds),
             _measure("maths", _maths(folder), seconds),
             _measure("reasoning-gym", _ask(load_task("reasoning-gym", GYM), ["12", "so it is 13"]), seconds),
-            _measure("code", _ask(_with_data(folder, "code", _ADD), [CODE]), seconds, threads),
+            _measure("code", _ask(_with_data(folder, "code", _ADD), [CODE]), seconds, threads=2),
         ]
     calculator = load_calculator({})
     return [*found, _measure("calculator", lambda number: calculator.answer(f"({number}+4)*3/7"), seconds)]

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from benchmarks.group import Spent, clocked, dtype_of, load_engine
-from node.run_creation import default_model
+from node.base_model import default_model
 from roles.inference.engine import Request, SamplingSettings
 from roles.toploc.encoding import ENCODINGS
 from roles.toploc.proof import CHUNK, TOPK, build_proofs

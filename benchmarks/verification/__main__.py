@@ -20,7 +20,7 @@ from pathlib import Path
 
 from benchmarks.group import Spent, clocked, dtype_of, load_engine
 from dht.encoding import digest
-from node.run_creation import default_model
+from node.base_model import default_model
 from roles.rollouts.schema import read_rollouts
 from roles.spec import CheckSpec, ModelSpec, RunSpec, SamplingSpec, TaskSpec, Threshold
 from roles.tasks import load_task

@@ -2,11 +2,11 @@
 repeating is harmless."""
 
 from ledger.base.money import MoneyCalls
-from ledger.base.nodes import NodeCalls, RegistrationMessages
+from ledger.base.nodes import NodeCalls
 from ledger.base.strikes import StrikeCalls
 from ledger.base.training import TrainingCalls
 
-__all__ = ["BaseLedger", "RegistrationMessages"]
+__all__ = ["BaseLedger"]
 
 
 class BaseLedger(NodeCalls, TrainingCalls, MoneyCalls, StrikeCalls):

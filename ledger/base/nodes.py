@@ -8,14 +8,14 @@ from typing import Any
 from ledger.base.sending import LedgerSending
 from ledger.errors import LedgerRejected
 from ledger.records import RegistrationRequest, RotationRequest
-from ledger.rules import MAX_NONCE, RegistrationEvent, RotationEvent, is_signed_by_node
+from ledger.registrations import MAX_NONCE, RegistrationEvent, RotationEvent, is_signed_by_node
 from ledger.signing import rotation_message, rotation_typed_data
-from ledger.wallet import checked_address, registration_message, registration_typed_data
+from ledger.wallet import checked_address
 
 
 @dataclass(frozen=True, slots=True)
-class RegistrationMessages:
-    """What a registration needs signed: bytes by the node key, EIP-712 data by the wallet (None when not linked)."""
+class RotationMessages:
+    """What a rotation needs signed: bytes by the node keys, EIP-712 data by the wallet (None where the old key signs)."""
 
     node: bytes
     wallet: dict[str, Any] | None
@@ -23,17 +23,6 @@ class RegistrationMessages:
 
 class NodeCalls(LedgerSending):
     """Registrations and rotations."""
-
-    def registration_messages(
-        self, node: str, *, wallet: str | None = None, claimed: str | None = None, nonce: int
-    ) -> RegistrationMessages:
-        """What to sign to register `node` in this run, linked to `wallet` or only claiming an address."""
-        run = self._must_have_run()
-        message = registration_message(self.domain, run=run, node=node, wallet=wallet, claimed=claimed, nonce=nonce)
-        if wallet is None:
-            return RegistrationMessages(message, None)
-        typed = registration_typed_data(self.domain, run=run, node=node, wallet=wallet, nonce=nonce)
-        return RegistrationMessages(message, typed)
 
     async def register(self, request: RegistrationRequest) -> None:
         """Send a registration, paying its gas. One in force already is a success.
@@ -62,13 +51,13 @@ class NodeCalls(LedgerSending):
 
     def rotation_messages(
         self, old_node: str, new_node: str, *, wallet: str | None = None, nonce: int
-    ) -> RegistrationMessages:
+    ) -> RotationMessages:
         """What to sign to put `new_node` in the place of `old_node`: by the wallet (typed data), or by the old key."""
         fields = {"run": self._must_have_run(), "old_node": old_node, "new_node": new_node}
         message = rotation_message(self.domain, **fields, wallet=wallet, nonce=nonce)
         if wallet is None:
-            return RegistrationMessages(message, None)
-        return RegistrationMessages(message, rotation_typed_data(self.domain, **fields, wallet=wallet, nonce=nonce))
+            return RotationMessages(message, None)
+        return RotationMessages(message, rotation_typed_data(self.domain, **fields, wallet=wallet, nonce=nonce))
 
     async def rotate(self, request: RotationRequest) -> None:
         """Replace an old node key by a new one. A rotation that was made already is a success.

@@ -9,7 +9,7 @@ from typing import Any
 from ledger.base.view import LedgerView
 from ledger.errors import LedgerError, LedgerRejected
 from ledger.records import Attestation, Commit, Proposal, RegistrationRequest, RotationRequest, Strike
-from ledger.wallet import address_of, sign_typed_data
+from ledger.wallet import address_of, recover_typed_data, sign_typed_data
 
 
 class LedgerSending(LedgerView):
@@ -61,3 +61,8 @@ class LedgerSending(LedgerView):
         if self._operator_key is None:
             raise LedgerError("no operator key: this node cannot attest")
         return Attestation(address_of(self._operator_key), sign_typed_data(typed_data, self._operator_key))
+
+
+def is_attested(typed_data: dict[str, Any], attestation: Attestation) -> bool:
+    """Whether the signature is the named operator's."""
+    return recover_typed_data(typed_data, attestation.signature) == attestation.operator

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ledger.base.sending import LedgerSending
+from ledger.base.sending import LedgerSending, is_attested
 from ledger.errors import LedgerError
 from ledger.records import Attestation, Strike
 from ledger.rules import check_digest, check_strike
 from ledger.signing import lift_typed_data, strike_typed_data
-from ledger.wallet import recover_typed_data
 
 
 class StrikeCalls(LedgerSending):
@@ -26,8 +25,7 @@ class StrikeCalls(LedgerSending):
             check_strike(strike)
         except LedgerError:
             return False
-        signer = recover_typed_data(strike_typed_data(self.domain, strike), attestation.signature)
-        return signer is not None and signer == attestation.operator
+        return is_attested(strike_typed_data(self.domain, strike), attestation)
 
     async def strike(self, strike: Strike, attestations: Sequence[Attestation]) -> None:
         """Eject a node. That this strike stands already is a success."""
@@ -53,8 +51,7 @@ class StrikeCalls(LedgerSending):
             typed = lift_typed_data(self.domain, run=self._must_have_run(), node=node, number=number)
         except LedgerError:
             return False
-        signer = recover_typed_data(typed, attestation.signature)
-        return signer is not None and signer == attestation.operator
+        return is_attested(typed, attestation)
 
     async def lift(self, node: str, number: int, attestations: Sequence[Attestation]) -> None:
         """Lift a strike. One that is lifted already is a success."""

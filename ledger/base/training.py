@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ledger.base.sending import LedgerSending
+from ledger.base.sending import LedgerSending, is_attested
 from ledger.errors import LedgerError
 from ledger.records import Attestation, Commit, Operator, Proposal
 from ledger.rules import check_digest, check_proposal, is_committed, is_settled
-from ledger.wallet import recover_typed_data, tally_typed_data
+from ledger.wallet import tally_typed_data
 
 
 class TrainingCalls(LedgerSending):
@@ -61,8 +61,7 @@ class TrainingCalls(LedgerSending):
             check_proposal(proposal)
         except LedgerError:
             return False
-        signer = recover_typed_data(tally_typed_data(self.domain, proposal), attestation.signature)
-        return signer is not None and signer == attestation.operator
+        return is_attested(tally_typed_data(self.domain, proposal), attestation)
 
     async def finalise(self, proposal: Proposal, attestations: Sequence[Attestation]) -> None:
         """Make a tally final. That it is already, by whomever, is a success; another one in its place is rejected."""

@@ -9,7 +9,8 @@ from ledger.changes import Disputed, Lifted, Settled, Struck
 from ledger.errors import LedgerRejected
 from ledger.model.state import LastStrike, RunState, require
 from ledger.records import ZERO_DIGEST, Attestation, Block, RegistrationRequest, RotationRequest, Strike
-from ledger.rules import MAX_NONCE, MAX_REASON, RegistrationEvent, RotationEvent
+from ledger.registrations import MAX_NONCE, RegistrationEvent, RotationEvent
+from ledger.rules import MAX_REASON
 from ledger.signing import lift_typed_data, rotation_typed_data, strike_typed_data
 from ledger.wallet import Domain, recover_typed_data, registration_typed_data
 

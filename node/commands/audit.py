@@ -9,11 +9,11 @@ import secrets
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from node.cli import Parser, print_line
 from node.commands.reading import add_run_flags, quiet_config
 from node.errors import ConfigError
+from node.parsing import Parser, print_line
 
 if TYPE_CHECKING:
     from node.audit import Report
@@ -92,23 +92,10 @@ async def _fetch_data_sets(visit: Visit, home: Path) -> None:
 
 def _sample(share: float, seed: str, config: NodeConfig, spec: RunSpec, *, home: Path) -> Sample:
     from node.audit.rollouts import Sample
+    from node.data_sets import load_run_tasks
     from node.engines import engine_of
 
-    def engine() -> Any:
-        return engine_of(config, spec.model)
-
-    def task() -> Any:
-        from node.data_sets import FOLDER
-        from roles.tasks import TaskError, load_tasks
-        from roles.turns.tool import load_tool_use
-
-        try:
-            load_tool_use(spec.tool)
-            return load_tasks(spec.tasks, home / FOLDER)
-        except TaskError as error:
-            raise ConfigError(str(error)) from error
-
-    return Sample(share, seed, engine, task)
+    return Sample(share, seed, lambda: engine_of(config, spec.model), lambda: load_run_tasks(spec, home))
 
 
 def _print_failure(what: str, why: str, *, run: str, as_json: bool) -> None:

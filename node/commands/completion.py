@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, get_args
 
-from node.cli import COMMANDS, ROLES_BY_USE, Parser, command_of, print_line
-from node.parsing import described
+from node.cli import COMMANDS, ROLES_BY_USE, command_of
+from node.parsing import Parser, described, print_line
 
 if TYPE_CHECKING:
     import argparse

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from node.cli import Parser, print_line
 from node.commands.settings import add_setting_flags, given_in, grouped_settings
+from node.parsing import Parser, print_line
 
 EXAMPLES = """\
   intellect-node config --config worker.toml
@@ -41,8 +41,8 @@ def main(words: Sequence[str]) -> int:
 
 
 def _shown(settings: Mapping[str, object]) -> dict[str, tuple[str, str]]:
-    from node.config import Setting
     from node.secrecy import shown_value
+    from node.sources import Setting
 
     return {
         name: (shown_value(setting.value), setting.source)

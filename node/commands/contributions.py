@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from node.cli import Parser, print_line
 from node.commands.reading import add_json_flag, add_run_flags, quiet_config
+from node.parsing import Parser, print_line
 
 if TYPE_CHECKING:
     from ledger.records import Registration
@@ -78,17 +78,12 @@ def main(words: Sequence[str]) -> int:
 
 async def _read(config: NodeConfig) -> Report:
     from ledger.records import by_any_key
-    from node.contributions import pending_rows
+    from node.contributions import pending_rows, tally_blobs
     from node.earnings import StepBook, epoch_finder, read_holdings, read_tallies
     from node.visitor import visit_run
-    from roles.tally import MAX_BLOB
 
     async with visit_run(config) as visit:
-
-        async def get(digest: str) -> bytes:
-            return await visit.relays.get(digest, limit=MAX_BLOB)
-
-        ledger = visit.ledger
+        ledger, get = visit.ledger, tally_blobs(visit.relays)
         found = await read_holdings(ledger, get)
         roots, commits = await ledger.final_roots(), await ledger.commits()
         tallies, missing = await read_tallies(roots, get)

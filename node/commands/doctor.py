@@ -9,8 +9,8 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from node.cli import Parser, print_line
 from node.commands.settings import add_setting_flags, given_in
+from node.parsing import Parser, print_line
 
 if TYPE_CHECKING:
     from node.config import NodeConfig

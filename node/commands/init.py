@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from node.cli import Parser, print_line
 from node.commands.settings import add_setting_flags, given_in, grouped_settings
+from node.parsing import Parser, print_line
 
 if TYPE_CHECKING:
     from node.config import NodeConfig
@@ -66,15 +66,15 @@ def _format_setting(config: NodeConfig, name: str, *, is_set: bool) -> Iterator[
     field = type(config).model_fields[name]
     yield from (f"# {line}" for line in textwrap.wrap(field.description or "", 112))
     value = getattr(config, name) if is_set else field.get_default()
-    yield f"{'' if is_set else '#'}{name} = {format_value(value, is_list=field.get_default() == ())}"
+    yield f"{'' if is_set else '#'}{name} = {format_value(value)}"
 
 
-def format_value(value: Any, *, is_list: bool = False) -> str:
-    """A value as TOML; nothing as an empty text or list."""
-    if isinstance(value, bool | int):
+def format_value(value: Any) -> str:
+    """A value as TOML; nothing as an empty text."""
+    if isinstance(value, bool | int | float):
         return json.dumps(value)
-    if is_list or isinstance(value, tuple):
-        return f"[{', '.join(map(format_value, value or ()))}]"
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(format_value, value))}]"
     return json.dumps("" if value is None else str(value), ensure_ascii=False)
 
 

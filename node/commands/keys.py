@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from node.cli import Parser, print_line
 from node.commands.reading import add_json_flag, add_paying_flags, add_run_flags, answer, quiet_config
-from node.parsing import print_hint
+from node.parsing import Parser, print_hint, print_line
 
 if TYPE_CHECKING:
     from dht.identity import NodeKey

@@ -54,7 +54,7 @@ def main(words: Sequence[str]) -> int:
     if options.action == "import":
         count = import_model(find_source(options.places[0]), out, dtype=options.dtype)
     else:
-        from node.run_creation import default_model
+        from node.base_model import default_model
 
         sizes = {name: getattr(options, name) for name in SIZES}
         tokenizer = (options.tokenizer or default_model()).expanduser()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from node.cli import Parser, report
+from node.cli import report
 from node.defaults import SHUTDOWN_SECONDS
+from node.parsing import Parser
 
 if TYPE_CHECKING:
     from node.app import Build
@@ -34,7 +36,7 @@ def run_configured(config: NodeConfig, *, build: Build | None = None) -> int:
     """Run a node from its settings, with its log; `build` may make another actor than the role's own."""
     from node.disk import is_disk_full, share_of_events
     from node.errors import ConfigError, UsageError
-    from node.log import EventStream, configure_logging, terminal_stream
+    from node.log import EventStream, configure_logging
     from node.running import leave
 
     home = config.home
@@ -47,7 +49,7 @@ def run_configured(config: NodeConfig, *, build: Build | None = None) -> int:
     os.environ["INTELLECT_NODE_DATA"] = str(home)  # where an error of the program itself is written
     configure_logging(
         events=events,
-        terminal=terminal_stream(),
+        terminal=sys.stderr,
         level=config.log_level,
         library_log=home / "node.log",
         bound={"role": config.role},

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from node.cli import ROLES_BY_USE, Parser, print_line
+from node.cli import ROLES_BY_USE
 from node.commands.reading import add_run_flags, quiet_config
+from node.parsing import Parser, print_line
 
 if TYPE_CHECKING:
     from node.config import NodeConfig

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from node.cli import Parser, print_line
+from node.parsing import Parser, print_line
 
 if TYPE_CHECKING:
     from node.config import NodeConfig
@@ -61,7 +61,7 @@ def show_time(seconds: int) -> str:
 
 def quiet_config(options: argparse.Namespace) -> NodeConfig:
     """Settings for a visit, with events kept off the terminal but for warnings. Raises ConfigError."""
-    from node.config import load_config
+    from node.sources import load_config
 
     quiet_events()
     flags = {"join": options.join, "role": None if options.config else "worker"}

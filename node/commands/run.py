@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from node.cli import Parser, print_line
 from node.defaults import MAX_FEE_GWEI
+from node.parsing import Parser, print_line
 
 if TYPE_CHECKING:
     from node.join import JoinString
@@ -84,9 +84,10 @@ def _parser() -> Parser:
 
 
 async def _create(options: argparse.Namespace) -> int:
+    from node.base_model import default_model
     from node.creating import Wish, create
     from node.errors import UsageError
-    from node.run_creation import default_model, read_draft
+    from node.run_creation import read_draft
     from node.secrets import OPERATOR_PASSWORD, read_secret
 
     if not (options.what and options.key and options.rpc):
@@ -111,7 +112,7 @@ async def _create(options: argparse.Namespace) -> int:
         print_line(json.dumps({**told, "join": str(_join_string(spec.run_id, options))}))
         return 0
     print_line(f"run {spec.run_id}\nspec {options.spec}\ncontract {spec.ledger.contract}")
-    for name in ("model", "task"):
+    for name in ("model", "task", "rewards"):
         print_line(f"{name} {_summary(spec)[name]}")
     _print_join(spec.run_id, options)
     return 0
@@ -132,7 +133,8 @@ def _join_string(run: str, options: argparse.Namespace) -> JoinString:
     """The run's, with the addresses given. Raises UsageError for one that is none."""
     from node.join import JoinString, check_places
 
-    join = JoinString(run, peers=tuple(options.peer or ()), rpc=tuple(options.rpc or ()))
+    peers, rpc, relays = (tuple(given or ()) for given in (options.peer, options.rpc, options.relay))
+    join = JoinString(run, peers, rpc, relays)
     check_places(join, where="settings")
     return join
 
@@ -144,13 +146,10 @@ async def _show(options: argparse.Namespace) -> int:
     from node.joining import read_spec_file
 
     if options.join:
-        from node.config import NodeConfig
+        from node.commands.run_rule import config_of
         from node.visitor import visit_run
 
-        config = NodeConfig(
-            role="worker", join=options.join, rpc=tuple(options.rpc or ()), peer=tuple(options.peer or ())
-        )
-        async with visit_run(config) as visit:
+        async with visit_run(config_of(options, key=False)) as visit:
             spec = visit.spec
     else:
         spec = read_spec_file(options.spec)
@@ -166,9 +165,10 @@ async def _show(options: argparse.Namespace) -> int:
 
 def _summary(spec: RunSpec) -> dict[str, object]:
     """What a reader asks first; the whole is `--json`."""
+    from node.amounts import show_rewards
     from node.terminal import count
 
-    sampling, training = spec.sampling, spec.training
+    sampling, training, rewards = spec.sampling, spec.training, spec.rewards
     groups = f"{count(sampling.groups_per_submission, 'group')} of {sampling.group_size}"
     return {
         "run": spec.run_id,
@@ -178,6 +178,7 @@ def _summary(spec: RunSpec) -> dict[str, object]:
         **({"tool": f"{spec.tool.name}, at most {spec.tool.max_calls} calls"} if spec.tool else {}),
         "sampling": f"{groups}, at most {sampling.max_tokens} tokens",
         "training": f"{count(training.steps, 'step')}, async level {training.async_level}",
+        "rewards": show_rewards(int(rewards.budget), int(rewards.min_stake), rewards.token),
         "contract": f"{spec.ledger.contract} on chain {spec.ledger.chain_id}",
         "trainers": ", ".join(item.node for item in spec.trainers),
         "validators": f"{', '.join(item.node for item in spec.validators)} (quorum {spec.quorum})",

@@ -39,8 +39,8 @@ async def rule(options: argparse.Namespace) -> int:
 
 def config_of(options: argparse.Namespace, *, key: bool = True) -> NodeConfig:
     """The settings a command names; without `key`, no account. Raises UsageError, ConfigError."""
-    from node.config import load_config
     from node.errors import UsageError
+    from node.sources import load_config
 
     if not options.join and not options.spec.exists():
         raise UsageError(

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from node.cli import Parser, print_line
+from node.parsing import Parser, print_line
 
 if TYPE_CHECKING:
     import argparse
@@ -68,15 +68,14 @@ async def _list(options: argparse.Namespace) -> int:
 
 def format_run(run: Listing) -> list[str]:
     """A run in three lines, or two when its spec is not known."""
-    from node.amounts import show_amount
+    from node.amounts import show_rewards
     from node.terminal import count, format_bytes, plain
 
     who = f"{count(run.trainers, 'trainer')}, {count(run.validators, 'validator')} (quorum {run.quorum})"
     people = f"{who}, {run.registered} registered"
     state = f"step {run.step}{' (ended)' if run.state == 'ended' else ''}" if run.state != "not started" else run.state
-    pay = f"{show_amount(run.reward, run.token)} an epoch" if run.reward else "units only, nothing is paid"
-    stake = f"; a stake of {show_amount(run.min_stake, run.token)} is asked" if run.min_stake else ""
-    lines = [f"{run.run}  {state}", f"  {people}; reward: {pay}{stake}; owner {run.owner}"]
+    rewards = show_rewards(run.reward, run.min_stake, run.token)
+    lines = [f"{run.run}  {state}", f"  {people}; reward: {rewards}; owner {run.owner}"]
     if run.about is not None:
         about = run.about
         lines.append(

@@ -9,15 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from node.cli import Parser
+from node.parsing import Parser
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
-    from node.config import Sources
+    from node.sources import Sources
 
-REPEATED = ("rpc", "peer", "relay", "announce")
-SWITCHES = ("sponsor", "archive")
 GROUPS = {
     "always needed": ("role", "join"),
     "who you are": ("wallet", "wallet_password_file", "key", "data"),
@@ -47,7 +45,7 @@ class Given:
 
     def sources(self, *, default_role: str | None = None) -> Sources:
         """Every source of settings, to be merged. Raises ConfigError, UsageError."""
-        from node.config import Sources
+        from node.sources import Sources
 
         return Sources.read(
             file=self.file,
@@ -81,7 +79,7 @@ def given_in(options: Namespace) -> Given:
     from node.config import NodeConfig
 
     values = {name: value for name, value in vars(options).items() if name in NodeConfig.model_fields}
-    flags = {name: tuple(value) if name in REPEATED and value else value for name, value in values.items()}
+    flags = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
     file = options.config or os.environ.get(CONFIG_VARIABLE)
     return Given(Path(file) if file else None, {name: value for name, value in flags.items() if value is not None})
 
@@ -94,14 +92,16 @@ def read_settings(parser: Parser, words: Sequence[str]) -> Given:
 def _add_flag(group: _ArgumentGroup, name: str, field: FieldInfo) -> None:
     from pydantic_core import PydanticUndefined
 
+    from node.config import LISTS
+
     flag, text = "--" + name.replace("_", "-"), (field.description or "").replace("%", "%%")
-    if name in SWITCHES:
+    if field.annotation is bool:
         group.add_argument(flag, action="store_const", const=True, help=text)
         return
     if field.default not in (None, (), PydanticUndefined):
         text += f" Default: {field.default}."
     metavar = METAVARS.get(name, name.rpartition("_")[2].upper())
-    if name in REPEATED:
+    if name in LISTS:
         group.add_argument(flag, action="append", metavar=metavar, help=f"{text} May be repeated.")
     else:
         group.add_argument(flag, metavar=metavar, help=text)

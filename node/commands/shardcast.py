@@ -13,9 +13,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from node.cli import Parser, print_line
 from node.commands.reading import add_json_flag
 from node.defaults import LEAST_MBIT
+from node.parsing import Parser, print_line
 from node.terminal import count, plain
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from node.cli import Parser
 from node.commands.reading import add_json_flag, add_paying_flags, add_run_flags, answer, quiet_config
+from node.parsing import Parser
 
 if TYPE_CHECKING:
     from ledger.records import Stake

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from node.cli import Parser, print_line
+from node.parsing import Parser, print_line
 
 EXAMPLES = """\
   intellect-node status                                  one look

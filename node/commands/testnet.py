@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from node.cli import Parser, print_line
+from node.parsing import Parser, print_line
 
 if TYPE_CHECKING:
     from node.testnet.plan import TestnetOptions

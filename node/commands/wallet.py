@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from node.cli import Parser, print_line
 from node.commands.reading import add_json_flag, add_paying_flags, add_run_flags, answer, quiet_config
-from node.parsing import print_hint
+from node.parsing import Parser, print_hint, print_line
 
 if TYPE_CHECKING:
     from dht.identity import NodeKey
@@ -142,23 +141,22 @@ def _read_offer(path: Path) -> dict[str, Any]:
 
 
 async def _link(options: argparse.Namespace) -> int:
-    from ledger.wallet import address_of, sign_typed_data
+    from ledger.wallet import sign_typed_data
     from node.errors import UsageError
     from node.purse import open_purse
     from node.registration import offer_link, read_wallet, send_request
 
     config = quiet_config(options)
-    if not config.wallet:
+    wallet = read_wallet(config)
+    if wallet.address is None:
         raise UsageError("name the wallet: --wallet 0x.., or the file of its key")
-    wallet, key = read_wallet(config), _node_key(options)
+    key = _node_key(options)
     only_prints = wallet.key is None and not options.signature
     async with open_purse(config, needs_relays=config.operator_key is None and not only_prints) as purse:
         held = await purse.ledger.registration(key.node)
         if held is not None and held.wallet == wallet.address:
             return _linked(options, key.node, held.wallet, "was linked before")
-        offer = await offer_link(
-            purse.ledger, run=purse.spec.run_id, node=key.node, wallet=wallet.address or address_of(wallet.key or b"")
-        )
+        offer = await offer_link(purse.ledger, run=purse.spec.run_id, node=key.node, wallet=wallet.address)
         signature = options.signature or (sign_typed_data(offer.typed_data, wallet.key) if wallet.key else None)
         if signature is None:
             return _print_offer(offer)
@@ -171,7 +169,6 @@ def _linked(options: argparse.Namespace, node: str, wallet: str | None, how: str
 
 
 def _print_offer(offer: LinkOffer) -> int:
-
     print_line(json.dumps(offer.typed_data, indent=2))
     print_hint(
         f"this is what {offer.wallet} has to sign (EIP-712; nonce {offer.nonce}). With its key in a file elsewhere: "

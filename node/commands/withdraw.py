@@ -6,8 +6,8 @@ import argparse
 import asyncio
 from collections.abc import Sequence
 
-from node.cli import Parser
 from node.commands.reading import add_json_flag, add_paying_flags, add_run_flags, answer, quiet_config
+from node.parsing import Parser
 
 EXAMPLES = """\
   intellect-node withdraw --node 12D3.. --join RUN --operator-key wallet.json    the wallet's own key sends it

@@ -23,7 +23,7 @@ from node.doctor.keys import examine_keys, own_node
 from node.doctor.machine import examine_machine
 from node.doctor.network import examine_relays, examine_seeds, judge_clock
 from node.doctor.ports import examine_ports
-from node.doctor.run import judge_hardware, judge_place, judge_software, judge_tasks, read_records
+from node.doctor.run import judge_hardware, judge_model, judge_place, judge_software, judge_tasks, read_records
 from node.errors import ConfigError
 from node.fitness import measure_machine
 from node.join import JoinString
@@ -132,6 +132,8 @@ async def _examine_spec(
     found.append(judge_software(read_records((row for key in keys for row in rows.get(key, ())), spec=spec)))
     found.append(judge_place(config, spec))
     found.append(await asyncio.to_thread(judge_tasks, spec, role=config.role))
+    if config.role == "trainer":
+        found.append(await asyncio.to_thread(judge_model, config, spec))
     if has_ledger:
         found += await _examine_machine_for(config, join, spec, book, http)
     return found

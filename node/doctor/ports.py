@@ -25,7 +25,7 @@ def examine_ports(config: NodeConfig) -> Iterator[Finding]:
         yield check_port("DHT port", config.host, config.port, flag="--port", config=config)
     if config.role == "relay":
         yield check_port("HTTP port", config.host, config.http_port, flag="--http-port", config=config)
-    yield check_port("status port", "127.0.0.1", config.status_port, flag="--status-port", config=config)
+    yield check_port("status port", config.status_host, config.status_port, flag="--status-port", config=config)
     if config.role != "worker":
         peers, verdict = _known_peers(config)
         yield check_reached(config, peers, verdict=verdict) or check_announced(config)

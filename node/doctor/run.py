@@ -11,16 +11,18 @@ from dht.envelope import Envelope
 from dht.errors import NodeError, PeerError
 from dht.identity import NodeKey
 from node import __version__
+from node.base_model import base_folder, differing_files
 from node.config import NodeConfig
 from node.doctor.finding import Finding, fault, ok, skipped, warning
+from node.doctor.keys import SIGNERS
 from node.doctor.machine import SCORING_ROLES
+from node.errors import ConfigError
 from roles.messages import MESSAGE_VERSION, NodeRecord, open_row
 from roles.requirements import Hardware, describe_hardware, describe_requirements, find_shortfalls
 from roles.sandbox.program import why_threadless
 from roles.spec import RunSpec
 from roles.tasks.registry import GROUP, TASK_NAMES
 
-NAMED_ROLES = ("trainer", "validator")
 PROGRAMS = "code"
 """The task that runs the programs it scores."""
 LIBRARIES = {
@@ -75,7 +77,7 @@ def _what_lacks(task: str) -> str | None:
 
 def judge_place(config: NodeConfig, spec: RunSpec) -> Finding:
     """Whether the run's spec names this node, where it must."""
-    if config.role not in NAMED_ROLES:
+    if config.role not in SIGNERS:
         return ok("role", f"anybody may be a {config.role}")
     listed = [item.node for item in (spec.trainers if config.role == "trainer" else spec.validators)]
     try:
@@ -92,6 +94,18 @@ def judge_place(config: NodeConfig, spec: RunSpec) -> Finding:
             )
         return fault("role", said, "name the right key: --key")
     return ok("role", f"the run names this node as {config.role}")
+
+
+def judge_model(config: NodeConfig, spec: RunSpec) -> Finding:
+    """A trainer's base model against the files that the run's spec pins."""
+    base, fix = base_folder(config), "name the folder of the run's base model: --model"
+    try:
+        differing = differing_files(base, spec)
+    except ConfigError as error:
+        return fault("model", str(error), fix)
+    if differing:
+        return fault("model", f"the model in {base} is not the run's: {', '.join(differing)} differ", fix)
+    return ok("model", f"{base} is the run's, file for file")
 
 
 def read_records(rows: Iterable[Envelope], *, spec: RunSpec) -> list[NodeRecord]:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 
 from ledger.client import LedgerClient
 from ledger.records import FinalRoot, by_any_key
-from node.contributions import Contributions, read_final, worker_units
+from node.contributions import Contributions, Get, read_final, worker_units
 from node.status.story import Story
 from roles.spec import RunSpec
 from roles.tally import TallyBody, open_final_tally
 from roles.tally.items import submissions_of
 
-Get = Callable[[str], Awaitable[bytes]]
-"""Fetches the blob with this digest from the relays. Raises TransportError."""
 NEWEST = 4
 """Tallies read back at the first look: a long run has thousands."""
 

@@ -14,6 +14,7 @@ from ledger.errors import LedgerError
 from node import __version__
 from node.actors import Parts
 from node.config import NodeConfig
+from node.contributions import tally_blobs
 from node.defaults import TALLY_LOOK_SECONDS
 from node.disk import DiskWatch
 from node.errors import ConfigError
@@ -27,7 +28,6 @@ from node.status.server import status_server
 from node.status.story import OF_ONE_NODE, Story
 from node.upgrading import Upgrading
 from roles.messages import nodes_key
-from roles.tally import MAX_BLOB
 
 
 class NodeStatus:
@@ -64,7 +64,7 @@ class NodeStatus:
             await asyncio.sleep(TALLY_LOOK_SECONDS)
             if self._knowledge is not None and self._knowledge.is_watched:
                 with contextlib.suppress(NodeError, LedgerError, ConfigError):
-                    await credits.tell_all(parts.ledger, lambda digest: parts.relays.get(digest, limit=MAX_BLOB))
+                    await credits.tell_all(parts.ledger, tally_blobs(parts.relays))
 
     def plain(self) -> Mapping[str, Any]:
         """What `status --json` shows: plain values, nothing secret."""

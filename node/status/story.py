@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from node.phrases import phrase_of
+from node.phrases import QUIET, phrase_of
 from node.status.stages import FLOWS, span_of
 from node.status.submissions import DECIDED, WAITING, Submissions
 from node.status.tables import Row, Tables
@@ -35,15 +35,6 @@ LIMITS = {
 """Rows of each table: of a whole testnet."""
 OF_ONE_NODE = {"submission": 500, "span": 1_000, "log": 2_000}
 """Fewer for a node, which may be a small relay."""
-QUIET = (
-    "directory.state_changed",
-    "ledger.trusted",
-    "manifest.accepted",
-    "manifest.missed",
-    "row.unconfirmed",
-    "verdict.delayed",
-)
-"""Events that say little about what a node does now."""
 OF_SUBMISSION = ("submission.made", "submission.sent", "verdict.signed", *DECIDED)
 NODE_FIELDS = ("node", "relay", "proposer", "signer")
 MAX_TEXT, MAX_FIELDS = 300, 24

@@ -8,8 +8,9 @@ from typing import Any
 
 from ledger.records import FinalRoot
 from node import __version__
+from node.contributions import Get
 from node.status.client import write_status_file
-from node.status.credits import Credits, Get
+from node.status.credits import Credits
 from node.status.server import status_server
 from node.status.story import Story
 from node.testnet.events import EventTail

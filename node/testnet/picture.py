@@ -7,18 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from node.phrases import phrase_of
+from node.phrases import QUIET, phrase_of
 
 Event = Mapping[str, Any]
-QUIET = (
-    "ledger.trusted",
-    "row.unconfirmed",
-    "verdict.delayed",
-    "manifest.accepted",
-    "manifest.missed",
-    "directory.state_changed",
-)
-"""Events that say little about what a node does now."""
 BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -50,7 +41,6 @@ class Picture:
         self.makers: dict[str, str] = {}  # submission -> node
         self.ejected: set[str] = set()  # nodes
         self.first_accepted: float | None = None
-        self.first_opened: float | None = None
         self.has_ended = False
 
     def take(self, name: str, event: Event) -> None:
@@ -67,7 +57,6 @@ class Picture:
         match kind:
             case "step.opened":
                 self.step = max(self.step, int(event["step"]))
-                self.first_opened = self.first_opened or node.at
             case "batch.closed":
                 self.rewards[int(event["step"])] = float(event["reward"])
             case "step.trained":

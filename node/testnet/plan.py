@@ -7,12 +7,12 @@ import hashlib
 import random
 import socket
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from dht.identity import NodeKey
-from ledger.devnet import devnet_accounts
+from ledger.accounts import devnet_accounts
 from ledger.keystore import save_key
 from ledger.records import Operator
 from ledger.wallet import address_of
@@ -126,7 +126,6 @@ class TestnetPlan:
     validators: tuple[NodePlan, ...]
     workers: tuple[NodePlan, ...]
     quorum: int
-    ports: dict[str, int] = field(default_factory=dict)
     adversaries: tuple[NodePlan, ...] = ()
 
     __test__ = False

@@ -9,13 +9,12 @@ from collections.abc import Mapping
 from dht.errors import NodeError, TransportError
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError
-from node.contributions import Contributions, linked_wallet, read_final, tokens_by_wallet, worker_units
+from node.contributions import Contributions, linked_wallet, read_final, tally_blobs, tokens_by_wallet, worker_units
 from node.errors import ConfigError
 from node.testnet.outcome import Outcome
 from node.testnet.page import TestnetPage
 from node.testnet.picture import Picture
 from roles.shardcast.client import RelayClient
-from roles.tally import MAX_BLOB
 
 LEDGER_SECONDS = 1.5
 """Between two readings of the ledger for the display."""
@@ -25,7 +24,7 @@ class Reckoning:
     """The ledger's tallies, and what is not tallied yet, by node and wallet."""
 
     def __init__(self, ledger: LedgerClient, client: RelayClient, picture: Picture, page: TestnetPage) -> None:
-        self._ledger, self._client, self._picture, self._page = ledger, client, picture, page
+        self._ledger, self._get, self._picture, self._page = ledger, tally_blobs(client), picture, page
         self.block = 0
         self._contributions: Contributions | None = None
 
@@ -43,15 +42,11 @@ class Reckoning:
     async def _read(self) -> None:
         self.block = (await self._ledger.head()).number
         roots = await self._ledger.final_roots()
-
-        async def get(digest: str) -> bytes:
-            return await self._client.get(digest, limit=MAX_BLOB)
-
         before = self._contributions
         final = dict(before.final) if before else {}
         root = before.root if before else None
         if roots and (root is None or root.epoch != roots[-1].epoch):
-            root, body = await read_final(self._ledger, get)
+            root, body = await read_final(self._ledger, self._get)
             final = worker_units(body) if body else {}
         registrations = await self._ledger.registrations()
         credited: dict[str, int] = {}
@@ -62,7 +57,7 @@ class Reckoning:
             for node, count in self._picture.tokens.items()
         }
         self._contributions = Contributions(root, final, pending, registrations)
-        await self._page.credit(roots, get)
+        await self._page.credit(roots, self._get)
 
     async def judge(self, outcome: Outcome) -> None:
         """Compare the ledger with what was seen to be accepted."""

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dht.encoding import encode
-from ledger.client import LedgerClient, deploy
+from ledger.client import LedgerClient
+from ledger.deployment import deploy
 from ledger.errors import LedgerError
+from node.base_model import default_model
 from node.data_sets import FOLDER
 from node.errors import ConfigError, UsageError
 from node.join import JoinString
-from node.run_creation import NOWHERE, ChainPlace, build_spec, default_model, draft_table, read_draft
+from node.run_creation import NOWHERE, ChainPlace, build_spec, draft_table, read_draft
 from node.testnet.plan import NodePlan, TestnetOptions, TestnetPlan, make_plan, write_node
 from node.testnet.processes import Child, Forks, node_command
 from roles.run_terms import terms_of
@@ -35,7 +37,6 @@ class Prepared:
     spec: RunSpec
     join: JoinString
     rpc: str
-    spec_file: Path
     join_file: Path
 
 
@@ -77,7 +78,7 @@ async def prepare_run(plan: TestnetPlan, options: TestnetOptions, rpc: str) -> P
     join_file.write_text(f"{join}\n")
     for node in plan.nodes:
         write_node(node, join=str(join_file), spec=spec_file, model=model)
-    return Prepared(spec, join, rpc, spec_file, join_file)
+    return Prepared(spec, join, rpc, join_file)
 
 
 def check_draft(options: TestnetOptions) -> None:

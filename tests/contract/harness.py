@@ -13,6 +13,7 @@ from eth_account import Account
 from nacl.signing import SigningKey
 
 from ledger import abi
+from ledger.accounts import devnet_accounts
 from ledger.calls import (
     PAYABLE,
     arguments_of,
@@ -22,7 +23,6 @@ from ledger.calls import (
     tally_arguments,
 )
 from ledger.chain_journal import Genesis
-from ledger.devnet import devnet_accounts
 from ledger.errors import LedgerRejected
 from ledger.events import TOPICS, EventLog, operator_tuples, parse_terms, term_tuple
 from ledger.evm import BALANCE, CHAIN_ID, DevChain, Reverted

@@ -17,7 +17,7 @@ from ledger.changes import Struck
 from ledger.errors import LedgerRejected
 from ledger.merkle import MerkleProof, leaf_hash, merkle_proof, merkle_root, sorted_leaves
 from ledger.records import Attestation, Leaf, RunTerms, Strike
-from ledger.rules import fold_registrations, is_signed_by_node
+from ledger.registrations import fold_registrations, is_signed_by_node
 from ledger.signing import strike_typed_data
 from ledger.wallet import NO_ADDRESS, address_of, node_from_public_key, sign_typed_data
 from tests.contract.counterparts import Counterpart

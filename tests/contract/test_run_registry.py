@@ -8,7 +8,7 @@ import pytest
 
 from ledger.errors import LedgerRejected
 from ledger.records import ZERO_DIGEST, Operator, RunTerms
-from ledger.rules import RegistrationEvent
+from ledger.registrations import RegistrationEvent
 from ledger.wallet import NO_ADDRESS, address_of, node_from_public_key
 from tests.contract.harness import (
     NODES,

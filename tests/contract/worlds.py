@@ -12,13 +12,14 @@ from eth_utils.address import to_checksum_address
 from ledger import abi
 from ledger.base import BaseLedger
 from ledger.client import LedgerClient
-from ledger.devnet import DevnetRpc
+from ledger.devnet_rpc import DevnetRpc
 from ledger.events import operator_tuples, term_tuple
 from ledger.evm import CHAIN_ID
+from ledger.json_rpc import RpcError
 from ledger.memory import MemoryChain, MemoryLedger
 from ledger.merkle import MerkleProof, merkle_proof, merkle_root
 from ledger.records import ZERO_DIGEST, Leaf, Proposal, RunTerms
-from ledger.rpc import Request, RpcError
+from ledger.rpc import Request
 from ledger.sender import Sender
 from ledger.wallet import Domain, address_of
 from tests.anvil import ask_all, shared_anvil

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dht.bare import DHTID, DHTRecord
+from dht.bare import DHTID
 from dht.envelope import seal, to_bytes
 from dht.errors import Malformed
 from dht.identity import NodeKey
-from dht.record_validator import EnvelopeValidator, pack_rows, parse_rows, unwrap, wrap
+from dht.record_validator import EnvelopeValidator, pack_rows, parse_rows, unwrap, unwrap_subkey, wrap
 from dht.rows import Caps, RowStore
 
 RUN = "ab" * 32
@@ -20,7 +20,7 @@ VALIDATOR = EnvelopeValidator(run=RUN, limits={"node/1": 4096})
 ROW = seal(
     KEY, run=RUN, kind="node/1", record_key=f"{RUN}/x", subkey=KEY.node, sequence=1, expiration=2000, payload=b"{}"
 )
-GOOD = DHTRecord(DHTID.generate(ROW.key).to_bytes(), msgpack.packb(ROW.subkey), wrap(to_bytes(ROW)), 2.0)
+PLACE, SUBKEY, VALUE, EXPIRATION = DHTID.generate(ROW.key).to_bytes(), wrap(ROW.subkey), wrap(to_bytes(ROW)), 2.0
 
 packed = st.recursive(
     st.none()
@@ -37,19 +37,32 @@ junk = st.binary(max_size=60) | packed
 
 @given(junk, junk, junk, st.floats())
 @example(b"", b"\xc0", b"", 0.0)
-@example(GOOD.key, GOOD.subkey, b"\xc4", 2.0)
-@example(GOOD.key, GOOD.subkey, b"\x81" * 10_000, 2.0)
-def test_validate__any_record(key: bytes, subkey: bytes, value: bytes, expiration: float) -> None:
-    assert VALIDATOR.validate(DHTRecord(key, subkey, value, expiration)) is False
+@example(PLACE, SUBKEY, b"\xc4", 2.0)
+@example(PLACE, SUBKEY, b"\x81" * 10_000, 2.0)
+def test_open__any_record(key: bytes, subkey: bytes, value: bytes, expiration: float) -> None:
+    with pytest.raises(Malformed):
+        VALIDATOR.open(key, unwrap_subkey(subkey), value, expiration)
+    with pytest.raises(Malformed):
+        VALIDATOR.open(PLACE, ROW.subkey, value, expiration)
 
 
-@given(st.integers(0, len(GOOD.value) - 1), st.integers(1, 255))
+@given(st.integers(0, len(VALUE) - 1), st.integers(1, 255))
 @settings(max_examples=60)
-def test_validate__any_changed_byte(position: int, change: int) -> None:
-    assert VALIDATOR.validate(GOOD)
-    value = bytearray(GOOD.value)
+def test_open__any_changed_byte(position: int, change: int) -> None:
+    assert VALIDATOR.open(PLACE, ROW.subkey, VALUE, EXPIRATION) == ROW
+    value = bytearray(VALUE)
     value[position] ^= change
-    assert not VALIDATOR.validate(DHTRecord(GOOD.key, GOOD.subkey, bytes(value), GOOD.expiration_time))
+    with pytest.raises(Malformed):
+        VALIDATOR.open(PLACE, ROW.subkey, bytes(value), EXPIRATION)
+
+
+@given(junk)
+def test_unwrap_subkey__any_bytes(data: bytes) -> None:
+    try:
+        subkey = unwrap_subkey(data)
+    except Malformed:
+        return
+    assert wrap(subkey) == data
 
 
 @given(st.binary(max_size=100))

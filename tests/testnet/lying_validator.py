@@ -8,8 +8,8 @@ from pathlib import Path
 
 from node.actors import Actor, Parts
 from node.commands.node import run_configured
-from node.config import load_config
 from node.lifetime import die_with_parent
+from node.sources import load_config
 from roles.inference.transformers_engine import TransformersEngine
 from roles.rules import Reason, Reject
 from roles.tasks import load_tasks

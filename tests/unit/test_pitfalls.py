@@ -21,7 +21,7 @@ from dht.peers import PeerBook, PeerCache
 from dht.protocol import RowProtocol
 from dht.session import Setup
 from dht.upkeep import Upkeep
-from ledger.rules import RegistrationEvent, fold_registrations, is_signed_by_node
+from ledger.registrations import RegistrationEvent, fold_registrations, is_signed_by_node
 from ledger.wallet import Domain, registration_message
 from node.defaults import HEARTBEAT_SECONDS
 from roles.messages import DHT_KINDS, ROW_RULES

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from node.cli import report
 from node.commands.node import run_configured
-from node.config import load_config
 from node.lifetime import die_with_parent
+from node.sources import load_config
 from node.testnet.adversaries.kinds import check_kinds
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from node.actors import Actor, Parts
-from node.data_sets import FOLDER
+from node.data_sets import load_run_tasks
 from node.engines import build_engine
 from node.testnet.adversaries.catalogue import Adversary
 from node.testnet.adversaries.forger import Forger
-from roles.tasks import load_tasks
 from roles.worker import Worker
 
 if TYPE_CHECKING:
@@ -40,6 +39,6 @@ async def build_adversary(parts: Parts, adversary: Adversary) -> Actor:
         adversary,
         parts.context,
         engine=await parts.compute.run(adversary.engine, new_engine),
-        task=load_tasks(parts.spec.tasks, parts.config.home / FOLDER),
+        task=load_run_tasks(parts.spec, parts.config.home),
         state=parts.state,
     )

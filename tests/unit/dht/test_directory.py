@@ -18,17 +18,18 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from dht import answers, p2p, protocol
+from dht import answers, hand_over, p2p
 from dht.answers import KEY_BYTES, MAX_ROWS, REPLY_BYTES
 from dht.bare import DHTID, PeerID
 from dht.directory import HivemindDirectory
 from dht.envelope import Envelope, to_bytes
 from dht.errors import IdentityError, TransportError
+from dht.hand_over import MOST_TO_GIVE
 from dht.identity import NodeKey
 from dht.locks import StartError
 from dht.p2p import remove_stale_sockets, start_daemon
 from dht.places import place_of_peer
-from dht.protocol import FAILURES_TO_DROP, MOST_TO_GIVE
+from dht.protocol import FAILURES_TO_DROP
 from dht.record_validator import EnvelopeValidator, pack_rows, wrap
 from dht.records import Publisher
 from dht.turns import ROWS_BETWEEN_YIELDS
@@ -236,7 +237,7 @@ async def test_read__a_key_that_is_full_of_the_longest_subkeys_is_read(swarm: Sw
     for number in range(1000):
         subkey = f"{swarm.keys[number % 2].node}:{number}:".ljust(256, "\U0001f600")
         row = swarm.row(number % 2, subkey=subkey)
-        keeper.storage.store_subkey(DHTID.generate(KEY), subkey, wrap(to_bytes(row)), row.expiration / 1000)
+        keeper.storage.put(DHTID.generate(KEY), subkey, wrap(to_bytes(row)), row.expiration / 1000)
     packed = keeper.storage.packed(DHTID.generate(KEY))
     assert packed is not None
     assert len(packed[0]) > REPLY_BYTES
@@ -301,7 +302,7 @@ async def test_read__more_than_one_reply_holds__dht_09(swarm: Swarm) -> None:
     for key in keys:
         for number in range(240):
             row = swarm.row(0, record_key=key, subkey=f"{full.node_id}:{number}", payload=b"x" * 3500)
-            full.storage.store_subkey(DHTID.generate(key), row.subkey, wrap(to_bytes(row)), row.expiration / 1000)
+            full.storage.put(DHTID.generate(key), row.subkey, wrap(to_bytes(row)), row.expiration / 1000)
     await swarm.met()
     found = await reader.read(keys)
     assert [len(found[key]) for key in keys] == [240] * 4
@@ -428,9 +429,9 @@ async def test_hand_over__thousands_of_keys_hold_up_nothing_else(
     node = await swarm.start()
     for number in range(300):
         row = swarm.row(0, record_key=f"{RUN}/{number}")
-        node.storage.store_subkey(DHTID.generate(row.key), row.subkey, wrap(to_bytes(row)), row.expiration / 1000)
+        node.storage.put(DHTID.generate(row.key), row.subkey, wrap(to_bytes(row)), row.expiration / 1000)
     assert node.node is not None
-    async with calls_between_turns(monkeypatch, protocol.RowProtocol, "_is_ours_to_give") as counts:
+    async with calls_between_turns(monkeypatch, hand_over.HandOver, "_is_ours_to_give") as counts:
         late = await swarm.start()
         await until(lambda: late.stats()["rows"] == 300)
     assert 1 < max(counts) <= ROWS_BETWEEN_YIELDS
@@ -439,13 +440,13 @@ async def test_hand_over__thousands_of_keys_hold_up_nothing_else(
 async def test_hand_over__of_a_flood_of_ids_few_wait_for_their_rows(swarm: Swarm) -> None:
     node = await swarm.start()
     assert node.node is not None
-    table = node.node.protocol
-    async with table._giving:
+    protocol = node.node.protocol
+    async with protocol.hand_over._giving:
         for _ in range(100):
             peer = PeerID.from_base58(NodeKey.generate().node)
-            table.start(table._hand_over(place_of_peer(peer), peer))
+            protocol.start(protocol.hand_over.give(place_of_peer(peer), peer))
         await asyncio.sleep(0)
-        assert table._to_give == MOST_TO_GIVE
+        assert protocol.hand_over._waiting == MOST_TO_GIVE
 
 
 async def test_close__nothing_is_left(swarm: Swarm) -> None:

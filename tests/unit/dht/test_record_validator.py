@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import msgpack
 import pytest
 
-from dht.bare import DHTID, DHTRecord, DictionaryDHTValue, MSGPackSerializer
+from dht.bare import DHTID, node_module
 from dht.envelope import Envelope, to_bytes
 from dht.errors import Malformed
-from dht.record_validator import EnvelopeValidator, pack_rows, parse_rows, unwrap, wrap
+from dht.record_validator import EnvelopeValidator, pack_rows, parse_rows, unwrap_subkey, wrap
 
 RUN = "ab" * 32
+MSGPackSerializer = node_module.MSGPackSerializer
 MakeRow = Callable[..., Envelope]
 
 
@@ -22,10 +24,10 @@ def validator() -> EnvelopeValidator:
 
 
 @pytest.fixture
-def make_record(make_row: MakeRow) -> Callable[..., DHTRecord]:
-    """A valid record; any of its four fields can be given."""
+def open_record(validator: EnvelopeValidator, make_row: MakeRow) -> Callable[..., Envelope]:
+    """Opens a valid record; any of its four fields can be given."""
 
-    def make(**fields: object) -> DHTRecord:
+    def opened(**fields: Any) -> Envelope:
         row = make_row()
         valid = {
             "key": DHTID.generate(row.key).to_bytes(),
@@ -33,15 +35,16 @@ def make_record(make_row: MakeRow) -> Callable[..., DHTRecord]:
             "value": MSGPackSerializer.dumps(to_bytes(row)),
             "expiration_time": row.expiration / 1000,
         }
-        return DHTRecord(**(valid | fields))
+        record = valid | fields
+        return validator.open(
+            record["key"], unwrap_subkey(record["subkey"]), record["value"], record["expiration_time"]
+        )
 
-    return make
+    return opened
 
 
-def test_validate__a_row_under_its_own_name(
-    validator: EnvelopeValidator, make_record: Callable[..., DHTRecord]
-) -> None:
-    assert validator.validate(make_record())
+def test_open__a_row_under_its_own_name(open_record: Callable[..., Envelope], make_row: MakeRow) -> None:
+    assert open_record() == make_row()
 
 
 @pytest.mark.parametrize(
@@ -64,24 +67,24 @@ def test_validate__a_row_under_its_own_name(
         {"subkey": 7},
     ],
 )
-def test_validate__spoiled_records_are_refused_without_raising__dht_13(
-    validator: EnvelopeValidator, make_record: Callable[..., DHTRecord], spoiled: dict[str, object]
+def test_open__spoiled_records_are_malformed_and_nothing_else__dht_13_dht_15(
+    open_record: Callable[..., Envelope], spoiled: dict[str, object]
 ) -> None:
-    assert not validator.validate(make_record(**spoiled))
+    with pytest.raises(Malformed):
+        open_record(**spoiled)
 
 
-def test_validate__two_encodings_of_one_value__dht_11(
-    validator: EnvelopeValidator, make_record: Callable[..., DHTRecord]
-) -> None:
-    data = unwrap(make_record().value)
+def test_open__two_encodings_of_one_value__dht_11(open_record: Callable[..., Envelope], make_row: MakeRow) -> None:
+    data = to_bytes(make_row())
     longer = b"\xc6" + len(data).to_bytes(4, "big") + data  # bin32 where bin16 would do
     assert msgpack.unpackb(longer) == data
-    assert not validator.validate(make_record(value=longer))
+    with pytest.raises(Malformed):
+        open_record(value=longer)
 
 
 def test_pack_rows__is_hiveminds_own_form__dht_21(make_row: MakeRow) -> None:
     row = make_row()
-    theirs = DictionaryDHTValue()
+    theirs = node_module.DictionaryDHTValue()
     theirs.store(row.subkey, wrap(to_bytes(row)), 4e9)
     ours = pack_rows([(row.subkey, wrap(to_bytes(row)), 4e9)])
     assert ours == MSGPackSerializer.dumps(theirs)

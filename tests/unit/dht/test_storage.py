@@ -1,4 +1,4 @@
-"""hivemind's storage, bounded."""
+"""Rows kept for others, by the hash of their key."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dht.envelope import Envelope, to_bytes
 from dht.memory import FakeClock
 from dht.record_validator import EnvelopeValidator, parse_rows, wrap
 from dht.rows import RowStore
-from dht.storage import NoCache, RowStorage
+from dht.storage import RowStorage
 
 RUN = "ab" * 32
 MakeRow = Callable[..., Envelope]
@@ -24,32 +24,22 @@ def storage(clock: FakeClock) -> RowStorage:
 
 
 def put(storage: RowStorage, row: Envelope) -> bool:
-    return storage.store_subkey(DHTID.generate(row.key), row.subkey, wrap(to_bytes(row)), row.expiration / 1000)
+    return storage.put(DHTID.generate(row.key), row.subkey, wrap(to_bytes(row)), row.expiration / 1000)
 
 
-def test_store_subkey__comes_back_in_hiveminds_types(storage: RowStorage, make_row: MakeRow) -> None:
+def test_packed__holds_what_was_put(storage: RowStorage, make_row: MakeRow) -> None:
     row = make_row()
     assert put(storage, row)
-    item = storage.get(DHTID.generate(row.key))
-    assert item.expiration_time == row.expiration / 1000
-    assert storage.packed(DHTID.generate(row.key)) is not None
-    assert DHTID.generate(row.key) in storage
-    assert len(storage) == 1
+    packed = storage.packed(DHTID.generate(row.key))
+    assert packed is not None
+    assert parse_rows(packed[0]) == [(row.subkey, wrap(to_bytes(row)), row.expiration / 1000)]
+    assert packed[1] == row.expiration / 1000
+    assert storage.key_ids() == [DHTID.generate(row.key)]
 
 
-def test_store__plain_values_are_refused__dht_15(storage: RowStorage, make_row: MakeRow) -> None:
-    row = make_row()
-    key = DHTID.generate(row.key)
-    assert not storage.store(key, wrap(to_bytes(row)), 9e9)
-    assert put(storage, row)
-    assert not storage.store(key, b"\xc0", 9e12)
-    assert storage.packed(key) is not None
-    assert storage.refusals["plain_value"] == 2
-
-
-def test_store_subkey__garbage_is_counted_not_raised__dht_11(storage: RowStorage) -> None:
-    assert not storage.store_subkey(DHTID.generate("x"), "y", b"\xc1", 9e9)
-    assert storage.refusals["malformed"] == 1
+def test_put__garbage_is_counted_not_raised__dht_11(storage: RowStorage) -> None:
+    assert not storage.put(DHTID.generate("x"), "y", b"\xc1", 9e9)
+    assert storage.malformed == 1
 
 
 def test_packed__follows_changes_and_expiry(storage: RowStorage, make_row: MakeRow, clock: FakeClock) -> None:
@@ -64,10 +54,3 @@ def test_packed__follows_changes_and_expiry(storage: RowStorage, make_row: MakeR
     clock.advance(61)
     assert storage.packed(key) is None
     assert storage.key_ids() == []
-
-
-def test_cache__keeps_nothing__dht_16(make_row: MakeRow) -> None:
-    cache = NoCache()
-    assert not cache.store(DHTID.generate("x"), b"\xc0", 9e12)
-    assert not cache.store_subkey(DHTID.generate("x"), "y", b"\xc0", 9e12)
-    assert cache.get(DHTID.generate("x")) is None

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from ledger.client import Deployment, LedgerClient, deploy
-from ledger.devnet import devnet_accounts, running_devnet
+from ledger.accounts import devnet_accounts
+from ledger.client import LedgerClient
+from ledger.deployment import Deployment, deploy
+from ledger.devnet import running_devnet
 from ledger.records import NewRun, Operator
 from ledger.wallet import address_of
 from tests.anvil import shared_anvil

@@ -12,9 +12,10 @@ import httpx
 import pytest
 
 from ledger.chain_journal import Genesis
-from ledger.devnet import DevnetRpc
+from ledger.devnet_rpc import DevnetRpc
 from ledger.errors import LedgerUnavailable
 from ledger.evm import CHAIN_ID, DevChain
+from ledger.json_rpc import MAX_ANSWER, JsonRpc
 from ledger.rpc import Rpc
 from ledger.sender import Sender
 from ledger.wallet import address_of
@@ -31,22 +32,30 @@ class Killed(BaseException):
     """Stands for the process's end: nothing in the sender may catch it."""
 
 
-class Mortal(Rpc):
-    """An Rpc whose process is killed now and then, before or after a request."""
+class MortalRequests(JsonRpc):
+    """Requests of a process that is killed now and then, before or after one."""
 
-    def __init__(self, url: str, line: BadLine, dice: random.Random, chance: float) -> None:
-        super().__init__([url], patience=0.0, transport=line)
+    def __init__(self, line: BadLine, dice: random.Random, chance: float) -> None:
+        super().__init__(is_secure=False, most_bytes=MAX_ANSWER, transport=line)
         self._dice, self._chance = dice, chance
 
-    async def _request(self, url: str, method: str, parameters: Sequence[object]) -> Any:
+    async def ask(self, url: str, method: str, parameters: Sequence[object]) -> Any:
         self._maybe_die()
-        answer = await super()._request(url, method, parameters)
+        answer = await super().ask(url, method, parameters)
         self._maybe_die()
         return answer
 
     def _maybe_die(self) -> None:
         if self._dice.random() < self._chance:
             raise Killed
+
+
+class Mortal(Rpc):
+    """An Rpc of such a process."""
+
+    def __init__(self, url: str, line: BadLine, dice: random.Random, chance: float) -> None:
+        super().__init__([url], patience=0.0, transport=line)
+        self._http = MortalRequests(line, dice, chance)
 
 
 @pytest.fixture(params=["devnet", "anvil"])

@@ -146,16 +146,6 @@ async def test_register__refuses_without_paying(connect: Connect) -> None:
     assert await sponsor.head() == head
 
 
-async def test_registration_messages__are_what_is_signed(connect: Connect) -> None:
-    reader = await connect()
-    wallet = address_of(ACCOUNTS[5])
-    messages = reader.registration_messages(NODES[5], wallet=wallet, nonce=1)
-    assert messages.wallet is not None
-    assert messages.wallet["domain"]["verifyingContract"] == reader.domain.contract
-    assert reader.registration_messages(NODES[5], claimed=wallet, nonce=1).wallet is None
-    assert reader.registration_messages(NODES[5], claimed=wallet, nonce=1).node != messages.node
-
-
 async def test_finalise__one_winner_and_no_error_for_the_others__chain_10(connect: Connect) -> None:  # CHAIN-10
     trainer = await connect(0)
     await commit(trainer, 0)

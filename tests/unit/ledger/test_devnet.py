@@ -14,9 +14,12 @@ import pytest
 from web3 import HTTPProvider, Web3
 
 from ledger import abi
+from ledger.accounts import devnet_accounts
 from ledger.chain_journal import Genesis
-from ledger.client import LedgerClient, deploy
-from ledger.devnet import DevnetRpc, devnet_accounts, running_devnet
+from ledger.client import LedgerClient
+from ledger.deployment import deploy
+from ledger.devnet import running_devnet
+from ledger.devnet_rpc import DevnetRpc
 from ledger.errors import LedgerError, LedgerUnavailable
 from ledger.evm import DevChain
 from ledger.records import ZERO_DIGEST

@@ -12,12 +12,14 @@ from typing import Any
 import httpx
 import pytest
 
+from ledger.block_source import BATCH_REQUESTS
 from ledger.chain_journal import Genesis
 from ledger.errors import LedgerError, LedgerUnavailable
 from ledger.events import TOPICS
 from ledger.evm import DevChain
-from ledger.reader import BATCH_REQUESTS, MAX_BATCHES, OVERLAP, RunReader
-from ledger.rpc import Rpc, RpcError
+from ledger.json_rpc import RpcError
+from ledger.reader import MAX_BATCHES, OVERLAP, RunReader
+from ledger.rpc import Rpc
 from ledger.wallet import Domain
 from tests.contract.harness import ADDRESSES, RUN, START, Registry, digest, make_registration
 from tests.unit.ledger.test_sender import Lying, ScriptedRpc

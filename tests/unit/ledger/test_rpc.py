@@ -12,7 +12,8 @@ import httpx
 import pytest
 
 from ledger.errors import LedgerError, LedgerMismatch, LedgerUnavailable
-from ledger.rpc import MAX_ANSWER, NOTHING_EXPECTED, ExpectedChain, Rpc, RpcError
+from ledger.json_rpc import MAX_ANSWER, RpcError
+from ledger.rpc import NOTHING_EXPECTED, ExpectedChain, Rpc
 
 CONTRACT = "0x" + "11" * 20
 ONE, TWO = "http://one", "http://two/v3/secret"

@@ -12,13 +12,14 @@ import httpx
 import pytest
 
 from ledger import abi
-from ledger.devnet import DevnetRpc
+from ledger.devnet_rpc import DevnetRpc
 from ledger.errors import LedgerError, LedgerRejected, LedgerUnavailable, LowBalance
 from ledger.events import term_tuple
 from ledger.evm import BALANCE, CHAIN_ID
+from ledger.json_rpc import RpcError
 from ledger.policy import ChainPolicy
 from ledger.records import ZERO_DIGEST
-from ledger.rpc import PinnedCaller, Request, Rpc, RpcError
+from ledger.rpc import PinnedCaller, Request, Rpc
 from ledger.sender import Sender
 from ledger.wallet import address_of, new_key
 from tests.contract.harness import ADDRESSES, KEYS, RUN, TRAINER, Registry, digest, make_terms

@@ -13,7 +13,8 @@ import pytest
 
 from dht.encoding import encode
 from dht.identity import NodeKey
-from node.run_creation import ChainPlace, build_spec, default_model, read_draft
+from node.base_model import default_model
+from node.run_creation import ChainPlace, build_spec, read_draft
 from node.testnet.plan import TestnetOptions, free_ports, make_plan
 from roles.spec import RunSpec
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from node.base_model import default_model
 from node.calibration.drafts import write_checks
 from node.cli import dispatch, report
 from node.errors import ConfigError, UsageError
-from node.run_creation import default_model
 from roles.spec import CheckSpec
 
 DRAFT = """\

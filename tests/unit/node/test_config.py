@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from node.config import load_config
 from node.errors import ConfigError, UsageError
+from node.sources import load_config
 
 
 def write(path: Path, text: str) -> Path:

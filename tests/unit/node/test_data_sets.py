@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from ledger.records import Operator
+from node.base_model import default_model
 from node.data_sets import digests_of, find_data_sets, from_relays
 from node.errors import ConfigError
-from node.run_creation import NOWHERE, build_spec, default_model, read_draft
+from node.run_creation import NOWHERE, build_spec, read_draft
 from roles.spec import RunSpec, TaskSpec
 from tests.builders import make_spec, node_key
 

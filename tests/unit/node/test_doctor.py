@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shutil
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from ledger.keystore import save_key
 from ledger.records import Block
 from ledger.wallet import new_key
 from node.actors import LIFETIMES, LIMITS
+from node.base_model import default_model, model_files
 from node.cli import main
 from node.config import NodeConfig
 from node.defaults import OPEN_FILES
@@ -52,11 +54,11 @@ from node.doctor.network import (
     judge_seed,
     plain_cause,
 )
-from node.doctor.ports import check_announced, check_port, check_reached
-from node.doctor.run import LIBRARIES, SOFTWARE, judge_hardware, judge_place, judge_software, judge_tasks
+from node.doctor.ports import check_announced, check_port, check_reached, examine_ports
+from node.doctor.run import LIBRARIES, SOFTWARE, judge_hardware, judge_model, judge_place, judge_software, judge_tasks
 from roles.messages import MESSAGE_VERSION, NodeRecord
 from roles.requirements import GB, Hardware
-from roles.spec import RequirementsSpec, RunSpec
+from roles.spec import PinnedFile, RequirementsSpec, RunSpec
 from tests.builders import STRANGER, TRAINER, VALIDATORS, make_spec
 
 RUN = "ab" * 32
@@ -412,6 +414,28 @@ def test_judge_place__the_key_the_spec_names(tmp_path: Path) -> None:
 def test_judge_software(software: str, messages: int, state: State) -> None:
     record = NodeRecord(node=TRAINER.node, role="trainer", software=software, message_version=messages, boot="0" * 16)
     check(judge_software([record]), state)
+
+
+def test_examine_ports__the_status_page_s_is_looked_at_where_it_will_listen(tmp_path: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.2", 0))
+        other.listen()
+        ours = settings(tmp_path, status_host="127.0.0.2", status_port=other.getsockname()[1])
+        found = next(finding for finding in examine_ports(ours) if finding.check == "status port")
+    check(found, State.FAULT, "cannot listen on 127.0.0.2")
+
+
+def test_judge_model__a_trainer_s_is_the_run_s_file_for_file(tmp_path: Path) -> None:
+    files = tuple(PinnedFile(**item) for item in model_files(default_model()))
+    spec = make_spec()
+    spec = spec.model_copy(update={"model": spec.model.model_copy(update={"files": files})})
+    trainer = settings(tmp_path, role="trainer")
+    check(judge_model(trainer, spec), State.OK, "file for file")
+    model = Path(shutil.copytree(default_model(), tmp_path / "model"))
+    (model / "config.json").write_text((model / "config.json").read_text() + " ")
+    other = trainer.model_copy(update={"model": model})
+    check(judge_model(other, spec), State.FAULT, "config.json differ")
+    check(judge_model(other.model_copy(update={"model": tmp_path / "nowhere"}), spec), State.FAULT, "does not exist")
 
 
 def test_judge_tasks__programs_need_what_holds_them() -> None:

@@ -11,8 +11,9 @@ import pytest
 
 from dht.identity import NodeKey
 from ledger.records import Operator
+from node.base_model import default_model
 from node.errors import ConfigError
-from node.run_creation import NOWHERE, build_spec, default_model, read_draft
+from node.run_creation import NOWHERE, build_spec, read_draft
 from roles.spec import RunSpec, TaskSpec, ToolSpec
 from roles.tasks import TaskError, load_tasks
 from roles.turns import load_tool, load_tool_use

@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModelForImageTextToText
 from transformers.integrations import hub_kernels
 
+from node.base_model import default_model, model_files
 from node.cli import dispatch
 from node.errors import ConfigError
 from node.models import KINDS, find_source, import_model
-from node.run_creation import default_model
 from roles.inference.engine import Request, SamplingSettings
 from roles.inference.transformers_engine import TransformersEngine
 
@@ -54,6 +58,40 @@ def test_import__code_that_the_folder_names_as_its_kernel_is_not_fetched(
     (source / "config.json").write_text(json.dumps(config | {"_attn_implementation": "somebody/code"}))
     assert import_model(source, tmp_path / "model", dtype="float32") > 500_000
     assert not fetched
+
+
+def test_import__a_folder_that_lacks_weights_is_refused(tmp_path: Path) -> None:
+    """The library fills what is missing with random numbers and only warns."""
+    source = Path(shutil.copytree(default_model(), tmp_path / "source"))
+    weights = load_file(source / "model.safetensors")
+    del weights[next(name for name in weights if "q_proj" in name)]
+    save_file(weights, source / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ConfigError, match=r"lacks weights of the model: .*q_proj"):
+        import_model(source, tmp_path / "model", dtype="float32")
+    assert not (tmp_path / "model").exists()
+
+
+def test_import__the_part_of_a_model_that_reads_and_writes_text(tmp_path: Path) -> None:
+    """What takes pictures too and is loaded without the parts for them; a run takes what comes out, and not what goes in."""
+    small = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
+    text = {**small, "num_key_value_heads": 2, "head_dim": 16, "intermediate_size_mlp": 48, "num_local_experts": 2}
+    config = AutoConfig.for_model(
+        "llama4",
+        text_config={**text, "vocab_size": 64, "pad_token_id": 0},
+        vision_config={**small, "num_hidden_layers": 1, "image_size": 28, "patch_size": 14, "vision_output_dim": 32},
+    )
+    whole: Any = AutoModelForImageTextToText.from_config(config)
+    whole.save_pretrained(tmp_path / "whole")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(default_model() / name, tmp_path / "whole" / name)
+    with pytest.raises(ConfigError, match=r"Llama4ForCausalLM.*: intellect-node model import .*whole DIR"):
+        model_files(tmp_path / "whole")
+    import_model(tmp_path / "whole", tmp_path / "text", dtype="float32")
+    assert model_files(tmp_path / "text")
+    held, made = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "text"))
+    name = "layers.0.self_attn.q_proj.weight"
+    assert torch.equal(made[f"model.{name}"], held[f"language_model.model.{name}"])
+    assert not any("vision" in each for each in made)
 
 
 def test_import__existing_folder_is_not_written_over(tmp_path: Path) -> None:

@@ -17,16 +17,19 @@ import pytest
 
 from dht.identity import NodeKey
 from ledger.accounts import devnet_accounts
-from ledger.client import LedgerClient, deploy
+from ledger.client import LedgerClient
+from ledger.deployment import deploy
 from ledger.devnet import running_devnet
 from ledger.errors import LedgerError, LedgerMismatch, LedgerRejected, LowBalance
 from ledger.keystore import save_key
 from ledger.records import Operator, Strike
 from ledger.wallet import address_of
+from node.base_model import default_model
 from node.cli import command_of
 from node.creating import Wish, create
 from node.errors import ConfigError, UsageError
-from node.run_creation import build_spec, default_model, read_draft
+from node.join import parse_join
+from node.run_creation import build_spec, read_draft
 from roles.run_terms import terms_of
 from roles.spec import RunSpec
 
@@ -134,6 +137,18 @@ def test_run_fund__adds_up__chain_10(desk: Desk) -> None:  # CHAIN-10
         desk.pay("run", "fund", "1e18", key=STRANGER)
     with pytest.raises(ConfigError, match="name the key file"):
         desk.type("run", "fund", "5", *desk.place())
+
+
+def test_run_show__every_address_given_is_in_the_join_string(desk: Desk) -> None:
+    given = ("--peer", f"/ip4/203.0.113.1/tcp/4001/p2p/{NODES[0]}", "--relay", "http://relay.example:8080")
+    said = desk.type("run", "show", *desk.place()[:4], *given)
+    join = parse_join(next(line for line in said.splitlines() if line.startswith("join ")).removeprefix("join "))
+    assert (join.peers, join.rpc, join.relays) == ((given[1],), (desk.url,), (given[3],))
+
+
+def test_run_show__what_is_paid(desk: Desk) -> None:
+    said = desk.type("run", "show", *desk.place()[:4])
+    assert "rewards    1000 wei an epoch; a stake of 100 wei is asked" in said
 
 
 def test_run_pause__only_the_owner_and_stakes_wait(desk: Desk) -> None:
@@ -468,7 +483,7 @@ async def _registration(desk: Desk, node: str) -> Any:
 
 
 def test_deploy__the_code_on_chain_is_this_versions(chain: str) -> None:
-    from ledger.client import built_code_hash
+    from ledger.deployment import built_code_hash
 
     assert asyncio.run(deploy(chain, SPARE)).code_hash == built_code_hash()
 

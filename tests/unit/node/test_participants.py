@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from ledger.records import Registration
 from node.contributions import Contributions
 from node.participants import count_states, list_participants, newest_records
@@ -48,6 +50,26 @@ def test_build_roll__named_seen_and_registered_each_once_by_role() -> None:
     judge = next(one for one in participants if one.node == VALIDATORS[0].node)
     assert (judge.share, judge.judged, judge.is_linked) == (1.0, 4, True)
     assert count_states(participants) == {"trainer": 0, "validator": 0, "relay": 1, "worker": 1}
+
+
+def test_list_participants__a_node_is_all_the_keys_it_has_had() -> None:
+    """What it handed in under the key before is its own, and that key is no second node."""
+    old, new = WORKERS[0].node, WORKERS[1].node
+    rotated = Registration(new, WALLET, None, nonce=0, first_block=7, block=9, previous=(old,))
+    records = {
+        old: WorkerRecord(accepted=1, faults=2, reasons=Counter(SCHEMA=2)),
+        new: WorkerRecord(accepted=5, reasons=Counter(SCHEMA=1)),
+    }
+    participants = list_participants(
+        SPEC,
+        seen={old: record(WORKERS[0], "worker", state="offline"), new: record(WORKERS[1], "worker")},
+        registrations={new: rotated},
+        records=Records(records, {}),
+        earned=Contributions(None, final={(old, WALLET): 100, (new, WALLET): 20}, pending={}, registrations={}),
+    )
+    (worker,) = [one for one in participants if one.role == "worker"]
+    assert (worker.node, worker.final, worker.state) == (new, 120, "online")
+    assert (worker.judged, worker.strikes, worker.share, worker.reasons) == (8, 2, 0.75, {"SCHEMA": 3})
 
 
 def test_build_roll__a_role_is_what_the_run_names_not_what_a_node_says() -> None:

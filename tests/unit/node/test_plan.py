@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from node.base_model import default_model
 from node.commands.testnet import main
-from node.config import load_config
 from node.errors import ConfigError
-from node.run_creation import ChainPlace, build_spec, default_model, read_draft
+from node.run_creation import ChainPlace, build_spec, read_draft
+from node.sources import load_config
 from node.testnet.adversaries.kinds import KINDS
 from node.testnet.plan import TestnetOptions, make_plan, write_node
 

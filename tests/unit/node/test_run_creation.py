@@ -11,9 +11,11 @@ import pytest
 
 from dht.identity import NodeKey
 from ledger.records import Operator
+from node.base_model import default_model, model_files
 from node.errors import ConfigError
-from node.run_creation import NOWHERE, build_spec, default_model, model_files, read_draft
+from node.run_creation import NOWHERE, build_spec, read_draft
 from roles.spec import FLOAT32_CHECKS
+from tests.unit.roles.rl.architectures import write_model
 
 OPERATOR = Operator(NodeKey(bytes(32)).node, "0x" + "11" * 20, "0x" + "11" * 20)
 
@@ -79,12 +81,35 @@ def test_build_spec__thresholds_of_the_dtype(dtype: str, checks: dict[str, Any],
         ({"tasks": [{"name": "arithmetic", "weigth": 2}]}, "tasks.0.weigth: .* did you mean weight?"),
         ({"tool": {"max_call": 1, "name": "calculator"}}, "tool.max_call: .* did you mean max_calls?"),
         ({"sampling": {"temperature": 1.0}}, "sampling.temperature: a text in quotation marks"),
+        ({"rewards": {"budget": "1.5"}}, "rewards.budget: '1.5' has a fraction and no unit"),
+        ({"rewards": {"budget": "much"}}, "rewards.budget: 'much' is not an amount"),
+        ({"rewards": {"budget": 5}}, "rewards.budget: a text in quotation marks"),
+        (
+            {"rewards": {"min_stake": "1eth", "token": "0x" + "11" * 20}},
+            "rewards.min_stake: .* of a token in base units only",
+        ),
         ({"name": {1, 2}}, "holds a date, a time or another value"),
     ],
 )
 def test_build_spec__wrong_field_is_named(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         build_spec(draft(**changes), model=default_model(), place=NOWHERE, validators=[OPERATOR], trainers=[OPERATOR])
+
+
+@pytest.mark.parametrize(
+    ("rewards", "budget", "min_stake"),
+    [
+        ({"budget": "1000"}, "1000", "0"),
+        ({"budget": "0"}, "0", "0"),
+        ({"budget": "1.5eth", "min_stake": "20 gwei"}, "1500000000000000000", "20000000000"),
+        ({"budget": "1000", "token": "0x" + "11" * 20}, "1000", "0"),
+    ],
+)
+def test_build_spec__amounts_may_have_a_unit(rewards: dict[str, str], budget: str, min_stake: str) -> None:
+    spec = build_spec(
+        draft(rewards=rewards), model=default_model(), place=NOWHERE, validators=[OPERATOR], trainers=[OPERATOR]
+    )
+    assert (spec.rewards.budget, spec.rewards.min_stake) == (budget, min_stake)
 
 
 def test_build_spec__a_trainer_listed_twice() -> None:
@@ -113,12 +138,26 @@ def test_model_files__weights_with_a_wrong_header(model: Path, header: bytes) ->
         model_files(model)
 
 
+def test_model_files__a_model_that_engines_load_whole_though_it_takes_pictures_too(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "model", "gemma3")
+    assert json.loads((folder / "config.json").read_text())["architectures"] == ["Gemma3ForConditionalGeneration"]
+    assert "model.safetensors" in [item["name"] for item in model_files(folder)]
+
+
 @pytest.mark.parametrize(
     ("config", "said"),
     [
         ("nonsense", "names no architectures"),
         ("{}", "names no architectures"),
-        (json.dumps({"architectures": ["T5ForConditionalGeneration"]}), "a causal language model is needed"),
+        (json.dumps({"architectures": ["BertForMaskedLM"]}), "a causal language model is needed"),
+        (
+            json.dumps({"architectures": ["T5ForConditionalGeneration"], "model_type": "t5"}),
+            "a causal language model is needed",
+        ),
+        (
+            json.dumps({"architectures": ["Qwen2VLForConditionalGeneration"], "model_type": "qwen2_vl"}),
+            "a causal language model is needed",
+        ),
     ],
 )
 def test_model_files__not_a_causal_language_model(model: Path, config: str, said: str) -> None:

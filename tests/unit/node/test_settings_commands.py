@@ -11,8 +11,9 @@ import pytest
 
 from node.cli import main
 from node.commands.init import format_value
-from node.config import NodeConfig, load_config
+from node.config import NodeConfig
 from node.secrecy import shown_url, shown_value
+from node.sources import load_config
 
 KEY = "ab" * 32
 
@@ -51,7 +52,7 @@ def test_init__never_over_an_existing_file(tmp_path: Path, capsys: pytest.Captur
     assert path.read_text() == "mine"
 
 
-@pytest.mark.parametrize("value", ['a "b" \\ c', "é", 5, True, ("a", "b"), ()])
+@pytest.mark.parametrize("value", ['a "b" \\ c', "é", 5, 0.85, True, ("a", "b"), ()])
 def test_format_value__is_read_back(value: object) -> None:
     plain = tomllib.loads(f"x = {format_value(value)}")["x"]
     assert (tuple(plain) if isinstance(value, tuple) else plain) == value
@@ -77,6 +78,13 @@ def test_config__names_the_source_of_each_value(
     assert list(shown) == list(NodeConfig.model_fields)
     assert main(["config", "--config", str(path)]) == 0
     assert "INTELLECT_NODE_HTTP_PORT" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("flag", ["--sponsor", "--archive", "--checkpoint-activations"])
+def test_config__a_setting_that_is_on_or_off_is_a_switch(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", flag, "--json"]) == 0
+    name = flag.removeprefix("--").replace("-", "_")
+    assert json.loads(capsys.readouterr().out)[name] == {"value": "True", "source": flag}
 
 
 def test_config__wrong_value_names_its_source(

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from node.base_model import default_model
 from node.cli import dispatch, main, report
 from node.errors import ConfigError
 from node.evaluation.setting import add_sampling_flags, load_asked_task, plan_of
 from node.parsing import Parser
-from node.run_creation import default_model
 
 QUICK = ["--problems", "6", "--samples", "2", "--max-tokens", "44", "--seed", "3"]
 
