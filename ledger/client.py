@@ -25,6 +25,7 @@ from ledger.calls import (
     strike_arguments,
     tally_arguments,
 )
+from ledger.disk import make_folder
 from ledger.errors import LedgerError, LedgerRejected, LedgerUnavailable
 from ledger.event_file import EventFile
 from ledger.events import EventLog, operator_tuples, parse_terms, term_tuple
@@ -309,7 +310,7 @@ def built_code_hash() -> str:
 def _sender(rpc: Rpc, key: bytes, *, chain_id: int, state_dir: Path | None, policy: ChainPolicy) -> Sender:
     journal = None
     if state_dir is not None:
-        state_dir.mkdir(parents=True, exist_ok=True)
+        make_folder(state_dir)
         # A key's nonces are the chain's, whatever the contract: one journal per key and chain.
         journal = state_dir / f"transaction-{chain_id}-{address_of(key)[2:].lower()}.json"
     return Sender(rpc, key, chain_id=chain_id, journal=journal, policy=policy)

@@ -105,6 +105,8 @@ class DevnetRpc:
             return {**_error(number, 3, text, "0x" + error.data.hex())}
         except Refused as error:
             return _error(number, -32000, str(error))
+        except OSError as error:
+            return _error(number, -32000, f"the chain cannot write its journal: {error.strerror}")
         except (BadRequest, TypeError, ValueError, KeyError, AttributeError) as error:
             return _error(number, -32602, f"wrong parameters: {error}")
 
@@ -241,7 +243,10 @@ async def _mine_on_time(chain: DevChain, seconds: float) -> None:
     while True:
         await asyncio.sleep(seconds)
         if time.time() >= chain.head_timestamp + 1:
-            chain.mine()
+            with contextlib.suppress(
+                OSError
+            ):  # a full disk: whoever sends is told, and blocks go on once there is room
+                chain.mine()
 
 
 def _genesis(seed: str, fund: Sequence[str]) -> Genesis:
