@@ -22,6 +22,7 @@ from pathlib import Path
 
 import structlog
 
+from dht.disk import make_folder
 from roles.shardcast.blobs import BlobReader, BlobWriter
 from roles.shardcast.disk import RESERVE
 from roles.shardcast.errors import StoreFull
@@ -74,7 +75,7 @@ class BlobStore:
         self.arrivals = self.losses = 0  # blobs that came, and that went, for whatever reason
         shutil.rmtree(self._temporary, ignore_errors=True)  # what a kill left half-written
         self._temporary.mkdir(parents=True)
-        self._blobs.mkdir(exist_ok=True)
+        make_folder(self._blobs)
         self._rebuild()
 
     def __contains__(self, digest: object) -> bool:
@@ -193,8 +194,11 @@ class BlobStore:
         entry = self._entries.pop(digest, None)
         if entry is not None:
             self.losses += 1
-            self.used -= entry.size
-            self._path(digest).unlink(missing_ok=True)
+            try:
+                self._path(digest).unlink(missing_ok=True)
+                self.used -= entry.size
+            except OSError as error:  # its bytes stay counted: they are there
+                log.warning("blob.undeleted", blob=digest, why=error.strerror)
 
     def _make_room(self, size: int) -> None:
         if size > self.max_disk:
