@@ -217,7 +217,10 @@ class BlobStore:
         return self._free_space(self._blobs) < size + RESERVE
 
     def _evictable(self) -> list[str]:
-        oldest = self._clock() - self._retention
+        now = self._clock()
+        for entry in self._entries.values():  # by a clock that was ahead: else it would stay until that time comes
+            entry.stored = min(entry.stored, now)
+        oldest = now - self._retention
         loose = [digest for digest, entry in self._entries.items() if entry.stored < oldest]
         loose = [digest for digest in loose if digest not in self._pinned and not self._is_wanted(digest)]
         return sorted(loose, key=lambda digest: self._entries[digest].used)

@@ -82,6 +82,18 @@ async def test_open__what_is_there_and_cannot_be_deleted_is_not_here_and_stays_c
     assert (digest in store, store.used) == (False, len(DATA))
 
 
+async def test_begin__what_came_while_the_clock_was_ahead_goes_like_all_else(tmp_path: Path) -> None:
+    time = Time()
+    store = BlobStore(tmp_path, max_disk=1500, retention=60.0, clock=time)
+    time.now += 365 * 86_400
+    await store.put(DATA)
+    time.now -= 365 * 86_400
+    with pytest.raises(StoreFull):
+        await store.put(b"n" * 1000)
+    time.now += 61
+    assert await store.put(b"n" * 1000) in store
+
+
 async def test_wait_for__of_one_that_comes_among_thousands_that_never_do(tmp_path: Path) -> None:
     store = BlobStore(tmp_path, max_disk=10_000)
     never = [store.wait_for(sha256(str(number).encode()), 30.0) for number in range(5_000)]
