@@ -126,7 +126,11 @@ def _load(path: Path | None) -> Pending | None:
         _check(pending)
     except FileNotFoundError:  # another process saw it through meanwhile
         return None
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except OSError as error:  # not to be removed for that: it may hold a payment
+        raise LedgerError(
+            f"cannot read {path}, a transaction under way: {error.strerror}; check its owner and mode"
+        ) from error
+    except (ValueError, TypeError, KeyError) as error:
         raise LedgerError(f"{path} is not a transaction journal: see what it holds, then remove it") from error
     return pending
 

@@ -491,6 +491,13 @@ def test_sender__refuses_a_broken_journal(rpc: ScriptedRpc, journal: Path) -> No
         make_sender(rpc, journal)
 
 
+def test_sender__a_journal_that_cannot_be_read_is_not_called_broken(rpc: ScriptedRpc, journal: Path) -> None:
+    """Whoever removed it would have a payment under way made again."""
+    journal.mkdir()
+    with pytest.raises(LedgerError, match=r"cannot read .*transaction\.json, a transaction under way: Is a directory"):
+        make_sender(rpc, journal)
+
+
 @pytest.mark.parametrize(
     ("field", "damaged"),
     [
