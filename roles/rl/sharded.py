@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, Hu
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from dht.disk import sync, sync_files
+from dht.disk import make_folder, sync, sync_files
 from roles.rl.checkpoint import STATE_FILE, CheckpointError, load_state, save_state
 from roles.rl.ranks import Ranks
 
@@ -66,7 +66,7 @@ def _disk_error(error: CheckpointException) -> OSError:
 
 def _begin(temporary: Path) -> None:
     shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
+    make_folder(temporary)
 
 
 def _finish(folder: Path, temporary: Path, name: str, numbers: Mapping[str, int | str]) -> None:

@@ -74,8 +74,8 @@ class BlobStore:
         self.used = 0
         self.arrivals = self.losses = 0  # blobs that came, and that went, for whatever reason
         shutil.rmtree(self._temporary, ignore_errors=True)  # what a kill left half-written
-        self._temporary.mkdir(parents=True)
         make_folder(self._blobs)
+        self._temporary.mkdir()
         self._rebuild()
 
     def __contains__(self, digest: object) -> bool:
