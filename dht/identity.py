@@ -17,7 +17,7 @@ from nacl.exceptions import BadSignatureError, CryptoError
 from nacl.public import SealedBox
 from nacl.signing import SigningKey, VerifyKey
 
-from dht.disk import sync
+from dht.disk import make_folder, write_new
 from dht.errors import IdentityError, Malformed
 
 NodeId = str
@@ -93,21 +93,14 @@ class NodeKey:
 
     def save(self, path: Path) -> None:
         """Write the key file, mode 0400, whole or not at all, never over an existing one. Raises IdentityError."""
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                _write_secret(temporary, _KEY_PREFIX + bytes(self._key) + bytes(self._key.verify_key))
-                os.link(temporary, path)  # fails where a rename would replace the key that is there
-            finally:
-                temporary.unlink(missing_ok=True)
-            sync(path.parent)
+            make_folder(path.parent)
+            write_new(path, _KEY_PREFIX + bytes(self._key) + bytes(self._key.verify_key), mode=0o400)
+        except FileExistsError as error:
+            taken = f"{path} exists already; remove it first if you really mean to lose that key"
+            raise IdentityError(taken if os.path.lexists(path) else _unwritable(path, error)) from error
         except OSError as error:
-            if os.path.lexists(path):
-                text = f"{path} exists already; remove it first if you really mean to lose that key"
-            else:
-                text = f"cannot write the key file {path}: {error.strerror}{_in_the_way(path.parent)}"
-            raise IdentityError(text) from error
+            raise IdentityError(_unwritable(path, error)) from error
 
     @classmethod
     def load(cls, path: Path) -> NodeKey:
@@ -135,14 +128,8 @@ class NodeKey:
         return key
 
 
-def _write_secret(path: Path, data: bytes) -> None:
-    """A new file of mode 0400, on the disk when this returns. A leftover of a killed process of this id gives way."""
-    path.unlink(missing_ok=True)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o400)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+def _unwritable(path: Path, error: OSError) -> str:
+    return f"cannot write the key file {path}: {error.strerror}{_in_the_way(path.parent)}"
 
 
 def _in_the_way(folder: Path) -> str:

@@ -74,17 +74,17 @@ class SequenceCounter:
             return self._clock() + SEQUENCE_BLOCK
 
     def _reserve(self, ceiling: int) -> None:
-        before, self._reserved = self._reserved, ceiling
-        if self._path is None:
-            return
+        """Reserved once it is on the disk: one that fails has the next number try again. Raises IdentityError."""
         try:
-            write_durably(self._path, json.dumps({"reserved": ceiling}).encode())
+            if self._path is not None:
+                write_durably(self._path, json.dumps({"reserved": ceiling}).encode())
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise IdentityError(f"cannot write {self._path}: {error.strerror}; check space and rights") from error
             # They follow the clock, which no restart sets back: what cannot be noted now is noted with the next.
-            self._reserved = before
             log.warning("sequence.unreserved", why=error.strerror)
+        else:
+            self._reserved = ceiling
 
 
 @dataclass(slots=True)

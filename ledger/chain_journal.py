@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ledger.disk import make_folder, sync
 from ledger.errors import LedgerError
 
 
@@ -24,16 +25,14 @@ class Journal:
     """Append-only file of one JSON line a block; the first line is the genesis. A torn last line is dropped."""
 
     def __init__(self, path: Path, genesis: Genesis) -> None:
-        lines, kept = _read_lines(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        held, blocks, self._end = _read(path)
+        make_folder(path.parent)
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        os.ftruncate(self._descriptor, kept)
-        self._before = os.lseek(self._descriptor, 0, os.SEEK_END)
-        if not lines:
-            self._write({"timestamp": genesis.timestamp, "funded": genesis.funded}, sync=True)
-            lines = [{"timestamp": genesis.timestamp, "funded": genesis.funded}]
-        self.genesis = Genesis(lines[0]["timestamp"], tuple(lines[0]["funded"]))
-        self.blocks: Sequence[tuple[int, str | None]] = tuple((line[0], line[1]) for line in lines[1:])
+        self._before = self._end
+        if held is None:
+            self._write(asdict(genesis), sync=True)
+            sync(path.parent)
+        self.genesis, self.blocks = held or genesis, blocks
 
     def append(self, timestamp: int, raw: bytes | None) -> None:
         """Record a block before it is made; with a transaction, also flush it to the disk."""
@@ -41,27 +40,41 @@ class Journal:
 
     def take_back(self) -> None:
         """Forget the last block recorded: it could not be made."""
-        os.ftruncate(self._descriptor, self._before)
-        os.lseek(self._descriptor, self._before, os.SEEK_SET)
+        self._end = self._before
+        os.ftruncate(self._descriptor, self._end)
 
     def close(self) -> None:
         """Close the file."""
         os.close(self._descriptor)
 
     def _write(self, line: object, *, sync: bool) -> None:
-        self._before = os.lseek(self._descriptor, 0, os.SEEK_CUR)
-        os.write(self._descriptor, json.dumps(line).encode() + b"\n")
+        """Half a line that a full disk took is cut off before the next one."""
+        data = json.dumps(line).encode() + b"\n"
+        os.ftruncate(self._descriptor, self._end)
+        written = 0
+        while written < len(data):
+            written += os.pwrite(self._descriptor, data[written:], self._end + written)
         if sync:
             os.fsync(self._descriptor)
+        self._before, self._end = self._end, self._end + len(data)
 
 
-def _read_lines(path: Path) -> tuple[list[Any], int]:
-    """Whole lines of a journal and how many bytes they fill. Raises LedgerError when it is no journal."""
+def _read(path: Path) -> tuple[Genesis | None, Sequence[tuple[int, str | None]], int]:
+    """Genesis, blocks, and how many bytes their whole lines fill. Raises LedgerError when it is no journal."""
     if not path.exists():
-        return [], 0
+        return None, (), 0
     raw = path.read_bytes()
     kept = raw.rfind(b"\n") + 1
     try:
-        return [json.loads(line) for line in raw[:kept].splitlines()], kept
-    except ValueError as error:
+        lines = [json.loads(line) for line in raw[:kept].splitlines()]
+        genesis = Genesis(int(lines[0]["timestamp"]), tuple(lines[0]["funded"])) if lines else None
+        return genesis, tuple(_block(line) for line in lines[1:]), kept
+    except (ValueError, TypeError, KeyError) as error:
         raise LedgerError(f"{path} is not a devnet journal: remove it to start a new chain") from error
+
+
+def _block(line: Any) -> tuple[int, str | None]:
+    timestamp, raw = line
+    if raw is not None:
+        bytes.fromhex(raw)
+    return int(timestamp), raw

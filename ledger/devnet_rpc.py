@@ -86,6 +86,8 @@ class DevnetRpc:
             return {**_error(number, 3, text, "0x" + error.data.hex())}
         except Refused as error:
             return _error(number, -32000, str(error))
+        except OSError as error:
+            return _error(number, -32000, f"the chain cannot write its journal: {error.strerror}")
         except (BadRequest, TypeError, ValueError, KeyError, AttributeError) as error:
             return _error(number, -32602, f"wrong parameters: {error}")
 

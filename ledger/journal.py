@@ -14,7 +14,15 @@ from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from eth_account.typed_transactions.typed_transaction import TypedTransaction
+from eth_utils.crypto import keccak
+from hexbytes import HexBytes
+
+from ledger.disk import sync, write_durably
 from ledger.errors import LedgerError, LedgerUnavailable
+from ledger.recursion import restore_recursion_limit
+
+restore_recursion_limit()
 
 TURN_SECONDS = 120.0
 """How long to wait for another process that sends with the same key from the same folder."""
@@ -75,7 +83,7 @@ class TransactionJournal:
         """The deployment under way is done: remember it as such."""
         if self._path is not None and self.pending is not None:
             self._path.replace(self._path.with_suffix(".deployed"))
-            _sync_folder(self._path.parent)
+            sync(self._path.parent)
         self.pending = None
 
     def deployed(self, data: str) -> Pending | None:
@@ -87,19 +95,13 @@ class TransactionJournal:
 
     def keep(self, pending: Pending | None) -> None:
         """Remember the transaction under way; None when there is none any more."""
-        self.pending = pending
-        if self._path is None:
-            return
-        if pending is None:
+        if self._path is not None and pending is not None:
+            write_durably(self._path, json.dumps(asdict(pending)).encode())
+        elif self._path is not None:
             self._path.unlink(missing_ok=True)
-            return
-        temporary = self._path.with_suffix(".tmp")
-        with temporary.open("w") as file:
-            json.dump(asdict(pending), file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self._path)
-        _sync_folder(self._path.parent)
+            with contextlib.suppress(OSError):  # what comes back after a power cut is found done, and never made twice
+                sync(self._path.parent)
+        self.pending = pending
 
 
 async def _lock(descriptor: int) -> None:
@@ -120,16 +122,28 @@ def _load(path: Path | None) -> Pending | None:
         return None
     try:
         fields = json.loads(path.read_text())
-        return Pending(**{**fields, "attempts": tuple(fields["attempts"]), "hashes": tuple(fields["hashes"])})
+        pending = Pending(**{**fields, "attempts": tuple(fields["attempts"]), "hashes": tuple(fields["hashes"])})
+        _check(pending)
     except FileNotFoundError:  # another process saw it through meanwhile
         return None
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except OSError as error:  # not to be removed for that: it may hold a payment
+        raise LedgerError(
+            f"cannot read {path}, a transaction under way: {error.strerror}; check its owner and mode"
+        ) from error
+    except (ValueError, TypeError, KeyError) as error:
         raise LedgerError(f"{path} is not a transaction journal: see what it holds, then remove it") from error
+    return pending
 
 
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _check(pending: Pending) -> None:
+    """Raises ValueError unless each form has its hash and is that very call: by a file that a bit flipped in, a payment that
+    was made would be looked for in vain, and made again."""
+    fields = (pending.nonce, (pending.to or "0x").lower(), pending.data.lower(), pending.gas, pending.value)
+    forms = [bytes.fromhex(raw) for raw in pending.attempts]
+    if not forms or tuple(keccak(form).hex() for form in forms) != pending.hashes:
+        raise ValueError("a form and its hash differ")
+    for form in forms:
+        said = TypedTransaction.from_bytes(HexBytes(form)).as_dict()
+        to, data = ("0x" + bytes(said[name]).hex() for name in ("to", "data"))
+        if (said["nonce"], to, data, said["gas"], said["value"]) != fields:
+            raise ValueError("a form is of another call")

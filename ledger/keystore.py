@@ -6,13 +6,13 @@ Owns formats and file rights. Where a password comes from is the caller's matter
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from eth_account import Account
 
+from ledger.disk import write_new
 from ledger.errors import WalletError
 from ledger.recursion import restore_recursion_limit
 from ledger.wallet import address_of, checked_address
@@ -58,9 +58,9 @@ def load_key(path: Path) -> bytes:
         raise WalletError(f"{path} can be read by others: chmod 600 {path}")
     try:
         key = bytes.fromhex(text)
-    except ValueError as error:
+        address_of(key)
+    except (ValueError, WalletError) as error:
         raise WalletError(f"{path} is not a key file: expected 64 hex digits") from error
-    address_of(key)
     return key
 
 
@@ -99,16 +99,13 @@ def _check_cost(held: Json) -> None:
 
 
 def _write_new(path: Path, text: str) -> None:
+    """On the disk when this returns: from then on its address may be told, and paid."""
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        write_new(path, text.encode())
     except FileExistsError as error:
         raise WalletError(f"{path} exists already; remove it first if you really mean to lose that key") from error
     except OSError as error:
         raise WalletError(f"cannot create {path}: {error.strerror}") from error
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _read(path: Path) -> str:

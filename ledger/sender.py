@@ -311,7 +311,7 @@ def open_sender(rpc: PinnedCaller, key: bytes, *, chain_id: int, state_dir: Path
     """A sender whose journal, where there is a folder for it, lies in `state_dir`."""
     journal = None
     if state_dir is not None:
-        state_dir.mkdir(parents=True, exist_ok=True)
+        make_folder(state_dir)
         # A key's nonces are the chain's, whatever the contract: one journal per key and chain.
         journal = state_dir / f"transaction-{chain_id}-{address_of(key)[2:].lower()}.json"
     return Sender(rpc, key, chain_id=chain_id, journal=journal, policy=policy)

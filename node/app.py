@@ -94,8 +94,11 @@ class Node:
         async with AsyncExitStack() as stack:
             stack.callback(asyncio.create_task(Watchdog(self._config.home).run()).cancel)
             port = await stack.enter_async_context(self.status.serve())
+            self.status.phase = "connecting"
+            directory = await stack.enter_async_context(self._open_directory(join))
+            # Only now the folder is known to be ours: another node of it stays where `status` looks for it.
             write_status_file(self._config.home, port=port, host=self._config.status_host)
-            parts = await self._join(stack, key, join)
+            parts = await self._join(stack, key, join, directory)
             self.status.parts = parts
             quiet_libraries()
             await self._measure(parts)
@@ -104,11 +107,9 @@ class Node:
         lag, seconds = self.status.lag, round(self.status.uptime.seconds, 1)
         log.info("node.stopped", seconds=seconds, loop_lag_p99=round(lag.percentile(0.99), 3), loop_lag_max=lag.worst)
 
-    async def _join(self, stack: AsyncExitStack, key: NodeKey, join: JoinString) -> Parts:
-        """Open what a node needs before it has a role: the DHT, the run's relays, its spec, its ledger."""
+    async def _join(self, stack: AsyncExitStack, key: NodeKey, join: JoinString, directory: HivemindDirectory) -> Parts:
+        """Open what a node needs before it has a role: the run's relays, its spec, its ledger."""
         config = self._config
-        self.status.phase = "connecting"
-        directory = await stack.enter_async_context(self._open_directory(join))
         self.status.directory = directory
         http, book = await stack.enter_async_context(open_relays(directory, join, ca=config.relay_ca, line=self._line))
         self.status.phase = "looking for the run"

@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dht.disk import write_durably
+from dht.disk import make_folder, write_durably
 from dht.encoding import encode, sha256
 from ledger.client import LedgerClient
 from ledger.deployment import built_code_hash, deploy
@@ -67,7 +68,7 @@ async def create(wish: Wish) -> RunSpec:
         policy=policy,
     ) as ledger:
         await ledger.create_run(**terms_of(spec))
-    shutil.rmtree(wish.folder)
+    _end(wish)
     return spec
 
 
@@ -76,7 +77,7 @@ def _begin(wish: Wish) -> None:
     wanted = {"draft": sha256(json.dumps(wish.draft, sort_keys=True).encode()), "owner": address_of(wish.key)}
     note = wish.folder / "wish.json"
     if _is_begun(wish.folder):
-        if not note.exists() or json.loads(note.read_text()) != wanted:
+        if _noted(note) != wanted:
             raise ConfigError(
                 f"{wish.folder} holds the beginnings of another run (another draft or key): finish that one with them, "
                 "or remove the folder"
@@ -85,7 +86,7 @@ def _begin(wish: Wish) -> None:
     if wish.spec.exists():
         raise ConfigError(f"{wish.spec} exists already; name another file by --spec, or move that one away")
     try:
-        wish.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(wish.folder)
     except OSError as error:
         raise ConfigError(f"cannot write beside {wish.spec}: {error.strerror}; name another file by --spec") from error
     _write(note, json.dumps(wanted).encode())
@@ -94,6 +95,23 @@ def _begin(wish: Wish) -> None:
 def _is_begun(folder: Path) -> bool:
     """Whether something in the folder cost gas already, or is about to."""
     return any(path.suffix in (".json", ".deployed") and path.name != "wish.json" for path in folder.glob("*"))
+
+
+def _end(wish: Wish) -> None:
+    """Out of the way in one step: what a kill leaves of the folder must not look like the beginnings of a run."""
+    done = wish.folder.with_name(f".{wish.folder.name}.done")
+    shutil.rmtree(done, ignore_errors=True)
+    wish.folder.rename(done)
+    shutil.rmtree(done)
+
+
+def _noted(note: Path) -> dict[str, Any] | None:
+    """What a note says; None without one, or when it is damaged: it is found out again."""
+    try:
+        said = json.loads(note.read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+    return said if isinstance(said, dict) else None
 
 
 async def _policy(wish: Wish) -> ChainPolicy:
@@ -108,8 +126,9 @@ async def _policy(wish: Wish) -> ChainPolicy:
 async def _place(wish: Wish, policy: ChainPolicy) -> ChainPlace:
     """The contract to use: the one named, the one deployed before, or a new one."""
     note = wish.folder / "place.json"
-    if note.exists():
-        return ChainPlace(**json.loads(note.read_text()))
+    with suppress(TypeError):  # of other fields: damaged
+        if noted := _noted(note):
+            return ChainPlace(**noted)
     place = await (_named(wish) if wish.contract else _deployed(wish, policy))
     _write(note, json.dumps(asdict(place)).encode())
     return place

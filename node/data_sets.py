@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from dht.disk import write_durably
+from dht.disk import make_folder, write_durably
 from node.errors import ConfigError
 from node.relay_book import RelayBook
 from node.running import patiently
@@ -89,7 +89,7 @@ def place_data_set(path: Path, folder: Path) -> str:
 
 def keep_file(path: Path, data: bytes) -> None:
     """Write a file that is there whole or not at all, and its folder."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     write_durably(path, data)
 
 

@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from dht.disk import write_durably
+
 
 class LineFile:
     """Lines of at most `longest` characters. The first is a header, which says whose lines these are."""
@@ -23,11 +25,11 @@ class LineFile:
         lines = self._lines()
         whole = [line for line in lines if self._is_whole(line)]
         if len(whole) < len(lines):
-            self._path.write_text("".join(whole))
+            write_durably(self._path, "".join(whole).encode())
 
     def begin(self, header: Any) -> None:
         """Start the file anew with this header. Raises OSError."""
-        self._path.write_text(json.dumps(header) + "\n")
+        write_durably(self._path, f"{json.dumps(header)}\n".encode())
 
     def append(self, value: Any) -> None:
         """Add a line; it is on disk when this returns. Raises OSError."""

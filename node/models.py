@@ -10,6 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dht.disk import sync, sync_files
 from node.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -116,7 +117,9 @@ def _write(model: Any, tokenizer: Any, out: Path) -> int:
     try:
         model.save_pretrained(part, safe_serialization=True)
         tokenizer.save_pretrained(part)
+        sync_files(part)
         part.rename(out)
+        sync(out.parent)
     except OSError as error:
         shutil.rmtree(part, ignore_errors=True)
         raise ConfigError(f"cannot write {out}: {error.strerror}") from error

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import structlog
 
-from dht.disk import write_durably
+from dht.disk import make_folder, write_durably
 from dht.encoding import decode, encode
 from dht.errors import Malformed, TransportError
 from roles.announce import Voice
@@ -88,7 +88,7 @@ def build_receipt(received: Mapping[str, int], *, run: str, client: str, step: i
 
 
 def _save(folder: Path, receipt: Receipt) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     write_durably(folder / str(receipt.step), encode(receipt))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -93,11 +92,12 @@ def _node(options: argparse.Namespace, path: Path, *, make: bool) -> int:
 
 
 def _operator(options: argparse.Namespace, path: Path, *, make: bool) -> int:
+    from dht.disk import make_folder
     from ledger.keystore import is_encrypted, load_key, save_key, stated_address
     from ledger.wallet import address_of, new_key
 
     if make:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         save_key(path, new_key())
         print_hint(
             "the file is not encrypted (intellect-node wallet new makes one that is): keep it to yourself, and a copy"
@@ -108,6 +108,7 @@ def _operator(options: argparse.Namespace, path: Path, *, make: bool) -> int:
 
 
 def _backup(options: argparse.Namespace, path: Path) -> int:
+    from dht.disk import write_new
     from dht.identity import NodeKey
     from dht.key_backup import seal_backup
     from node.errors import ConfigError
@@ -117,11 +118,7 @@ def _backup(options: argparse.Namespace, path: Path) -> int:
     if target.exists():
         raise ConfigError(f"{target} exists already; name another file")
     data = seal_backup(key, new_password(target, options.password_file, NODE_KEY_PASSWORD))
-    descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+    write_new(target, data)
     print_hint("store it elsewhere, and its password apart from it: together they are the node")
     return answer(options, {"node": key.node, "file": str(target)}, f"node {key.node}", f"backup {target}")
 

@@ -34,6 +34,7 @@ def main(words: Sequence[str]) -> int:
 
 def run_configured(config: NodeConfig, *, build: Build | None = None) -> int:
     """Run a node from its settings, with its log; `build` may make another actor than the role's own."""
+    from dht.disk import make_folder
     from node.disk import is_disk_full, share_of_events
     from node.errors import ConfigError, UsageError
     from node.log import EventStream, configure_logging
@@ -41,7 +42,7 @@ def run_configured(config: NodeConfig, *, build: Build | None = None) -> int:
 
     home = config.home
     try:
-        home.mkdir(parents=True, exist_ok=True)
+        make_folder(home)
         events = EventStream(home / "events.jsonl", limit=share_of_events(config.max_disk))
     except OSError as error:
         kind = ConfigError if is_disk_full(error) else UsageError

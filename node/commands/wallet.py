@@ -76,6 +76,7 @@ def _import(options: argparse.Namespace) -> int:
 
 
 def _save(options: argparse.Namespace, key: bytes) -> int:
+    from dht.disk import make_folder
     from ledger.errors import WalletError
     from ledger.keystore import save_keystore
     from ledger.wallet import address_of
@@ -84,7 +85,7 @@ def _save(options: argparse.Namespace, key: bytes) -> int:
     path = options.file.expanduser()
     if path.exists():  # before a password is asked for
         raise WalletError(f"{path} exists already; name another file, or move that one away")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     save_keystore(path, key, new_password(path, options.wallet_password_file))
     address = address_of(key)
     print_hint("keep a copy of the file and the password: nobody can restore either")

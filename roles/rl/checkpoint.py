@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from dht.disk import sync
+from dht.disk import make_folder, sync, sync_files
 
 STATE_FILE = "state.safetensors"
 STATE_FORMAT = "learner/1"
@@ -52,7 +52,7 @@ def save_checkpoint(target: Path, *, base: Path, weights: Mapping[str, Tensor]) 
 
 def save_state(folder: Path, tensors: Mapping[str, Tensor], numbers: Mapping[str, int | str]) -> None:
     """Write tensors and numbers as one file, replacing the last state in one rename. Raises OSError."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     temporary = folder / f".{STATE_FILE}.tmp"
     # one key: safetensors writes several in no fixed order
     header = {STATE_FORMAT: json.dumps(dict(numbers), sort_keys=True)}
@@ -104,13 +104,11 @@ def _like_base(file: Path, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _replaced_folder(target: Path) -> Iterator[Path]:
     """Give an empty folder to fill; when the block ends well, flush it and put it in `target`'s place."""
     temporary, old = target.with_name(f".{target.name}.tmp"), target.with_name(f".{target.name}.old")
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(target.parent)
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
     yield temporary
-    for file in temporary.iterdir():
-        sync(file)
-    sync(temporary)
+    sync_files(temporary)
     if target.exists():
         shutil.rmtree(old, ignore_errors=True)
         target.rename(old)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import warnings
 from collections.abc import Callable, Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, Hu
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from dht.disk import sync
+from dht.disk import make_folder, sync, sync_files
 from roles.rl.checkpoint import STATE_FILE, CheckpointError, load_state, save_state
 from roles.rl.ranks import Ranks
 
@@ -65,15 +66,15 @@ def _disk_error(error: CheckpointException) -> OSError:
 
 def _begin(temporary: Path) -> None:
     shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
+    make_folder(temporary)
 
 
 def _finish(folder: Path, temporary: Path, name: str, numbers: Mapping[str, int | str]) -> None:
-    for file in temporary.iterdir():
-        sync(file)
-    sync(temporary)
-    shutil.rmtree(folder / name, ignore_errors=True)
+    """The state that stands may name shards of the same step: they stay until it names these, whose name is on the disk."""
+    name = next(free for n in count() if not (folder / (free := f"{name}-{n}" if n else name)).exists())
+    sync_files(temporary)
     temporary.rename(folder / name)
+    sync(folder)
     save_state(folder, {}, {**numbers, POINTER: name})
     for other in folder.glob("shards-*"):
         if other.name != name:

@@ -20,7 +20,7 @@ from threading import Lock
 from types import TracebackType
 from typing import Self
 
-from dht.disk import sync, write_durably
+from dht.disk import make_folder, sync, write_durably
 from dht.encoding import ZERO_DIGEST
 from dht.envelope import Envelope, from_bytes, to_bytes
 from dht.errors import PeerError
@@ -65,6 +65,8 @@ class Assembly:
     def open(self) -> bool:
         """Take the lock, make the files, read the journal. False: another process is at this checkpoint (WGT-06)."""
         try:
+            if self._is_durable:
+                make_folder(self.final.parent)
             self.files.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(self._partial / "lock", os.O_RDWR | os.O_CREAT, 0o644)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

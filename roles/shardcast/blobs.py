@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import os
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from io import FileIO
 from pathlib import Path
 from types import TracebackType
@@ -55,7 +56,8 @@ class BlobWriter:
         self._left()
         if self._file is not None:
             self._file.close()
-        self._path.unlink(missing_ok=True)
+        with suppress(OSError):  # left to the next start
+            self._path.unlink(missing_ok=True)
 
     def take(self, block: bytes | bytearray | memoryview) -> None:
         """Take bytes. Raises WrongBytes once there are too many, StoreFull when the disk refuses."""
@@ -95,7 +97,15 @@ class BlobWriter:
             sync(folder.parent)
         os.replace(self._path, self._final)
         if self._is_durable:
+            self._sync_name(folder)
+
+    def _sync_name(self, folder: Path) -> None:
+        """One whose name did not reach the disk is refused: nor must it lie there, counted by nobody."""
+        try:
             sync(folder)
+        except OSError:
+            self._final.unlink(missing_ok=True)
+            raise
 
 
 def write_all(file: FileIO, block: bytes | bytearray | memoryview) -> None:

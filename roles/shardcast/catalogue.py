@@ -15,7 +15,7 @@ from pathlib import Path
 
 import structlog
 
-from dht.disk import write_durably
+from dht.disk import make_folder, write_durably
 from dht.encoding import digest as digest_of
 from dht.envelope import Envelope, from_bytes, to_bytes
 from dht.errors import PeerError
@@ -91,7 +91,7 @@ class Catalogue:
 
     def __init__(self, root: Path, *, run: str, trainers: Collection[NodeId], kept: int = KEPT) -> None:
         self._folder, self._run, self._trainers, self._kept = root / "manifests", run, frozenset(trainers), kept
-        self._folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self._folder)
         self._checkpoints: dict[str, KeptCheckpoint] = {}
         self._deltas: dict[str, KeptDelta] = {}
         self._newest: list[KeptCheckpoint] | None = None  # in order, as long as nothing comes or goes

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import structlog
 
+from dht.disk import make_folder
 from dht.identity import NodeId
 from roles.shardcast.blobs import BlobWriter
 from roles.shardcast.catalogue import KEPT, Catalogue, Parcel
@@ -38,7 +39,7 @@ class Shelf:
         keeps_all: bool = False,
         free_space: Callable[[Path], int] | None = None,
     ) -> None:
-        root.mkdir(parents=True, exist_ok=True)
+        make_folder(root)
         self._keeps_all = keeps_all
         if keeps_all:
             kept, retention = EVER, float(EVER)

@@ -22,6 +22,7 @@ from pathlib import Path
 
 import structlog
 
+from dht.disk import make_folder
 from roles.shardcast.blobs import BlobReader, BlobWriter
 from roles.shardcast.disk import RESERVE
 from roles.shardcast.errors import StoreFull
@@ -72,8 +73,8 @@ class BlobStore:
         self.used = 0
         self.arrivals = self.losses = 0  # blobs that came, and that went, for whatever reason
         shutil.rmtree(self._temporary, ignore_errors=True)  # what a kill left half-written
-        self._temporary.mkdir(parents=True)
-        self._blobs.mkdir(exist_ok=True)
+        make_folder(self._blobs)
+        self._temporary.mkdir()
         self._rebuild()
 
     def __contains__(self, digest: object) -> bool:
@@ -191,8 +192,11 @@ class BlobStore:
         entry = self._entries.pop(digest, None)
         if entry is not None:
             self.losses += 1
-            self.used -= entry.size
-            self._path(digest).unlink(missing_ok=True)
+            try:
+                self._path(digest).unlink(missing_ok=True)
+                self.used -= entry.size
+            except OSError as error:  # its bytes stay counted: they are there
+                log.warning("blob.undeleted", blob=digest, why=error.strerror)
 
     def _make_room(self, size: int) -> None:
         if size > self.max_disk:
@@ -211,7 +215,10 @@ class BlobStore:
         return self._free_space(self._blobs) < size + RESERVE
 
     def _evictable(self) -> list[str]:
-        oldest = self._clock() - self._retention
+        now = self._clock()
+        for entry in self._entries.values():  # by a clock that was ahead: else it would stay until that time comes
+            entry.stored = min(entry.stored, now)
+        oldest = now - self._retention
         loose = [digest for digest, entry in self._entries.items() if entry.stored < oldest]
         loose = [digest for digest in loose if digest not in self._pinned and not self._is_wanted(digest)]
         return sorted(loose, key=lambda digest: self._entries[digest].used)

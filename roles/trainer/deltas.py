@@ -8,7 +8,7 @@ from pathlib import Path
 
 import structlog
 
-from dht.disk import sync, write_durably
+from dht.disk import make_folder, sync, write_durably
 from dht.envelope import Envelope, from_bytes, to_bytes
 from dht.errors import PeerError
 from dht.identity import NodeKey
@@ -38,7 +38,7 @@ class Deltas:
     def __init__(self, spec: RunSpec, *, term: int, key: NodeKey, journal: Journal, folder: Path, clock: Clock) -> None:
         self._spec, self._term, self._key, self._journal, self._clock = spec, term, key, journal, clock
         self._folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
 
     def is_anchor(self, step: int) -> bool:
         """Whether a checkpoint is sent whole even to relays that could rebuild it."""

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from dht.disk import sync, write_durably
+from dht.disk import make_folder, sync, sync_files, write_durably
 from dht.encoding import decode, encode
 from dht.envelope import Envelope, from_bytes, to_bytes
 from dht.errors import Malformed
@@ -38,7 +38,7 @@ class Journal:
         self._root = root
         self.learner = root / "learner"
         for name in ("batches", "checkpoints", "manifests"):
-            (root / name).mkdir(parents=True, exist_ok=True)
+            make_folder(root / name)
         for left_over in (root / "checkpoints").glob(".*"):  # of a kill  # CKPT-04
             shutil.rmtree(left_over, ignore_errors=True)
 
@@ -94,16 +94,20 @@ class Journal:
         temporary.mkdir()
         for pinned in model.files:
             _copy_checked(base / pinned.name, temporary / pinned.name, size=pinned.size, sha256=pinned.sha256)
-        shutil.rmtree(target, ignore_errors=True)
-        temporary.rename(target)
-        sync(target.parent)
+        self._place(temporary, target)
 
     def adopt(self, step: int, folder: Path) -> None:
-        """Take over a checkpoint that lies elsewhere on this disk, by links: a checkpoint's files never change."""
+        """Take over a checkpoint that lies elsewhere on this disk, by links: a checkpoint's files never change. What was
+        fetched may not have reached the disk yet."""
         target = self.checkpoint(step)
         temporary = target.with_name(f".{step}.adopted")
         shutil.rmtree(temporary, ignore_errors=True)
         shutil.copytree(folder, temporary, copy_function=_link, ignore=shutil.ignore_patterns(".*"))
+        self._place(temporary, target)
+
+    @staticmethod
+    def _place(temporary: Path, target: Path) -> None:
+        sync_files(temporary)
         shutil.rmtree(target, ignore_errors=True)
         temporary.rename(target)
         sync(target.parent)
@@ -132,7 +136,7 @@ class Journal:
     def save_state_ref(self, ref: StateRef | None) -> None:
         """Set the state that manifests name from now on."""
         folder = self._root / "sealed"
-        folder.mkdir(exist_ok=True)
+        make_folder(folder)
         if ref is None:
             (folder / "newest.json").unlink(missing_ok=True)
         else:

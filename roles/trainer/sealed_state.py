@@ -18,7 +18,7 @@ from nacl import bindings as sodium
 from nacl.exceptions import CryptoError
 from pydantic import Field
 
-from dht.disk import write_durably
+from dht.disk import make_folder, write_durably
 from dht.encoding import Digest, Message, Natural, decode, encode, pack, sha256
 from dht.errors import Malformed
 from dht.identity import NodeId, NodeKey, seal_to
@@ -56,7 +56,7 @@ def seal_state(
     """Encrypt a file to `into/{digest}` files, the index last, in place of what lay there; what names it. Raises OSError;
     ValueError for an empty file, or one too long for an index."""
     shutil.rmtree(into, ignore_errors=True)
-    into.mkdir(parents=True, exist_ok=True)
+    make_folder(into)
     key, stream = sodium.crypto_secretstream_xchacha20poly1305_keygen(), StreamState()
     header = sodium.crypto_secretstream_xchacha20poly1305_init_push(stream, key)
     digests = [_write(into, data) for data in _encrypted(source, stream, run=run, step=step, piece=piece)]

@@ -22,10 +22,11 @@ from roles.rl.learner import OutOfMemory, TrainingDiverged, UnfitGroups
 from roles.rl.metrics import StepMetrics
 from roles.rl.ranked import RankFailed
 from roles.shardcast.manifest import build_manifest, choose_shard_size, manifest_digest, seal_manifest
+from roles.shardcast.shards import Layout, is_checkpoint_intact
 from roles.spec import RunSpec
 from roles.trainer.closing import ClosedBatch
 from roles.trainer.errors import MemoryShort, StateMissing
-from roles.trainer.journal import Journal
+from roles.trainer.journal import Journal, manifest_in
 from roles.trainer.sealed_state import seal_state
 
 log = structlog.get_logger()
@@ -92,14 +93,29 @@ class Stepper:
         return self._timelines.setdefault(step, {})
 
     def restore(self) -> int:
-        """Load the learner as it was and seal what a kill left unsealed; the newest checkpoint made, or -1."""
+        """Load the learner as it was, seal what a kill left unsealed, mend what the disk damaged; the newest checkpoint made,
+        or -1."""
         if not any(self._journal.learner.glob("*.safetensors")):  # old manifests are pruned, this one file never is
             return -1
         self._learner.load_state(self._journal.learner)
         self.made = self._learner.last_step
-        if self._journal.manifest(self.made) is None:
+        row = self._journal.manifest(self.made)
+        if row is None:
             self._seal(self.made)
+        else:
+            self._mend(self.made, Layout(manifest_in(row)))
         return self.made
+
+    def _mend(self, step: int, layout: Layout) -> None:
+        """Write a checkpoint again that the disk has damaged: no relay would ever take it. Raises StateMissing."""
+        folder = self._journal.checkpoint(step)
+        if is_checkpoint_intact(folder, layout):
+            return
+        log.warning("checkpoint.damaged", step=step, folder=str(folder))
+        if step:  # the state has its weights; those of checkpoint 0 are the base model's files
+            self._learner.save_weights(folder)
+        if not is_checkpoint_intact(folder, layout):
+            raise StateMissing(f"{folder} is damaged; restore the trainer's folder from a backup")
 
     def prepare_base(self, base: Path) -> None:
         """Checkpoint 0 is the base model, byte for byte. Raises BaseMismatch."""

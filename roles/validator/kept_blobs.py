@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from dht.disk import write_durably
+from dht.disk import make_folder, write_durably
 from dht.encoding import sha256
 from roles.ports import Relays
 
@@ -49,7 +49,7 @@ def _read(path: Path) -> bytes | None:
 
 
 def _write(path: Path, data: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     write_durably(path, data)
 
 

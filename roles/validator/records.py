@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import structlog
 
-from dht.disk import sync
+from dht.disk import make_folder, sync
 from dht.encoding import decode, encode, pack, unpack
 from dht.envelope import Envelope, from_bytes, to_bytes
 from dht.errors import DiskFull, Malformed, NodeError
@@ -66,7 +66,7 @@ class JudgedRows:
         """Raises StateError when the file cannot be used, or is not a validator's records."""
         self._path = path
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
             if not path.exists():
                 _create(path)
             self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)

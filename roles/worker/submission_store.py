@@ -12,7 +12,7 @@ from pathlib import Path
 
 import structlog
 
-from dht.disk import write_durably
+from dht.disk import make_folder, write_durably
 from dht.encoding import decode, encode, sha256
 from dht.errors import Malformed
 from roles.messages import Submission
@@ -35,12 +35,12 @@ class SubmissionStore:
 
     def __init__(self, root: Path) -> None:
         self._root = root / "submissions"
-        self._root.mkdir(parents=True, exist_ok=True)
+        make_folder(self._root)
 
     def save(self, made: Made) -> None:
         """Blob first, then the submission that names it."""
         folder = self._folder(made.submission.step)
-        folder.mkdir(exist_ok=True)
+        make_folder(folder)
         write_durably(folder / f"{made.submission.index}.parquet", made.blob)
         write_durably(folder / f"{made.submission.index}.json", encode(made.submission))
 
@@ -67,8 +67,7 @@ class SubmissionStore:
         return self._root / str(step)
 
     def _load_one(self, path: Path) -> Kept | None:
-        mark = path.with_suffix(".relays")
-        relays = tuple(filter(None, mark.read_text().split(","))) if mark.exists() else None
+        relays = _marked(path.with_suffix(".relays"))
         try:
             submission = decode(Submission, path.read_bytes())
             if relays is None and sha256(self.blob(submission)) != submission.blob:
@@ -79,3 +78,14 @@ class SubmissionStore:
                 path.unlink(missing_ok=True)
             return None
         return Kept(submission, submission_digest(submission), relays)
+
+
+def _marked(mark: Path) -> tuple[str, ...] | None:
+    """The relays a mark names: None without one, and none for one that is damaged, since its row may have been seen."""
+    if not mark.exists():
+        return None
+    try:
+        return tuple(filter(None, mark.read_text().split(",")))
+    except (OSError, UnicodeDecodeError) as error:
+        log.warning("submission.mark_damaged", path=str(mark), why=str(error))
+        return ()

@@ -194,6 +194,18 @@ def test_sequence_counter__unwritable_folder_is_said(tmp_path: Path, clock: Fake
         SequenceCounter(tmp_path / "file" / "sequence.json", clock).next()
 
 
+def test_sequence_counter__what_a_failing_disk_did_not_take_is_reserved_with_the_next(
+    tmp_path: Path, clock: FakeClock
+) -> None:
+    counter, in_the_way = SequenceCounter(tmp_path / "sequence.json", clock), tmp_path / ".sequence.json.tmp"
+    in_the_way.mkdir()
+    with pytest.raises(IdentityError, match="cannot write"):
+        counter.next()
+    in_the_way.rmdir()
+    used = [counter.next() for _ in range(10)]
+    assert SequenceCounter(tmp_path / "sequence.json", clock).next() > max(used)
+
+
 def test_make_row__is_valid(make_row: Callable[..., Envelope], network: MemoryNetwork) -> None:
     assert network.store.put(make_row(), network.clock()).kept
 

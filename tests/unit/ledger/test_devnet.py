@@ -11,21 +11,35 @@ from pathlib import Path
 
 import httpx
 import pytest
+from eth_account import Account
 from web3 import HTTPProvider, Web3
 
 from ledger import abi
 from ledger.accounts import devnet_accounts
-from ledger.chain_journal import Genesis
+from ledger.chain_journal import Genesis, Journal
 from ledger.client import LedgerClient
 from ledger.deployment import deploy
-from ledger.devnet import running_devnet
+from ledger.devnet import _mine_on_time, running_devnet
 from ledger.devnet_rpc import DevnetRpc
 from ledger.errors import LedgerError, LedgerUnavailable
 from ledger.evm import DevChain
 from ledger.records import ZERO_DIGEST
 from ledger.wallet import address_of
-from tests.contract.harness import ADDRESSES, OWNER, RUN, START, Registry, digest
+from tests.contract.harness import ADDRESSES, KEYS, OWNER, RUN, START, Registry, digest
+from tests.full_disk import no_file_larger
 from tests.unit.ledger.conftest import ACCOUNTS, LiveRun, new_run
+
+
+def payment() -> bytes:
+    """A signed transfer of one coin's smallest unit."""
+    fields = {"type": 2, "chainId": 31337, "nonce": 0, "gas": 21000, "to": ADDRESSES[2], "value": 1}
+    fees = {"maxFeePerGas": 10**10, "maxPriorityFeePerGas": 10**9}
+    return bytes(Account.sign_transaction({**fields, **fees}, KEYS[1]).raw_transaction)
+
+
+async def turns(count: int) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
 
 
 async def ask(url: str, body: object) -> httpx.Response:
@@ -108,6 +122,48 @@ def test_dev_chain__replays_its_journal_to_the_same_hashes(tmp_path: Path) -> No
     third = DevChain(Genesis(START, ()), clock=lambda: 0, journal=journal)
     assert third.head == again.head
     third.close()
+
+
+def test_journal__half_a_line_that_a_full_disk_took_is_cut_off(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "chain", Genesis(START, ()))
+    with no_file_larger((tmp_path / "chain").stat().st_size + 20), pytest.raises(OSError, match="too large"):
+        journal.append(START + 1, b"a transaction that does not fit any more")
+    journal.append(START + 2, None)
+    journal.close()
+    again = Journal(tmp_path / "chain", Genesis(START, ()))
+    assert again.blocks == ((START + 2, None),)
+    again.close()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["7\n", '{"timestamp": 1}\n', '{"timestamp": 1, "funded": []}\n[1, "xy"]\n', '{"timestamp": 1, "funded": []}\n1\n'],
+)
+def test_journal__refuses_lines_that_are_no_blocks(tmp_path: Path, text: str) -> None:
+    (tmp_path / "chain").write_text(text)
+    with pytest.raises(LedgerError, match="not a devnet journal"):
+        Journal(tmp_path / "chain", Genesis(START, ()))
+
+
+def test_rpc__a_full_disk_is_told_to_whoever_sends(tmp_path: Path) -> None:
+    chain = DevChain(Genesis(START, ADDRESSES), clock=lambda: 0, journal=tmp_path / "chain")
+    send = {"id": 1, "method": "eth_sendRawTransaction", "params": [payment().hex()]}
+    with no_file_larger((tmp_path / "chain").stat().st_size):
+        answer = json.loads(DevnetRpc(chain).answer(json.dumps(send).encode()))
+    assert answer["error"]["message"] == "the chain cannot write its journal: File too large"
+    assert "result" in json.loads(DevnetRpc(chain).answer(json.dumps(send).encode()))
+    chain.close()
+
+
+async def test_mine_on_time__goes_on_once_there_is_room(tmp_path: Path) -> None:
+    chain = DevChain(Genesis(START, ADDRESSES), clock=lambda: 0, journal=tmp_path / "chain")
+    mining = asyncio.create_task(_mine_on_time(chain, 0.0))
+    with no_file_larger((tmp_path / "chain").stat().st_size):
+        await turns(5)
+    await turns(5)
+    assert chain.head["number"] != "0x0"
+    mining.cancel()
+    chain.close()
 
 
 def test_dev_chain__refuses_a_file_that_is_no_journal(tmp_path: Path) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 from eth_account import Account
 
 from ledger.errors import WalletError
-from ledger.keystore import is_encrypted, load_keystore, load_secret, save_key, stated_address
+from ledger.keystore import is_encrypted, load_key, load_keystore, load_secret, save_key, stated_address
 from ledger.wallet import address_of, new_key
+from tests.full_disk import no_file_larger
 
 KEY = new_key()
 CHEAP = json.dumps(Account.encrypt(KEY, "correct horse", kdf="pbkdf2", iterations=10))
@@ -36,6 +38,31 @@ def test_load_secret__asks_only_for_an_encrypted_file(tmp_path: Path, store: Pat
     with pytest.raises(WalletError, match="password is wrong") as refusal:
         load_secret(store, lambda: "wrong horse")
     assert "horse" not in str(refusal.value)
+
+
+def test_save_key__a_disk_that_takes_no_more_leaves_nothing_in_the_way(tmp_path: Path) -> None:
+    with no_file_larger(10), pytest.raises(WalletError, match=r"cannot create .*wallet\.key: File too large"):
+        save_key(tmp_path / "wallet.key", KEY)
+    save_key(tmp_path / "wallet.key", KEY)
+    assert load_key(tmp_path / "wallet.key") == KEY
+    assert [path.name for path in tmp_path.iterdir()] == ["wallet.key"]
+
+
+def test_save_key__its_name_is_on_the_disk_before_the_address_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.readlink(f"/proc/self/fd/{descriptor}")))
+    save_key(tmp_path / "wallet.key", KEY)
+    assert synced[-1] == str(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", KEY.hex()[:32]])
+def test_load_key__a_file_cut_short_is_named(tmp_path: Path, text: str) -> None:
+    save_key(tmp_path / "wallet.key", KEY)
+    (tmp_path / "wallet.key").write_text(text)
+    with pytest.raises(WalletError, match=r"wallet\.key is not a key file"):
+        load_key(tmp_path / "wallet.key")
 
 
 def test_stated_address__needs_no_password(store: Path) -> None:

@@ -98,6 +98,10 @@ def left_over(journal: Path) -> list[str]:
     return list(json.loads(journal.read_text())["attempts"]) if journal.exists() else []
 
 
+def spoil(journal: Path, **changes: object) -> None:
+    journal.write_text(json.dumps({**json.loads(journal.read_text()), **changes}))
+
+
 def offered(journal: Path) -> int:
     """Wei per gas that the transaction in the journal offers."""
     return int(json.loads(journal.read_text())["max_fee"])
@@ -485,6 +489,37 @@ async def test_send__beside_one_that_lies_the_next_is_asked__chain_25(
 def test_sender__refuses_a_broken_journal(rpc: ScriptedRpc, journal: Path) -> None:
     journal.write_text("{}")
     with pytest.raises(LedgerError, match="not a transaction journal"):
+        make_sender(rpc, journal)
+
+
+def test_sender__a_journal_that_cannot_be_read_is_not_called_broken(rpc: ScriptedRpc, journal: Path) -> None:
+    """Whoever removed it would have a payment under way made again."""
+    journal.mkdir()
+    with pytest.raises(LedgerError, match=r"cannot read .*transaction\.json, a transaction under way: Is a directory"):
+        make_sender(rpc, journal)
+
+
+@pytest.mark.parametrize(
+    ("field", "damaged"),
+    [
+        ("nonce", 7),
+        ("value", 4),
+        ("data", "0x01"),
+        ("to", ADDRESSES[10]),
+        ("hashes", ["ab" * 32]),
+        ("attempts", ["02f8"]),
+        ("attempts", []),
+    ],
+)
+async def test_sender__refuses_a_journal_with_another_transaction_than_the_one_signed(
+    rpc: ScriptedRpc, journal: Path, field: str, damaged: object
+) -> None:
+    """A bit of the file has flipped: the payment would be looked for in vain, and made again."""
+    rpc.late_receipts = 10**9
+    with pytest.raises(LedgerUnavailable):
+        await make_sender(rpc, journal, inclusion_seconds=0.0).send(ADDRESSES[11], "0x", 5)
+    spoil(journal, **{field: damaged})
+    with pytest.raises(LedgerError, match="not a transaction journal: see what it holds"):
         make_sender(rpc, journal)
 
 

@@ -104,8 +104,10 @@ def test_start__data_folder_in_use(tmp_path: Path) -> None:
         for line in first.stdout:
             if "run.not_found_yet" in line:
                 break
+        where = (tmp_path / "data" / "status.json").read_bytes()
         code, said = end_of(start(tmp_path, "worker", "--join", "ab" * 32, "--peer", SILENT))
         assert (code, "is in use by another node" in said) == (1, True), said  # BOOT-13
+        assert (tmp_path / "data" / "status.json").read_bytes() == where  # `status` finds the first one still
     finally:
         first.send_signal(signal.SIGTERM)
         end_of(first)

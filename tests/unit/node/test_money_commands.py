@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import logging
+import shutil
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ from node.join import parse_join
 from node.run_creation import build_spec, read_draft
 from roles.run_terms import terms_of
 from roles.spec import RunSpec
+from tests.full_disk import no_file_larger
 
 SEED = "money-commands"
 OWNER, TRAINER, VALIDATOR, STRANGER, SPARE = devnet_accounts(5, SEED)
@@ -352,6 +354,16 @@ def test_wallet_new__password_in_no_output(
     assert OWNER.hex() not in said.out + said.err + wallet.read_text()
 
 
+def test_keys_backup__a_disk_that_takes_no_more_leaves_no_half_of_it(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    NodeKey.generate().save(desk.folder / "node.nkey")
+    monkeypatch.setenv("INTELLECT_KEY_PASSWORD", "correct horse")
+    with no_file_larger(100), pytest.raises(OSError, match="too large"):
+        desk.type("keys", "backup", str(desk.folder / "node.backup"), "--key", str(desk.folder / "node.nkey"))
+    assert not (desk.folder / "node.backup").exists()
+
+
 @pytest.mark.parametrize("stage", ["deployed", "placed", "written", "created"])
 def test_create__killed_at_any_stage_goes_on__chain_05(chain: str, tmp_path: Path, stage: str) -> None:  # CHAIN-05
     """What each stage leaves on the disk, and then the same command again: nothing is deployed or created twice."""
@@ -363,6 +375,35 @@ def test_create__killed_at_any_stage_goes_on__chain_05(chain: str, tmp_path: Pat
     assert not wish.folder.exists()
     with pytest.raises(ConfigError, match="exists already"):
         asyncio.run(create(wish))
+
+
+def test_create__killed_while_it_clears_up_is_done(chain: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wish = Wish(make_draft(name="killed at the end"), default_model(), tmp_path / "spec.json", [chain], SPARE)
+
+    class Killed(BaseException):
+        """Stands for the process's end."""
+
+    def killed_halfway(folder: Path, **options: Any) -> None:
+        if (Path(folder) / "wish.json").exists():
+            (Path(folder) / "wish.json").unlink()
+            raise Killed
+        remove(folder, **options)
+
+    remove = shutil.rmtree
+    monkeypatch.setattr(shutil, "rmtree", killed_halfway)
+    with pytest.raises(Killed):
+        asyncio.run(create(wish))
+    with pytest.raises(ConfigError, match=r"spec\.json exists already"):
+        asyncio.run(create(wish))
+
+
+def test_create__a_damaged_note_of_the_place_is_made_again(chain: str, tmp_path: Path) -> None:
+    wish = Wish(make_draft(name="damaged note"), default_model(), tmp_path / "spec.json", [chain], SPARE)
+    before = asyncio.run(_transactions(chain, SPARE))
+    spec = asyncio.run(_begin_and_die(wish, "placed"))
+    (wish.folder / "place.json").write_text("{")
+    assert asyncio.run(create(wish)) == spec
+    assert asyncio.run(_transactions(chain, SPARE)) - before == 2
 
 
 @pytest.mark.parametrize("wrong", [("--peer", "foo"), ("--rpc", "foo")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -64,6 +65,23 @@ def test_copy_base__exactly_the_pinned_files(tmp_path: Path) -> None:
     journal.copy_base(base, make_spec().model)
     names = {path.name for path in journal.checkpoint(0).iterdir()}
     assert names == {file.name for file in make_spec().model.files}
+
+
+@pytest.mark.parametrize("made_by", ["copy_base", "adopt"])
+def test_checkpoint__on_the_disk_before_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made_by: str) -> None:
+    """What a stand-by fetched, or copied, may still be in memory alone; the learner's state then says that it is made."""
+    synced: list[Path] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(Path(os.readlink(f"/proc/self/fd/{descriptor}"))))
+    journal = Journal(tmp_path)
+    if made_by == "adopt":
+        journal.adopt(0, POLICY)
+    else:
+        journal.copy_base(POLICY, make_spec().model)
+    names = {path.name for path in journal.checkpoint(0).iterdir()}
+    temporary = {path for path in synced if path.parent.parent == tmp_path / "checkpoints"}
+    assert {path.name for path in temporary} == names
+    assert {path.parent for path in temporary} <= set(synced)
+    assert synced[-1] == tmp_path / "checkpoints"
 
 
 @pytest.mark.parametrize("change", [{"sha256": "00" * 32}, {"size": 1}, {"name": "missing.json"}])

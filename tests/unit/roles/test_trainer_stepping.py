@@ -19,7 +19,7 @@ from roles.rl.metrics import StepMetrics
 from roles.rl.settings import GrpoSettings
 from roles.spec import RunSpec
 from roles.trainer.closing import ClosedBatch, PooledGroup
-from roles.trainer.errors import MemoryShort
+from roles.trainer.errors import MemoryShort, StateMissing
 from roles.trainer.journal import Journal
 from roles.trainer.stepping import Stepper, idle_share
 from tests.builders import make_spec, node_key
@@ -97,6 +97,33 @@ def test_make__alarms_and_missing_policies_are_said(tmp_path: Path) -> None:
     assert missing["completions"] == 4
     (trained,) = [event for event in said if event["event"] == "step.trained"]
     assert 0.0 <= trained["idle_share"] <= 1.0
+
+
+def flip_a_bit(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+def restart(learner: Learner, journal: Journal) -> Stepper:
+    return Stepper(make_spec(), term=1, learner=learner, key=node_key(1), journal=journal, clock=lambda: 0)
+
+
+def test_restore__a_checkpoint_that_the_disk_damaged_is_written_again(tmp_path: Path) -> None:
+    stepper, learner, journal = make_stepper(tmp_path)
+    stepper.make(batch_of(make_group()))
+    weights = journal.checkpoint(1) / "model.safetensors"
+    before = weights.read_bytes()
+    flip_a_bit(weights)
+    assert restart(learner, journal).restore() == 1
+    assert weights.read_bytes() == before
+
+
+def test_restore__a_damaged_base_model_is_named(tmp_path: Path) -> None:
+    _, learner, journal = make_stepper(tmp_path)
+    flip_a_bit(journal.checkpoint(0) / "model.safetensors")
+    with pytest.raises(StateMissing, match=r"checkpoints/0 is damaged; restore"):
+        restart(learner, journal).restore()
 
 
 def test_idle_share__of_a_step() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+
+import pytest
 
 from dht.encoding import sha256
 from roles.worker.generation import Made, submission_digest
@@ -48,6 +51,23 @@ def test_load__damaged_blob_of_what_was_said_stays_said(tmp_path: Path) -> None:
     store.mark_uploaded(make_made().submission, ("relay",))
     (tmp_path / "submissions/1/0.parquet").unlink()
     assert [item.digest for item in store.load()] == [make_made().digest]
+
+
+@pytest.mark.parametrize("damaged", [b"", b"\xf2elay"])
+def test_load__a_damaged_mark_still_says_that_it_was_said(tmp_path: Path, damaged: bytes) -> None:
+    store = SubmissionStore(tmp_path)
+    store.save(make_made())
+    store.mark_uploaded(make_made().submission, ("relay",))
+    (tmp_path / "submissions/1/0.relays").write_bytes(damaged)
+    assert [(item.digest, item.relays) for item in store.load()] == [(make_made().digest, ())]
+
+
+def test_save__the_names_of_its_folders_are_on_the_disk_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: set[str] = set()
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.add(os.readlink(f"/proc/self/fd/{descriptor}")))
+    SubmissionStore(tmp_path / "state").save(make_made())
+    folder = tmp_path / "state" / "submissions"
+    assert synced >= {str(each) for each in (tmp_path, tmp_path / "state", folder, folder / "1")}
 
 
 def test_prune__old_steps_only(tmp_path: Path) -> None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import random
-import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,6 +11,7 @@ from roles.shardcast.assembly import Assembly, load_checkpoint_manifest, prune_c
 from roles.shardcast.errors import StoreFull, WrongBytes
 from roles.shardcast.manifest import manifest_digest
 from roles.shardcast.shards import Layout, is_checkpoint_intact, read_shard
+from tests.full_disk import no_file_larger
 from tests.unit.roles.shardcast.network import RUN, TRAINER, make_checkpoint, make_envelope, make_manifest
 
 
@@ -31,16 +29,6 @@ async def write(assembly: Assembly, index: int, data: bytes) -> None:
     async with assembly.writer(index) as writer:
         writer.take(data)
         writer.commit()
-
-
-@contextmanager
-def no_file_larger(than: int) -> Iterator[None]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (than, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_open__a_disk_without_the_room_says_so_before_a_byte_is_fetched_ckpt_12(tmp_path: Path) -> None:

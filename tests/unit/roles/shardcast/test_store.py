@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import resource
+import stat
 from pathlib import Path
 
 import pytest
@@ -47,6 +50,48 @@ async def test_put__read_back_by_a_new_store(tmp_path: Path) -> None:
     again = BlobStore(tmp_path, max_disk=10_000)
     assert await read(again, digest) == DATA
     assert again.used == len(DATA)
+
+
+async def test_commit__a_name_that_does_not_reach_the_disk_leaves_no_bytes_uncounted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = BlobStore(tmp_path, max_disk=10_000)
+    store.discard(await store.put(DATA))  # its folder is there
+    monkeypatch.setattr(os, "fsync", fails_for_folders)
+    with pytest.raises(StoreFull, match="Input/output error"):
+        await store.put(DATA)
+    assert store.used == bytes_under(tmp_path)
+
+
+def bytes_under(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def fails_for_folders(descriptor: int) -> None:
+    if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+async def test_open__what_is_there_and_cannot_be_deleted_is_not_here_and_stays_counted(tmp_path: Path) -> None:
+    store = BlobStore(tmp_path, max_disk=10_000)
+    digest = await store.put(DATA)
+    (path,) = (tmp_path / "blobs").rglob(digest)
+    path.unlink()
+    path.mkdir()
+    assert await read(store, digest) is None
+    assert (digest in store, store.used) == (False, len(DATA))
+
+
+async def test_begin__what_came_while_the_clock_was_ahead_goes_like_all_else(tmp_path: Path) -> None:
+    time = Time()
+    store = BlobStore(tmp_path, max_disk=1500, retention=60.0, clock=time)
+    time.now += 365 * 86_400
+    await store.put(DATA)
+    time.now -= 365 * 86_400
+    with pytest.raises(StoreFull):
+        await store.put(b"n" * 1000)
+    time.now += 61
+    assert await store.put(b"n" * 1000) in store
 
 
 async def test_wait_for__of_one_that_comes_among_thousands_that_never_do(tmp_path: Path) -> None:

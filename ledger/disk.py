@@ -1,0 +1,64 @@
+"""Writing so that a kill leaves the old file or the new one, and a power cut none that was told of.
+
+As `dht.disk`, which this package does not see.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Temp file beside it, fsync, rename, fsync of the directory. Raises OSError."""
+    temporary = path.with_suffix(".tmp")
+    with temporary.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    sync(path.parent)
+
+
+def write_new(path: Path, data: bytes) -> None:
+    """A file of mode 0600 that was not there, durably: whole or not at all, never over another. Raises FileExistsError,
+    OSError. A link fails where a rename would replace what is there."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.unlink(missing_ok=True)  # of a killed process of this id
+    try:
+        _fill(temporary, data)
+        try:
+            os.link(temporary, path)
+        except PermissionError:  # a file system without links, as on memory sticks
+            _fill(path, data)
+    finally:
+        with suppress(OSError):  # a disk that fails just now: what was to be said is said
+            temporary.unlink(missing_ok=True)
+    sync(path.parent)
+
+
+def make_folder(path: Path) -> None:
+    """A folder, and those above it, their names on the disk: what is written into it durably is not lost with it.
+    Raises OSError."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in missing:
+        sync(folder.parent)
+
+
+def sync(folder: Path) -> None:
+    """Put the names in a folder onto the disk. Raises OSError."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _fill(path: Path, data: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
