@@ -21,6 +21,7 @@ import structlog
 from ledger.abi import revert_reason, selector
 from ledger.answers import Receipt, is_success, parse_receipt, place
 from ledger.calls import PAYABLE
+from ledger.disk import make_folder
 from ledger.errors import LedgerError, LedgerRejected, LedgerUnavailable, LowBalance
 from ledger.fees import Fees, raised_fees
 from ledger.journal import Pending, TransactionJournal
