@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from contextlib import suppress
 from pathlib import Path
+
+WITHOUT_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
+"""Of a file system that has no links, as on memory sticks."""
 
 
 def write_durably(path: Path, data: bytes) -> None:
@@ -29,7 +33,9 @@ def write_new(path: Path, data: bytes, *, mode: int = 0o600) -> None:
         _fill(temporary, data, mode)
         try:
             os.link(temporary, path)
-        except PermissionError:  # a file system without links, as on memory sticks
+        except OSError as error:
+            if error.errno not in WITHOUT_LINKS:
+                raise
             _fill(path, data, mode)
     finally:
         with suppress(OSError):  # a disk that fails just now: what was to be said is said
@@ -64,6 +70,14 @@ def sync(path: Path) -> None:
 
 def _fill(path: Path, data: bytes, mode: int) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
+    try:
+        _write(descriptor, data)
+    except BaseException:
+        path.unlink()
+        raise
+
+
+def _write(descriptor: int, data: bytes) -> None:
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)
         file.flush()

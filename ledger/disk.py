@@ -5,9 +5,13 @@ As `dht.disk`, which this package does not see.
 
 from __future__ import annotations
 
+import errno
 import os
 from contextlib import suppress
 from pathlib import Path
+
+WITHOUT_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
+"""Of a file system that has no links, as on memory sticks."""
 
 
 def write_durably(path: Path, data: bytes) -> None:
@@ -30,7 +34,9 @@ def write_new(path: Path, data: bytes) -> None:
         _fill(temporary, data)
         try:
             os.link(temporary, path)
-        except PermissionError:  # a file system without links, as on memory sticks
+        except OSError as error:
+            if error.errno not in WITHOUT_LINKS:
+                raise
             _fill(path, data)
     finally:
         with suppress(OSError):  # a disk that fails just now: what was to be said is said
@@ -58,6 +64,14 @@ def sync(folder: Path) -> None:
 
 def _fill(path: Path, data: bytes) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    try:
+        _write(descriptor, data)
+    except BaseException:
+        path.unlink()
+        raise
+
+
+def _write(descriptor: int, data: bytes) -> None:
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)
         file.flush()
