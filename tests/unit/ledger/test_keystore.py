@@ -57,10 +57,10 @@ def test_save_key__its_name_is_on_the_disk_before_the_address_is_told(
     assert synced[-1] == str(tmp_path)
 
 
-@pytest.mark.parametrize("text", ["", KEY.hex()[:32]])
-def test_load_key__a_file_cut_short_is_named(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize("digits", [0, 32])
+def test_load_key__a_file_cut_short_is_named(tmp_path: Path, digits: int) -> None:
     save_key(tmp_path / "wallet.key", KEY)
-    (tmp_path / "wallet.key").write_text(text)
+    (tmp_path / "wallet.key").write_text(KEY.hex()[:digits])
     with pytest.raises(WalletError, match=r"wallet\.key is not a key file"):
         load_key(tmp_path / "wallet.key")
 
