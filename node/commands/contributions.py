@@ -49,7 +49,7 @@ def main(words: Sequence[str]) -> int:
     )
     add_run_flags(parser)
     parser.add_argument("--run", dest="join", help="the same as --join")
-    parser.add_argument("--wallet", help="only this wallet's (0x..)")
+    parser.add_argument("--wallet", help="only this wallet's: its address (0x..) or its file")
     parser.add_argument("--node", help="only this node's")
     parser.add_argument("--steps", action="store_true", help="a line for each step, too")
     parser.add_argument("--csv", action="store_true", help="a line for each step, role and node, as CSV")
@@ -57,9 +57,9 @@ def main(words: Sequence[str]) -> int:
     add_json_flag(parser)
     options = parser.parse_args(words)
     if options.wallet:
-        from node.registration import given_address
+        from node.registration import named_address
 
-        options.wallet = given_address(options.wallet)
+        options.wallet = named_address(options.wallet)
     report = asyncio.run(_read(quiet_config(options)))
     totals, steps = _totals(report, options), [_step(line) for line in report.steps if _is_asked(line, report, options)]
     if options.csv:
