@@ -163,9 +163,9 @@ def command_of(name: str) -> Callable[[Sequence[str]], int]:
 
 
 def _meant(name: str) -> str:
-    if name in ROLES_BY_USE:
-        return f"a role is given by --role: intellect-node --role {name} --join RUN"
-    close = nearest(name, COMMANDS)
+    close = nearest(name, (*COMMANDS, *ROLES_BY_USE))
+    if close in ROLES_BY_USE:
+        return f"a role is given by --role: intellect-node --role {close} --join RUN"
     return f"did you mean {close}?" if close else f"there are {', '.join(COMMANDS)}"
 
 

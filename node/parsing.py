@@ -17,6 +17,8 @@ from typing import Any, NoReturn
 from node.terminal import plain
 
 _BAD_CHOICE = re.compile(r"invalid choice: '(?P<given>.*?)' \(choose from")
+_BAD_NUMBER = re.compile(r"invalid (?P<kind>int|float) value: (?P<given>'.*')$", re.S)
+_MISSING = "the following arguments are required: "
 _looking: ContextVar[bool] = ContextVar("looking", default=False)
 
 
@@ -93,7 +95,14 @@ class Parser(argparse.ArgumentParser):
         sys.exit(2)
 
     def _plain(self, message: str) -> str:
-        """argparse's words about a choice, with the nearest one named."""
+        """argparse's words, with the choices there are and the nearest one named; numbers without its words for them."""
+        if message.startswith(_MISSING):
+            choices = {action.dest: ", ".join(map(str, action.choices)) for action in self._actions if action.choices}
+            names = message.removeprefix(_MISSING).split(", ")
+            return _MISSING + ", ".join(f"{name} ({choices[name]})" if name in choices else name for name in names)
+        if number := _BAD_NUMBER.search(message):
+            kind = "a whole number" if number["kind"] == "int" else "a number"
+            return f"{message[: number.start()]}{number['given'][:64]} is not {kind}"
         wrong = _BAD_CHOICE.search(message)
         if not wrong:
             return message

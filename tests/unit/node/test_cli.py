@@ -40,6 +40,11 @@ def test_bare_command__says_what_it_is_and_what_to_type(capsys: pytest.CaptureFi
     ("words", "said"),
     [
         (["tesnet"], "unknown command 'tesnet'; did you mean testnet?"),
+        (["wroker"], "a role is given by --role: intellect-node --role worker"),
+        (["testnet", "--steps", "many"], "argument --steps: 'many' is not a whole number"),
+        (["audit", "RUN", "--sample", "half"], "argument --sample: 'half' is not a number"),
+        (["keys"], "required: action (new, show, backup, restore, rotate)"),
+        (["completion"], "required: shell (bash, zsh, fish)"),
         (["--role", "worker", "--jion", "x"], "unknown argument --jion; did you mean --join?"),
         (["--role", "wroker"], "did you mean worker?"),
         (["contributions", "--walet", "0x"], "did you mean --wallet?"),
