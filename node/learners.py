@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from node.config import NodeConfig
+from node.engines import check_device
 from node.errors import ConfigError
 from roles.spec import RunSpec
 
@@ -56,6 +57,7 @@ def build_learner(config: NodeConfig, spec: RunSpec, *, base: Path, state: Path)
 
     if config.threads:
         torch.set_num_threads(config.threads)
+    check_device(config.device)
     settings = learner_settings(spec, config)
     ranks = config.ranks or (torch.cuda.device_count() if config.device == "cuda" else 1)
     checkpoints = state / CHECKPOINTS

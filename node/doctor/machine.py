@@ -18,6 +18,7 @@ from pathlib import Path
 from node.config import NodeConfig
 from node.defaults import OPEN_FILES
 from node.doctor.finding import Finding, fault, ok, skipped, warning
+from node.engines import lacks_device
 from node.hardware import count_cores, free_disk, list_gpus, measure_ram
 from roles.requirements import GB, describe_gpus
 from roles.sandbox.landlock import landlock_abi
@@ -135,17 +136,12 @@ def check_gpu(config: NodeConfig) -> Finding:
         if gpus and config.role != "relay":
             return warning("gpu", f"{describe_gpus(gpus)}, unused", "use it: --device cuda")
         return ok("gpu", f"{describe_gpus(gpus)}; the settings ask for none")
+    if (missing := lacks_device(config.device)) is not None:
+        what, fix = missing
+        return fault("gpu", f"--device {config.device}: {what}", fix)
     import torch
 
-    if not torch.cuda.is_available():
-        return fault(
-            "gpu",
-            f"--device {config.device}, but PyTorch {torch.__version__} sees no GPU (the driver: {describe_gpus(gpus)})",
-            "install the driver and a PyTorch built for it, or use --device cpu",
-        )
     number = int(config.device.partition(":")[2] or 0)
-    if number >= torch.cuda.device_count():
-        return fault("gpu", f"there is no {config.device}", f"there are {torch.cuda.device_count()}: cuda:0 and so on")
     return ok("gpu", f"{torch.cuda.get_device_name(number)}, PyTorch {torch.__version__}")
 
 

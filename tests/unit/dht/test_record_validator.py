@@ -38,7 +38,7 @@ def make_record(make_row: MakeRow) -> Callable[..., DHTRecord]:
     return make
 
 
-def test_validate__a_row_under_its_own_name(
+def test_validate__a_row_under_its_own_name__dht_22(
     validator: EnvelopeValidator, make_record: Callable[..., DHTRecord]
 ) -> None:
     assert validator.validate(make_record())

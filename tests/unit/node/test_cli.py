@@ -102,7 +102,7 @@ def test_report__group_of_foreseen_failures(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().err == "intellect-node: one\nintellect-node: two\n"
 
 
-def test_report__our_own_fault_goes_to_a_file(
+def test_report__our_own_fault_goes_to_a_file__ux_03(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("INTELLECT_NODE_DATA", str(tmp_path))
@@ -233,7 +233,7 @@ def _heed_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def test_main__interrupt_ends_with_130_and_without_a_word() -> None:
+def test_main__interrupt_ends_with_130_and_without_a_word__ux_07() -> None:
     """Ctrl-C while a ledger keeps us waiting."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"

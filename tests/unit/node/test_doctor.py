@@ -248,7 +248,7 @@ def test_check_folder__where_nothing_can_be_made_whatever_the_modes_say() -> Non
 # -- ports ------------------------------------------------------------------------------------------------------------
 
 
-def test_check_port__free_and_taken__boot_12(tmp_path: Path) -> None:
+def test_check_port__free_and_taken__boot_12_nat_04(tmp_path: Path) -> None:
     config = settings(tmp_path, role="relay")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -271,7 +271,7 @@ def test_check_port__free_and_taken__boot_12(tmp_path: Path) -> None:
         ({"port": 4001, "announce": ("relay.example",)}, State.FAULT),
     ],
 )
-def test_check_announced__boot_08(changes: dict[str, Any], state: State, tmp_path: Path) -> None:
+def test_check_announced__boot_08_nat_11(changes: dict[str, Any], state: State, tmp_path: Path) -> None:
     check(check_announced(settings(tmp_path, role="relay", **changes)), state)
 
 

@@ -19,7 +19,7 @@ from node.secrecy import shown_url, shown_value
 KEY = "ab" * 32
 
 
-def test_init__writes_every_setting_and_is_a_configuration(
+def test_init__writes_every_setting_and_is_a_configuration__ux_06(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
