@@ -287,3 +287,34 @@ def test_commands__each_module_is_listed_and_each_answer_can_be_json() -> None:
     silent = {"testnet", "completion", "init", "filter", "model"}  # the last two write their answer to a file
     parsers = {name: described(command_of(name)) for name in COMMANDS if name not in silent}
     assert [name for name, parser in parsers.items() if parser is None or "--json" not in parser.flags()] == []
+
+
+def help_of(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    with pytest.raises(SystemExit, match="0"):
+        dispatch([*words, "--help"])
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_help_of_an_action__is_of_what_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    whole, rotate, new = (help_of(capsys, "keys", *words) for words in ((), ("rotate",), ("new",)))
+    assert "--old NODE rotate: id of the old node" in whole
+    assert "--old NODE id of the old node" in rotate
+    assert "file the new key's file" in rotate
+    assert "intellect-node keys rotate new.key --join RUN" in rotate
+    assert "usage: intellect-node keys rotate [-h]" in rotate
+    for text, absent in (
+        (rotate, "--password-file PASSWORD_FILE file with the backup's"),
+        (rotate, "keys backup node"),
+        (new, "--old"),
+        (new, "--join"),
+    ):
+        assert absent not in text
+    assert "--operator OPERATOR" in new
+    assert "what to read" in help_of(capsys, "run", "show")
+
+
+@pytest.mark.parametrize("words", [("contributions",), ("completion", "bash"), ("testnet", "--steps", "3")])
+def test_help_of_a_command_without_actions__is_the_whole(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert help_of(capsys, *words) == help_of(capsys, words[0])
