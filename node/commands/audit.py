@@ -42,8 +42,12 @@ def main(words: Sequence[str]) -> int:
     )
     parser.add_argument("run", nargs="?", metavar="RUN", help="join string of the run, or a file that holds it")
     add_run_flags(parser)
-    parser.add_argument("--sample", type=float, default=0.0, metavar="SHARE", help="share of rollouts to verify anew")
-    parser.add_argument("--seed", help="draw the sample by this text: the same one again (default: a fresh one)")
+    parser.add_argument(
+        "--sample", type=float, default=0.0, metavar="SHARE", help="share of rollouts to verify again, with the model"
+    )
+    parser.add_argument(
+        "--seed", help="text that determines the sample, to draw the same again (default: a fresh sample)"
+    )
     parser.add_argument("--json", action="store_true", help="the result as JSON")
     options = parser.parse_args(words)
     if not 0 <= options.sample <= 1:

@@ -26,8 +26,8 @@ def main(words: Sequence[str]) -> int:
     """Run the command."""
     parser = Parser(
         "intellect-node claim",
-        "Have rewards paid. Anyone may send it and pay the gas; the money goes to the wallet that earned it. Amounts are "
-        "cumulative: one claim covers every epoch before.",
+        "Have rewards paid. Anyone may send the claim and pay its gas; the money goes to the wallet that earned it. Amounts are "
+        "cumulative: one claim covers all epochs before.",
         examples=EXAMPLES,
     )
     parser.add_argument(

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\
   intellect-node contributions --join run.join                     everybody's
-  intellect-node contributions --join run.join --wallet 0x..       one wallet's, with what only claims it
+  intellect-node contributions --join run.join --wallet 0x..       one wallet's, and what nodes earned that only claim it
   intellect-node contributions --join run.join --node 12D3.. --steps
-  intellect-node contributions --join run.join --wallet 0x.. --proof    what a claim is proved by
+  intellect-node contributions --join run.join --wallet 0x.. --proof    the proofs for a claim
   intellect-node contributions --run run.join --csv > run.csv           a line for each step, role and node
 """
 

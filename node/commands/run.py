@@ -28,7 +28,7 @@ EXAMPLES = """\
   intellect-node run upgrade 0.3.0 --messages 2 --from-step 120 --join run.join --key owner.key   asks every node for it
   intellect-node run reclaim 0x.. --spec spec.json --rpc URL --key owner.key     what nobody earned, after the end
 
-A killed `run create` is typed again and goes on. What set.toml holds: quorum = 2, and [[validators]] as in a draft.
+Type a killed `run create` again and it continues. set.toml holds quorum = 2, and [[validators]] as in a draft.
 """
 ACTIONS = ("create", "show", "fund", "pause", "reclaim", "validators", "upgrade")
 SPEC = Path("spec.json")

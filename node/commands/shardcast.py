@@ -30,7 +30,7 @@ EXAMPLES = """\
   intellect-node shardcast get ./weights --publisher 12D3.. --relay http://A:8080 --follow
 
 The publisher's key signs each manifest; its id is printed by serve, and readers believe no other. Each checkpoint lands
-in a folder named by its digest, whole and verified, or not at all; a fetch that was killed goes on where it was.
+in a folder named by its digest, whole and verified, or not at all; a fetch that was killed continues where it was.
 """
 ACTIONS = ("serve", "relay", "get")
 DEFAULT_DISK = 100 * 10**9
