@@ -21,6 +21,7 @@ from node.errors import ConfigError
 
 log = structlog.get_logger()
 T = TypeVar("T")
+REPEAT_SECONDS = 0.5
 TRANSIENT = (TransportError, LedgerUnavailable, TimeoutError)
 
 
@@ -49,15 +50,22 @@ async def patiently(
 
 
 class StopSignal:
-    """Set by SIGTERM or SIGINT; the second one calls `hurry` if there is one, else (and the third) ends the process at once."""
+    """Set by SIGTERM or SIGINT; the second one calls `hurry` if there is one, else (and the third) ends the process at once.
 
-    def __init__(self) -> None:
+    What comes within `REPEAT_SECONDS` of the first is the first: a parent that is killed has its death signal sent once
+    for each of its threads.
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.event = asyncio.Event()
         self.was_interrupt = False
+        self._clock, self._first = clock, 0.0
         self.hurry: Callable[[], None] | None = None
 
     def receive(self, number: int) -> None:
         """Handle a signal: set the event, or hurry, or end the process."""
+        if self.event.is_set() and self._clock() - self._first < REPEAT_SECONDS:
+            return
         if self.event.is_set() and self.hurry is not None:
             hurry, self.hurry = self.hurry, None
             hurry()
@@ -66,6 +74,7 @@ class StopSignal:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
         self.was_interrupt = number == signal.SIGINT
+        self._first = self._clock()
         self.event.set()
 
 

@@ -72,7 +72,8 @@ ensure_environment() {
     printf 'Setting up %s (once; a few minutes the first time)\n' "${venv#"$root"/}" >&2
     [ -x "$venv/bin/python" ] || make_venv "$(find_python)"
     log=$venv/install.log
-    venv_pip install --disable-pip-version-check --no-input -c "$root/constraints.txt" \
+    # not compiled: most of what is installed is never imported, and Python compiles the rest when it is
+    venv_pip install --no-compile --disable-pip-version-check --no-input -c "$root/constraints.txt" \
         -e "$root${extra:+[$extra]}" >"$log" 2>&1 &
     job=$!
     trap 'kill "$job" 2>/dev/null; exit 130' INT TERM

@@ -12,6 +12,7 @@ from typing import Any
 
 from node.errors import ConfigError
 from node.testnet.events import EventTail
+from node.testnet.forking import ForkServer
 from node.testnet.outcome import Outcome
 from node.testnet.picture import Picture
 from node.testnet.plan import NodePlan, TestnetPlan
@@ -47,6 +48,7 @@ class Fleet:
     ) -> None:
         self._plan, self._picture, self._outcome, self._told, self._say = plan, picture, outcome, told, say
         self.chain: Child | None = None
+        self.forks = ForkServer(output=plan.directory / "forkserver.log")
         self._children: dict[str, Child] = {}
         self._tails = {node.name: EventTail(node.events_file) for node in plan.nodes}
         self._crashed: dict[str, tuple[float, int]] = {}  # node -> when it was seen, and how often it had started
@@ -66,7 +68,7 @@ class Fleet:
         for node in nodes:
             if stop.is_set():
                 return
-            child = node_child(node)
+            child = node_child(node, self.forks)
             self._children[node.name] = child
             await child.start()
 
@@ -84,6 +86,7 @@ class Fleet:
             await stop_all(self._children[name] for name in names if name in self._children)
         if self.chain is not None:
             await self.chain.stop()
+        await self.forks.close()
         await self._end_leftovers()
         remove_traces([child.pid for child in self._children.values() if child.code is not None])
 

@@ -72,6 +72,7 @@ class Testnet:
     async def _run(self, stop: StopSignal) -> int:
         options = self._options
         (port,) = free_ports(1)
+        await self.fleet.forks.open()  # imports while the chain starts
         self.fleet.chain, rpc = await start_chain(self._plan, port)
         prepared = await prepare_run(self._plan, options, rpc)
         self._page.tell_run(prepared.spec)

@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from node.lifetime import PARENT_VARIABLE
 
@@ -44,14 +45,34 @@ def node_command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "node", *arguments]
 
 
-class Child:
-    """One process; its output goes to a file of its own."""
+class Process(Protocol):
+    """A process that was started; asyncio's, or one that was forked (`forking`)."""
 
-    def __init__(self, name: str, command: Sequence[str], *, output: Path) -> None:
-        self.name = name
+    pid: int
+
+    @property
+    def returncode(self) -> int | None:
+        """Its exit code; None while it runs."""
+
+    async def wait(self) -> int:
+        """Wait for its end; the exit code."""
+
+
+class Forks(Protocol):
+    """A fork server."""
+
+    async def start(self, command: Sequence[str], output: Path) -> Process | None:
+        """A process that does what `python -m MODULE ARGUMENT..` would; None when there is no server to fork it."""
+
+
+class Child:
+    """One process; its output goes to a file of its own. Forked, where there are `forks`."""
+
+    def __init__(self, name: str, command: Sequence[str], *, output: Path, forks: Forks | None = None) -> None:
+        self.name, self._forks = name, forks
         self.command = tuple(command)
         self.output = output
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: Process | None = None
         self._is_stopping = False
 
     @property
@@ -93,8 +114,12 @@ class Child:
         """Start it, in a session of its own so that the terminal's Ctrl-C is ours to pass on."""
         self.output.parent.mkdir(parents=True, exist_ok=True)
         self._is_stopping = False
+        forked = await self._forks.start(self.command, self.output) if self._forks else None
+        self._process = forked or await self._execute()
+
+    async def _execute(self) -> Process:
         with self.output.open("ab") as output:
-            self._process = await asyncio.create_subprocess_exec(
+            return await asyncio.create_subprocess_exec(
                 *self.command,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,

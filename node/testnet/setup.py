@@ -16,7 +16,7 @@ from node.errors import ConfigError, UsageError
 from node.join import JoinString
 from node.run_creation import NOWHERE, ChainPlace, build_spec, default_model, draft_table, read_draft, terms_of
 from node.testnet.plan import NodePlan, TestnetOptions, TestnetPlan, make_plan, write_node
-from node.testnet.processes import Child, node_command
+from node.testnet.processes import Child, Forks, node_command
 from roles.spec import RunSpec
 
 LEASE_SECONDS = 20
@@ -121,12 +121,13 @@ async def _fund(ledger: LedgerClient, spec: RunSpec) -> None:
         await ledger.fund(min(amount, MOST_COINS))
 
 
-def node_child(node: NodePlan) -> Child:
+def node_child(node: NodePlan, forks: Forks | None = None) -> Child:
     """The process of a node: what anybody else would type, with its configuration file. Or one that cheats."""
     command = node_command("--role", node.role, "--config", str(node.config_file))
     if node.adversary:
         command = [sys.executable, "-m", "node.testnet.adversaries", node.adversary, str(node.config_file)]
-    return Child(node.name, command, output=node.home / "output.log")
+    light = node.role == "relay"  # has little to import, and is wanted before the fork server is ready
+    return Child(node.name, command, output=node.home / "output.log", forks=None if light else forks)
 
 
 def join_command(prepared: Prepared, home: Path) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from node.testnet.events import EventTail
+from node.testnet.forking import ForkServer
 from node.testnet.plan import NodePlan, TestnetOptions, TestnetPlan, free_ports, make_plan
 from node.testnet.processes import Child, processes_of, stop_all
 from node.testnet.setup import Prepared, node_child, prepare_run, start_chain
@@ -24,8 +25,8 @@ Event = dict[str, Any]
 class Network:
     """The processes of one network. Everything said so far by a node is kept in order."""
 
-    def __init__(self, plan: TestnetPlan, prepared: Prepared, chain: Child) -> None:
-        self.plan, self.prepared, self.chain = plan, prepared, chain
+    def __init__(self, plan: TestnetPlan, prepared: Prepared, chain: Child, forks: ForkServer) -> None:
+        self.plan, self.prepared, self.chain, self._forks = plan, prepared, chain, forks
         self.children: dict[str, Child] = {}
         self._said: dict[str, list[Event]] = {}
         self._tails: dict[str, EventTail] = {}
@@ -36,7 +37,7 @@ class Network:
 
     async def start(self, name: str) -> None:
         """Start a node, or start it again."""
-        child = node_child(self.node(name))
+        child = node_child(self.node(name), self._forks)
         self.children[name] = child
         await child.start()
 
@@ -56,7 +57,7 @@ class Network:
 
     async def _start_adversary(self, name: str, module: str, *arguments: str) -> None:
         command = [sys.executable, "-m", f"tests.testnet.{module}", *arguments]
-        child = Child(name, command, output=self.plan.directory / name / "output.log")
+        child = Child(name, command, output=self.plan.directory / name / "output.log", forks=self._forks)
         self.children[name] = child
         await child.start()
 
@@ -117,9 +118,12 @@ async def running_network(options: TestnetOptions) -> AsyncIterator[Network]:
     plan = make_plan(options)
     (port,) = free_ports(1)
     async with AsyncExitStack() as stack:
+        forks = ForkServer(output=plan.directory / "forkserver.log")
+        stack.push_async_callback(forks.close)
+        await forks.open()
         chain, rpc = await start_chain(plan, port)
         stack.push_async_callback(chain.stop)
-        network = Network(plan, await prepare_run(plan, options, rpc), chain)
+        network = Network(plan, await prepare_run(plan, options, rpc), chain, forks)
         try:
             yield network
         finally:

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from dht.errors import Malformed
 from roles.shardcast.delta.classes import MAX_CLASSES, choose_thresholds, class_of_exponent, group_by_exponent
-from roles.shardcast.delta.rank import Subset
+from roles.shardcast.delta.rank import Subset, positions_of
 from roles.shardcast.delta.symbols import (
     VALUE_SYMBOLS,
-    build_table,
+    build_tables,
     decode_streams,
     encode_streams,
     join_values,
@@ -69,7 +69,7 @@ def encode_block(base: bytes, new: bytes, form: Format) -> tuple[bytes, int]:
     """The coded block and how many elements changed. Both blocks have the same length."""
     before, after = form.view(base), form.view(new)
     mask = before != after
-    changed = np.flatnonzero(mask)
+    changed = positions_of(mask)
     exponents = form.exponents(before)
     symbols, widths, low = split_steps(before[changed], after[changed], form)
     hits = exponents[changed]
@@ -85,14 +85,12 @@ def encode_block(base: bytes, new: bytes, form: Format) -> tuple[bytes, int]:
     gaps = np.concatenate([np.diff(part, prepend=-1) - 1 for part in ranks])
     gap_symbols, gap_widths, gap_low = split_values(gaps)
     head = bytes([len(counts)]) + thresholds + struct.pack(f"<{len(counts)}I", *counts)
-    streams = []
-    for part, steps in zip(_split(gap_symbols, counts), _split(symbols[order], counts), strict=True):
-        if len(part):
-            streams += [(part, build_table(part)), (steps, build_table(steps))]
-    head += b"".join(table for _, table in streams)
-    words = encode_streams(streams)
+    classed = zip(_split(gap_symbols, counts), _split(symbols[order], counts), strict=True)
+    streams = [part for both in classed for part in both if len(part)]
+    tables = build_tables(streams)
+    words = encode_streams(zip(streams, tables, strict=True))
     tail = pack_low(np.concatenate([gap_widths, widths[order]]), np.concatenate([gap_low, low[order]]))
-    return head + struct.pack("<I", len(words)) + words + tail, len(changed)
+    return head + b"".join(tables) + struct.pack("<I", len(words)) + words + tail, len(changed)
 
 
 def split_steps(before: Bits, after: Bits, form: Format) -> tuple[Integers, Integers, Integers]:

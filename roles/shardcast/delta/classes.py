@@ -7,12 +7,13 @@ great exponents and next to no changes; they are never listed one by one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from roles.shardcast.delta.rank import Listed, Subset, bitmap, pack_words
+from roles.shardcast.delta.rank import Listed, Subset, bitmap, pack_words, positions_of
 
 Integers = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
@@ -48,7 +49,7 @@ def group_by_exponent(exponents: Bytes, thresholds: bytes, counts: Sequence[int]
 
 def _list_classes(exponents: Bytes, thresholds: bytes, *, start: int) -> list[Subset]:
     """Classes from `start` on, listed."""
-    positions = np.flatnonzero(exponents < thresholds[start - 1]) if start else np.arange(len(exponents))
+    positions = positions_of(exponents < thresholds[start - 1]) if start else np.arange(len(exponents))
     classes = class_of_exponent(thresholds)[exponents[positions]]
     ordered = positions[np.argsort(classes, kind="stable")]
     sizes = np.bincount(classes, minlength=len(thresholds) + 1)[start:]
@@ -90,9 +91,9 @@ def _cost(elements: int, steps: Integers) -> float:
     """Bits: entropy of which elements change, and of their steps."""
     changed = int(steps.sum())
     stay = max(elements - changed, 0)
-    return _entropy(np.array([changed, stay])) + _entropy(steps)
+    return _weigh(changed + stay) - _weigh(stay) - float(np.dot(steps, np.log2(np.maximum(steps, 1))))
 
 
-def _entropy(counts: Integers) -> float:
-    some = counts[counts > 0].astype(np.float64)
-    return float(-(some * np.log2(some / some.sum())).sum())
+def _weigh(count: int) -> float:
+    """`n log2 n`: that of a total, less those of its parts, is the entropy of the parts."""
+    return count * math.log2(count) if count else 0.0

@@ -79,11 +79,20 @@ class Bitmap:
         found = self.words[word].astype("<u8")
         sums = np.bitwise_count(found.view(np.uint8)).view("<u8") * np.uint64(0x0101010101010101)
         left, each = (ranks - self.before[word]).astype(np.uint8), np.arange(len(word))
-        byte = (sums.view(np.uint8).reshape(-1, 8) <= left[:, None]).sum(axis=1)
+        byte = np.bitwise_count((sums.view(np.uint8).reshape(-1, 8) <= left[:, None]).view("<u8").ravel())
         left -= (sums << np.uint64(8)).view(np.uint8).reshape(-1, 8)[each, byte]
         bit = SELECT_BIT[found.view(np.uint8).reshape(-1, 8)[each, byte], left]
         positions: Integers = 64 * word + 8 * byte + bit
         return positions
+
+
+def positions_of(mask: NDArray[np.bool_]) -> Integers:
+    """Where a mask is true, which in most of its words of eight it is nowhere: only the others are looked through."""
+    whole = len(mask) // 8 * 8
+    words = mask[:whole].view(np.uint64)
+    some = np.flatnonzero(words != 0)
+    found = np.flatnonzero(words[some].view(np.bool_))
+    return np.concatenate([8 * some[found >> 3] + (found & 7), whole + np.flatnonzero(mask[whole:])])
 
 
 def pack_words(mask: NDArray[np.bool_]) -> Words:

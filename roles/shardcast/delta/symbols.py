@@ -7,7 +7,7 @@ with one semi-static table for each stream; 3% off the true odds costs less than
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import constriction
 import numpy as np
@@ -90,14 +90,17 @@ def _room(width: int) -> int:
     return next(room for room in (8, 16, 32) if width <= room)
 
 
-def build_table(symbols: Integers) -> bytes:
-    """Code the odds of a stream's symbols: the count of nibbles less one, then two nibbles a byte. Needs one symbol or more."""
-    counts = np.bincount(symbols, minlength=2).astype(np.float64)
+def build_tables(streams: Sequence[Integers]) -> list[bytes]:
+    """Code the odds of each stream's symbols: the count of nibbles less one, then two nibbles a byte. No stream is empty."""
+    counts = [np.bincount(symbols, minlength=2) for symbols in streams]
+    table = np.zeros((len(counts), max(map(len, counts), default=0) + 1 & ~1))
+    for row, part in zip(table, counts, strict=True):
+        row[: len(part)] = part
     with np.errstate(divide="ignore"):
-        steps = np.round(2 * np.log2(counts.max() / counts))
-    nibbles = np.where(counts > 0, 1 + np.minimum(steps, 14), 0).astype(np.uint8)
-    padded = np.append(nibbles, np.zeros(len(nibbles) % 2, np.uint8))
-    return bytes([len(nibbles) - 1]) + (padded[::2] << 4 | padded[1::2]).tobytes()
+        steps = np.round(2 * np.log2(table.max(axis=1, keepdims=True, initial=1) / table))
+    nibbles = np.where(table > 0, 1 + np.minimum(steps, 14), 0).astype(np.uint8)
+    packed, lasts = nibbles[:, ::2] << 4 | nibbles[:, 1::2], [len(part) - 1 for part in counts]
+    return [bytes([last]) + row[: table_length(last)].tobytes() for last, row in zip(lasts, packed, strict=True)]
 
 
 def table_length(first: int) -> int:
@@ -108,13 +111,15 @@ def table_length(first: int) -> int:
 def table_model(table: bytes) -> constriction.stream.model.Categorical:
     """The range coder's model of a table. Raises Malformed when no symbol has odds."""
     packed = np.frombuffer(table, np.uint8, offset=1)
-    nibbles = np.stack([packed >> 4, packed & 15], axis=1).ravel()[: table[0] + 1]
+    nibbles = np.empty(2 * len(packed), np.uint8)
+    nibbles[::2], nibbles[1::2] = packed >> 4, packed & 15
+    nibbles = nibbles[: table[0] + 1]
     if len(nibbles) < 2 or not nibbles.any():
         raise Malformed("table of odds is empty")
     return constriction.stream.model.Categorical(_WEIGHTS[nibbles], perfect=False)
 
 
-def encode_streams(streams: list[tuple[Integers, bytes]]) -> bytes:
+def encode_streams(streams: Iterable[tuple[Integers, bytes]]) -> bytes:
     """Streams of symbols, each with its table, through one range coder."""
     coder = constriction.stream.queue.RangeEncoder()
     for symbols, table in streams:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import subprocess
 import sys
 
@@ -60,3 +61,13 @@ async def test_until_stopped__what_fails_in_an_ordered_end_is_said() -> None:
     assert [(event["event"], event["why"]) for event in log] == [
         ("shutdown.failed", "OSError: the last row was not written")
     ]
+
+
+def test_receive__a_signal_that_comes_twice_at_once_is_one() -> None:
+    stop, hurried = StopSignal(clock=iter([0.0, 0.1, 2.0]).__next__), []
+    stop.hurry = lambda: hurried.append("at once")
+    stop.receive(signal.SIGTERM)
+    stop.receive(signal.SIGTERM)
+    assert (stop.event.is_set(), hurried) == (True, [])
+    stop.receive(signal.SIGTERM)
+    assert hurried == ["at once"]
