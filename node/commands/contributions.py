@@ -231,6 +231,10 @@ def _print_totals(report: Report, totals: Sequence[dict[str, object]]) -> None:
         money = "".join(f"{amount:>22} " for amount in amounts) if is_paid else ""
         counts = f"{row['units']:>12} {row['pending']:>10} {row['rejected']:>7}"
         print_line(f"{name:44} {row['role']:9} {counts} {money} {row['node']}")
+    if any(row["role"] != "worker" for row in totals):
+        print_line(
+            "a worker's units are tokens, a validator's are verdicts, a relay's are bytes, a trainer's are steps"
+        )
     if any(row["claims"] for row in totals):
         print_line("* claimed by the node, not linked by the wallet: becomes its own once the wallet has signed")
     if any(row["linked"] for row in totals):

@@ -77,7 +77,7 @@ def check_p2pd(binary: Path | None = None, recorded: str | None = None) -> Findi
         return fault("p2pd", f"{binary} does not run here: {error.strerror}", f"p2pd is made for x86-64 Linux; {fix}")
     except subprocess.TimeoutExpired:
         return fault("p2pd", f"{binary} does not answer within {P2PD_SECONDS:g} s", fix)
-    return ok("p2pd", f"whole, and runs ({binary.stat().st_size // 10**6} MB)")
+    return ok("p2pd", f"intact, and runs ({binary.stat().st_size // 10**6} MB)")
 
 
 def find_p2pd() -> tuple[Path | None, str | None]:
@@ -101,7 +101,7 @@ def check_open_files(limits: tuple[int, int] | None = None) -> Finding:
         fix = f"raise it: LimitNOFILE={OPEN_FILES} in the systemd unit, or `ulimit -Hn {OPEN_FILES}` as root"
         said = f"at most {hard} open files"
         return fault("open files", said, fix) if hard < LEAST_FILES else warning("open files", said, fix)
-    return ok("open files", f"{OPEN_FILES} can be had")
+    return ok("open files", f"{OPEN_FILES} can be opened")
 
 
 def check_memory(config: NodeConfig, ram: int | None = None) -> Finding:
@@ -151,7 +151,7 @@ def check_sandbox(config: NodeConfig, reason: str | None = "") -> Finding:
         return skipped("sandbox", f"a {config.role} scores nothing")
     why = why_unavailable() if reason == "" else reason
     if why is None:
-        return ok("sandbox", f"a trial program was held (Landlock {landlock_abi()}, seccomp)")
+        return ok("sandbox", f"a trial program was confined (Landlock {landlock_abi()}, seccomp)")
     cause, _, remedy = why.partition(": ")
     return warning("sandbox", f"{cause}; tasks that run programs cannot be scored", remedy or "use Linux 5.13 or newer")
 

@@ -175,7 +175,7 @@ def test_check_gpu__wanted_and_not_there(tmp_path: Path) -> None:
 
 
 def test_check_sandbox__held_or_not(tmp_path: Path) -> None:
-    check(check_sandbox(settings(tmp_path), None), State.OK, "was held")
+    check(check_sandbox(settings(tmp_path), None), State.OK, "was confined")
     lost = check_sandbox(settings(tmp_path), "programs cannot be confined here (no Landlock): Linux 5.13 is needed")
     check(lost, State.WARNING, "no Landlock")
     assert lost.fix == "Linux 5.13 is needed"
@@ -419,7 +419,7 @@ def test_judge_tasks__programs_need_what_holds_them() -> None:
     task = spec.tasks[0]
     runs_programs = spec.model_copy(update={"tasks": (task.model_copy(update={"name": "code"}),)})
     check(judge_tasks(spec, role="worker", why_not=lambda: "none"), State.OK, task.name)
-    check(judge_tasks(runs_programs, role="worker", why_not=lambda: None), State.OK, "held here")
+    check(judge_tasks(runs_programs, role="worker", why_not=lambda: None), State.OK, "confined here")
     check(judge_tasks(runs_programs, role="validator", why_not=lambda: "no Landlock"), State.FAULT, "no Landlock")
     check(judge_tasks(runs_programs, role="relay", why_not=lambda: "no Landlock"), State.OK)
 
