@@ -110,7 +110,8 @@ class NodeKey:
             data = path.read_bytes()[: _FILE_LENGTH + 1]
         except FileNotFoundError as error:
             raise IdentityError(
-                f"no key file at {path}; make one with: intellect-node keys new --key {path}"
+                f"no key file at {path}: name the node's by --key (or its folder by --data), or make one: "
+                f"intellect-node keys new --key {path}"
             ) from error
         except OSError as error:
             raise IdentityError(

@@ -24,31 +24,31 @@ from node.terminal import plain
 GROUPS = {
     "begin": {
         "testnet": "a whole network on this machine",
-        "doctor": "what is wrong with this machine or its way to a run, and the fix",
-        "init": "write a commented configuration",
+        "doctor": "what is wrong with this machine or its connections to a run, and the fix",
+        "init": "write a configuration file that explains every setting",
         "keys": "make, show, back up, restore or replace a node's key",
         "wallet": "make or show a wallet, and link it to a node",
     },
     "take part": {
-        "status": "what the node on this machine does",
+        "status": "what the node on this machine is doing",
         "contributions": "what a wallet or node has earned",
-        "claim": "have it paid",
+        "claim": "have earnings paid out",
         "stake": "put coins behind a node",
-        "unbond": "begin to take them back",
-        "withdraw": "have them paid back",
+        "unbond": "begin to take a stake back",
+        "withdraw": "have an unbonded stake paid back",
         "strike": "list, answer or close a strike",
     },
     "look at runs": {
         "runs": "list the runs of a ledger",
         "nodes": "who takes part in a run, and how well each has done",
-        "run": "create a training run, show it, fund it, rule it",
+        "run": "create a training run; show, fund, pause or upgrade it",
         "audit": "re-check a run from its public records alone",
     },
     "models and tasks": {
-        "model": "make a checkpoint folder out of a GGUF file or a Hugging Face folder, or fetch what a run trained",
-        "eval": "how often a checkpoint passes a task, and whether another does better",
-        "filter": "the problems of a data set that a model can learn from",
-        "calibrate": "how much honest nodes differ, and the thresholds of a run by it",
+        "model": "import or make a model that a run can start from, or fetch what a run trained",
+        "eval": "measure how often a checkpoint passes a task, and compare two",
+        "filter": "keep the problems of a data set that a model can learn from",
+        "calibrate": "measure how much honest nodes differ, and set a run's thresholds by it",
     },
     "weights without a run": {
         "shardcast": "publish, relay or fetch checkpoints in signed shards",
@@ -80,13 +80,20 @@ def introduction() -> str:
         f"intellect-node {__version__}: a decentralised network that trains a language model by reinforcement learning.",
         "",
         "  intellect-node testnet                                   see one: a whole network on this machine",
-        "  intellect-node --role worker --join RUN --wallet 0x..    take part in a run; its operator hands RUN out",
+        "  intellect-node --role worker --join RUN --wallet 0x..    take part in a run; RUN comes from its operator",
         "  intellect-node doctor --join RUN                         is this machine ready for it?",
         "  intellect-node --role worker --help                      every setting of a node",
     ]
     for title, commands in GROUPS.items():
         lines += ["", f"{title}:", *(f"  {name:14} {text}" for name, text in commands.items())]
-    return "\n".join([*lines, "", "Each command has --help; those with an answer have --json.", EXIT_CODES])
+    return "\n".join(
+        [
+            *lines,
+            "",
+            "Each command has --help (keys rotate --help: of one action); those that answer a question have --json.",
+            EXIT_CODES,
+        ]
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -161,9 +168,9 @@ def command_of(name: str) -> Callable[[Sequence[str]], int]:
 
 
 def _meant(name: str) -> str:
-    if name in ROLES_BY_USE:
-        return f"a role is given by --role: intellect-node --role {name} --join RUN"
-    close = nearest(name, COMMANDS)
+    close = nearest(name, (*COMMANDS, *ROLES_BY_USE))
+    if close in ROLES_BY_USE:
+        return f"a role is given by --role: intellect-node --role {close} --join RUN"
     return f"did you mean {close}?" if close else f"there are {', '.join(COMMANDS)}"
 
 

@@ -25,22 +25,23 @@ class NodeConfig(BaseModel):
         default=None, description="Join string of the run (intellect://..), or a file that holds it."
     )
     spec: Path | None = Field(
-        default=None, description="File with the run's spec, where no relay serves it yet (operators)."
+        default=None, description="File with the run's spec; for operators, while no relay serves it yet."
     )
     data: Path = Field(
-        default=Path("~/.intellect-node"), description="Folder for the key, checkpoints, state and logs."
+        default=Path("~/.intellect-node"), description="Folder for the node's key, checkpoints, state and logs."
     )
     key: Path | None = Field(
-        default=None, description="The node's ed25519 key file; made in the data folder when not given."
+        default=None,
+        description="File of the node's ed25519 key; without it, node.key in the data folder, made at the first start.",
     )
     wallet: str | None = Field(
         default=None,
-        description="Wallet address to credit, or the file of its key (then registration is signed by both).",
+        description="Wallet to credit: its address, or the file of its key (then wallet and node both sign the registration).",
     )
     wallet_password_file: Path | None = Field(
         default=None, description="File with the password of an encrypted wallet file."
     )
-    operator_key: Path | None = Field(default=None, description="Key file of the operator account that pays gas.")
+    operator_key: Path | None = Field(default=None, description="Key file of the operator account, which pays gas.")
     operator_password_file: Path | None = Field(
         default=None, description="File with the password of an encrypted operator key."
     )
@@ -55,26 +56,26 @@ class NodeConfig(BaseModel):
         default=MAX_FEE_GWEI,
         ge=0,
         le=10**9,
-        description="The most a transaction offers for a unit of gas; 0 means no limit.",
+        description="The most that a transaction offers for a unit of gas, in gwei; 0 means no limit.",
     )
     model: Path | None = Field(
-        default=None, description="Folder of the base model (trainer); the built-in one when not given."
+        default=None, description="A trainer's folder of the base model; without it, the built-in model."
     )
-    host: str = Field(default="127.0.0.1", description="Address to listen on; 0.0.0.0 for every interface.")
+    host: str = Field(default="127.0.0.1", description="Address to listen on; 0.0.0.0 means every interface.")
     port: Port = Field(default=0, description="TCP port of the DHT; 0 takes a free one.")
     http_port: Port = Field(default=0, description="TCP port of a relay's HTTP service; 0 takes a free one.")
     http_url: str | None = Field(
-        default=None, description="URL under which others reach a relay, when not host and port."
+        default=None, description="URL under which others reach a relay; without it, host and port."
     )
     tls_certificate: Path | None = Field(
-        default=None, description="A relay's certificate with its chain (PEM): it serves https only then."
+        default=None, description="A relay's certificate with its chain (PEM); the relay then serves https only."
     )
     tls_key: Path | None = Field(
         default=None, description="The certificate's key (PEM), if it is not in the same file."
     )
     relay_ca: Path | None = Field(
         default=None,
-        description="Certificates (PEM) of authorities that relays may have theirs from, besides the system's.",
+        description="File of certificate authorities (PEM) to trust for relays, besides the system's.",
     )
     announce: tuple[str, ...] = Field(
         default=(), description="Multiaddresses under which others reach this node's DHT."
@@ -82,51 +83,60 @@ class NodeConfig(BaseModel):
     status_port: Port = Field(default=0, description="Port of the status page; 0 takes a free one.")
     status_host: str = Field(
         default="127.0.0.1",
-        description="Address of the status page; anything but loopback shows it to everybody who can reach it.",
+        description="Address of the status page; on any address but loopback, everybody who can reach it can see it.",
     )
-    rpc: tuple[str, ...] = Field(
-        default=(), description="URLs of the ledger's end-points, besides those of the join string."
-    )
+    rpc: tuple[str, ...] = Field(default=(), description="URLs of ledger end-points, besides those of the join string.")
     peer: tuple[str, ...] = Field(
         default=(), description="Multiaddresses of DHT peers, besides those of the join string."
     )
     relay: tuple[str, ...] = Field(default=(), description="Base URLs of relays, besides those of the join string.")
     sponsor: bool = Field(
-        default=False, description="A relay pays the gas of others' registrations from its operator key."
+        default=False, description="This relay pays the gas of others' registrations, from its operator key."
     )
     archive: bool = Field(
-        default=False, description="A relay keeps everything an audit of the run needs, as far as max_disk goes."
+        default=False,
+        description="This relay keeps everything that an audit of the run needs, as far as max_disk allows.",
     )
-    sponsor_hourly: int = Field(default=120, ge=0, description="Registrations a sponsor pays for in an hour.")
+    sponsor_hourly: int = Field(default=120, ge=0, description="How many registrations a sponsor pays for in an hour.")
     upload_limit: int = Field(
-        default=0, ge=0, le=10**6, description="Mbit/s that weights and rollouts may take of the line outwards; 0: all."
+        default=0,
+        ge=0,
+        le=10**6,
+        description="Mbit/s that weights and rollouts may use of the line for sending; 0 means no limit.",
     )
-    download_limit: int = Field(default=0, ge=0, le=10**6, description="The same inwards.")
-    max_disk: int = Field(default=20 * 2**30, ge=2**20, description="Bytes the node may use in its data folder.")
-    threads: int = Field(default=0, ge=0, le=1024, description="Threads of model work; 0 leaves it to PyTorch.")
-    device: str = Field(default="cpu", pattern=r"^(cpu|cuda(:\d+)?)$", description="Where the model runs: cpu or cuda.")
+    download_limit: int = Field(default=0, ge=0, le=10**6, description="The same for receiving.")
+    max_disk: int = Field(default=20 * 2**30, ge=2**20, description="Bytes that the node may use in its data folder.")
+    threads: int = Field(default=0, ge=0, le=1024, description="Threads for running the model; 0 lets PyTorch choose.")
+    device: str = Field(
+        default="cpu",
+        pattern=r"^(cpu|cuda(:\d+)?)$",
+        description="Where the model runs: cpu, cuda, or one card as cuda:1.",
+    )
     engine: Literal["transformers", "vllm"] = Field(
         default="transformers",
-        description="What runs the model for a worker or validator: transformers, or vllm (an extra to install).",
+        description="What runs the model of a worker or validator: transformers, or vllm (installed as an extra).",
     )
     tensor_parallel: int = Field(default=1, ge=1, le=64, description="GPUs that vLLM spreads one model over.")
-    gpu_share: float = Field(default=0.85, gt=0, le=0.98, description="Share of a GPU's memory that vLLM may take.")
+    gpu_share: float = Field(default=0.85, gt=0, le=0.98, description="Share of a GPU's memory that vLLM may use.")
     ranks: int = Field(
         default=0,
         ge=0,
         le=1024,
-        description="Processes that the trainer's learner is spread over; 0 means one for each GPU, and one on a CPU.",
+        description="Processes that the trainer's learner is spread over; 0 means one for each GPU, or one on a CPU.",
     )
     pass_tokens: int = Field(
         default=0,
         ge=0,
         le=10**8,
-        description="Tokens in one forward pass of the trainer: what its memory allows; 0 means the run's micro_batch.",
+        description="Tokens in one forward pass of the trainer: as many as its memory allows; 0 means the run's micro_batch.",
     )
     checkpoint_activations: bool = Field(
-        default=False, description="The trainer computes activations twice instead of keeping them: for large models."
+        default=False,
+        description="The trainer computes activations twice instead of keeping them: less memory, for large models.",
     )
-    log_level: Literal["debug", "info", "warning"] = Field(default="info", description="What the terminal shows.")
+    log_level: Literal["debug", "info", "warning"] = Field(
+        default="info", description="The least level shown on the terminal: debug, info or warning."
+    )
 
     @field_validator(
         *("join", "spec", "key", "wallet", "wallet_password_file", "operator_key", "operator_password_file"),

@@ -36,7 +36,7 @@ class LoopLag:
                 log.warning(
                     "loop.lagged",
                     seconds=round(late, 2),
-                    why="peers drop a node that leaves two calls without an answer",
+                    why="peers drop a node that does not answer two calls",
                 )
 
     def percentile(self, share: float) -> float:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from node.config import NodeConfig
-from node.engines import set_threads
+from node.engines import check_device, set_threads
 from node.errors import ConfigError
 from roles.spec import RunSpec
 
@@ -56,6 +56,7 @@ def build_learner(config: NodeConfig, spec: RunSpec, *, base: Path, state: Path)
     from roles.rl.ranked import RankedLearner, RankFailed
 
     set_threads(config)
+    check_device(config.device)
     settings = learner_settings(spec, config)
     ranks = config.ranks or (torch.cuda.device_count() if config.device == "cuda" else 1)
     checkpoints = state / CHECKPOINTS

@@ -18,6 +18,7 @@ from dht.errors import TransportError
 from dht.identity import NodeKey
 from ledger.client import LedgerClient
 from ledger.errors import WalletError
+from ledger.keystore import is_encrypted, load_key, stated_address
 from ledger.records import Registration, RegistrationRequest, RotationRequest
 from ledger.wallet import (
     address_of,
@@ -57,6 +58,27 @@ def given_address(text: str) -> str:
         raise UsageError(str(error)) from error
 
 
+def named_address(text: str) -> str:
+    """The address of a wallet named by its address or its file. An encrypted file is not opened: what is written on it is
+    enough to look a wallet up, not to send it anything. Raises UsageError, or WalletError for a file that is no key."""
+    if _ADDRESS.match(text):
+        return given_address(text)
+    path = _wallet_file(text)
+    address = stated_address(path) if is_encrypted(path) else address_of(load_key(path))
+    if address is None:
+        raise UsageError(f"{path} does not say which address it holds the key of: name the address itself")
+    return address
+
+
+def _wallet_file(text: str) -> Path:
+    path = Path(text).expanduser()
+    if not path.is_file():
+        raise UsageError(
+            f"the wallet {text[:80]!r} is neither an address (0x and 40 hex digits) nor a file that exists"
+        )
+    return path
+
+
 def read_wallet(config: NodeConfig) -> Wallet:
     """The wallet the settings name. Raises UsageError, ConfigError or WalletError with what is wrong about it."""
     text = config.wallet
@@ -64,10 +86,7 @@ def read_wallet(config: NodeConfig) -> Wallet:
         return Wallet()
     if _ADDRESS.match(text):
         return Wallet(address=given_address(text))
-    path = Path(text).expanduser()
-    if not path.is_file():
-        raise UsageError(f"the wallet {text[:80]!r} is neither an address (0x and 40 hex digits) nor a key file")
-    key = read_secret(path, config.wallet_password_file)
+    key = read_secret(_wallet_file(text), config.wallet_password_file)
     return Wallet(key=key, address=address_of(key))
 
 

@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import TypeVar
 
 import structlog
@@ -18,6 +18,7 @@ from dht.errors import TransportError
 from ledger.errors import LedgerUnavailable
 from node.defaults import COMPLAIN_SECONDS, FIRST_COMPLAINT_SECONDS, START_PATIENCE_SECONDS, WAIT_SECONDS
 from node.errors import ConfigError
+from node.parsing import print_hint
 
 log = structlog.get_logger()
 T = TypeVar("T")
@@ -47,6 +48,20 @@ async def patiently(
             log.warning(event, cause=cause, waited=round(now - begun))
             said = now
         await asyncio.sleep(WAIT_SECONDS)
+
+
+@contextlib.contextmanager
+def said_when_slow(
+    text: str, *, seconds: float = FIRST_COMPLAINT_SECONDS, say: Callable[[str], None] | None = None
+) -> Iterator[None]:
+    """Tell the person at the terminal what is waited for, once it takes longer than a moment."""
+    is_seen = say is not None or sys.stderr.isatty()
+    saying = asyncio.get_running_loop().call_later(seconds, say or print_hint, text) if is_seen else None
+    try:
+        yield
+    finally:
+        if saying is not None:
+            saying.cancel()
 
 
 class StopSignal:

@@ -22,7 +22,7 @@ from node.join import JoinString
 from node.joining import fetch_spec, find_join, join_ledger
 from node.log import quiet_libraries
 from node.relay_book import RelayBook, open_relays
-from node.running import patiently
+from node.running import patiently, said_when_slow
 from node.secrets import read_operator_key
 from roles.shardcast.client import RelayClient
 from roles.spec import RunSpec
@@ -48,16 +48,17 @@ async def visit_run(config: NodeConfig) -> AsyncIterator[Visit]:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="intellect-visit-")))
         key = NodeKey.generate()
         key.save(home / "node.key")
-        directory = await stack.enter_async_context(open_as_visitor(home, join))
-        quiet_libraries()
-        http, book = await stack.enter_async_context(open_relays(directory, join, ca=config.relay_ca))
-        await _meet(book)
-        finder = RelayClient(key, run=join.run, trainers=(), relays=book, http=http)
-        ours = config.model_copy(update={"data": home})
-        spec = await fetch_spec(ours, run=join.run, book=book, client=finder)
-        operator = read_operator_key(config)
-        # Who pays keeps the transaction under way where the next command, or the node, finds it.
-        ledger = await join_ledger(config if operator else ours, spec, join.rpc, operator, patience=FINDING_SECONDS)
+        with said_when_slow("looking for the run: its peers, its relays, its ledger .."):
+            directory = await stack.enter_async_context(open_as_visitor(home, join))
+            quiet_libraries()
+            http, book = await stack.enter_async_context(open_relays(directory, join, ca=config.relay_ca))
+            await _meet(book)
+            finder = RelayClient(key, run=join.run, trainers=(), relays=book, http=http)
+            ours = config.model_copy(update={"data": home})
+            spec = await fetch_spec(ours, run=join.run, book=book, client=finder)
+            operator = read_operator_key(config)
+            # Who pays keeps the transaction under way where the next command, or the node, finds it.
+            ledger = await join_ledger(config if operator else ours, spec, join.rpc, operator, patience=FINDING_SECONDS)
         stack.push_async_callback(ledger.close)
         trainers = [item.node for item in spec.trainers]
         relays = RelayClient(key, run=join.run, trainers=trainers, relays=book, http=http)

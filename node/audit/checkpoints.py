@@ -39,7 +39,7 @@ async def _check_manifest(spec: RunSpec, ledger: BaseLedger, records: Records, r
     where = f"manifest of checkpoint {commit.step}"
     envelope = await records.manifest(commit.manifest)
     if envelope is None:
-        report.lack(f"{where}: no relay has it, signed by a trainer of the run")
+        report.lack(f"{where}: no relay has it with a trainer's signature")
         return
     manifest = parse_manifest(envelope)
     lease = await ledger.lease(commit.block)

@@ -64,7 +64,7 @@ async def audit_rollouts(
         folder, data = await records.policy(policy.manifest), await records.blob(submission.blob, limit=submission.size)
         if seed is None or folder is None or data is None:
             missing = "blob" if data is None else "policy" if folder is None else "beacon"
-            report.lack(f"{where}: its {missing} is not to be had")
+            report.lack(f"{where}: its {missing} is not available any more")
             continue
         if loaded != policy.manifest:
             await asyncio.to_thread(engine.load, folder)

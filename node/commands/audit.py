@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import re
 import secrets
 import tempfile
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from node.visitor import Visit
     from roles.spec import RunSpec
 
+_OF_CHECKPOINT = re.compile(r"^(.*\bcheckpoint) (\d+)(: .*)$")
 EXAMPLES = """\
   intellect-node audit RUN                   the ledger, every tally, every signature in it
   intellect-node audit RUN --sample 0.05     and a twentieth of the rollouts, with the model
@@ -42,8 +44,12 @@ def main(words: Sequence[str]) -> int:
     )
     parser.add_argument("run", nargs="?", metavar="RUN", help="join string of the run, or a file that holds it")
     add_run_flags(parser)
-    parser.add_argument("--sample", type=float, default=0.0, metavar="SHARE", help="share of rollouts to verify anew")
-    parser.add_argument("--seed", help="draw the sample by this text: the same one again (default: a fresh one)")
+    parser.add_argument(
+        "--sample", type=float, default=0.0, metavar="SHARE", help="share of rollouts to verify again, with the model"
+    )
+    parser.add_argument(
+        "--seed", help="text that determines the sample, to draw the same again (default: a fresh sample)"
+    )
     parser.add_argument("--json", action="store_true", help="the result as JSON")
     options = parser.parse_args(words)
     if not 0 <= options.sample <= 1:
@@ -122,10 +128,31 @@ def _print(report: Report, *, seed: str | None, as_json: bool) -> None:
     print_line(f"run {report.run}")
     for what, count in report.checked.items():
         print_line(f"  holds: {count} {what}")
-    for line in report.missing:
+    for line in condensed(report.missing):
         print_line(f"  not checked: {line}")
     for line in NOT_RECORDED:
         print_line(f"  not recorded: {line}")
     if seed is not None:
         print_line(f"sample drawn by --seed {seed}")
-    print_line("nothing is wrong, but not everything could be looked at" if report.missing else "everything holds")
+    lacks = "nothing is wrong, but not everything could be checked: only a relay with --archive keeps all records"
+    print_line(lacks if report.missing else "everything holds")
+
+
+def condensed(lines: Sequence[str]) -> list[str]:
+    """Lines one after the other that differ only in the number of their checkpoint, as one line each."""
+    ranges: list[tuple[str, int, int, str]] = []
+    for line in lines:
+        found = _OF_CHECKPOINT.match(line)
+        before, number, after = (found[1], int(found[2]), found[3]) if found else (line, -1, "")
+        last = ranges[-1] if ranges else None
+        if found and last is not None and (last[0], last[2], last[3]) == (before, number - 1, after):
+            ranges[-1] = (before, last[1], number, after)
+        else:
+            ranges.append((before, number, number, after))
+    return [_said(*each) for each in ranges]
+
+
+def _said(before: str, first: int, last: int, after: str) -> str:
+    if first < 0:
+        return before
+    return f"{before} {first}{after}" if first == last else f"{before}s {first} to {last}{after}"

@@ -23,7 +23,7 @@ EXAMPLES = """\
   intellect-node calibrate CHECKPOINT --spec run.toml --quick --json
 
 Generates honest submissions of the draft's shape with each kernel, batch size and number of threads, and judges them as a
-validator does. A killed one goes on where it was. On the machines that will take part the figures are worth most.
+validator does. A killed command continues where it was. The figures are worth most on machines like those that will take part.
 """
 SUBMISSIONS, QUICK_SUBMISSIONS = 40, 6
 
@@ -35,22 +35,32 @@ def main(words: Sequence[str]) -> int:
     )
     parser.add_argument("checkpoint", type=Path, help="folder with config.json, tokenizer and *.safetensors")
     parser.add_argument("--spec", type=Path, required=True, help="the run's draft (TOML)")
-    parser.add_argument("--out", type=Path, help="where to write it with thresholds (default: --spec itself)")
-    parser.add_argument("--submissions", type=int, help=f"in each environment (default: {SUBMISSIONS})")
     parser.add_argument(
-        "--one-in", type=int, default=1000, help="honest submissions of which one may be refused, softly"
+        "--out", type=Path, help="where to write the draft with thresholds (default: the file named by --spec)"
     )
     parser.add_argument(
-        "--nodes-one-in", type=int, default=1000, help="honest nodes of which one may be refused in a month"
+        "--submissions", type=int, help=f"honest submissions to make in each environment (default: {SUBMISSIONS})"
     )
-    parser.add_argument("--month", type=int, default=3000, help="submissions of a node in a month")
-    parser.add_argument("--environments", help="only these, such as pinned,alone,eager (default: all)")
+    parser.add_argument(
+        "--one-in", type=int, default=1000, help="one honest submission in so many may be refused (softly)"
+    )
+    parser.add_argument(
+        "--nodes-one-in", type=int, default=1000, help="one honest node in so many may be refused in a month"
+    )
+    parser.add_argument("--month", type=int, default=3000, help="submissions that a node makes in a month")
+    parser.add_argument("--environments", help="only these environments, such as pinned,alone,eager (default: all)")
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:0 and so on")
-    parser.add_argument("--seed", type=int, default=0, help="other seeds draw other samples")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the sampling")
     parser.add_argument("--keep", type=Path, help="file for what is measured (default: beside the draft)")
-    parser.add_argument("--also", type=Path, action="append", default=[], help="such a file of another machine")
     parser.add_argument(
-        "--quick", action="store_true", help="few submissions of few environments: wide thresholds, soon"
+        "--also",
+        type=Path,
+        action="append",
+        default=[],
+        help="a file that --keep wrote on another machine, may be repeated",
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="few submissions in few environments: fast, but wider thresholds"
     )
     parser.add_argument("--json", action="store_true", help="the figures as JSON")
     options = parser.parse_args(words)

@@ -26,11 +26,13 @@ def main(words: Sequence[str]) -> int:
     """Run the command."""
     parser = Parser(
         "intellect-node claim",
-        "Have rewards paid. Anyone may send it and pay the gas; the money goes to the wallet that earned it. Amounts are "
-        "cumulative: one claim covers every epoch before.",
+        "Have rewards paid. Anyone may send the claim and pay its gas; the money goes to the wallet that earned it. Amounts are "
+        "cumulative: one claim covers all epochs before.",
         examples=EXAMPLES,
     )
-    parser.add_argument("--wallet", help="whose rewards (default: those of --operator-key's address)")
+    parser.add_argument(
+        "--wallet", help="whose rewards: address (0x..) or file (default: those of --operator-key's address)"
+    )
     parser.add_argument("--node", help="only what this node earned, with any of its keys")
     parser.add_argument("--dry-run", action="store_true", help="show what would be paid, and send nothing")
     add_run_flags(parser)
@@ -78,10 +80,10 @@ async def _claim(options: argparse.Namespace) -> int:
 def _wallet(options: argparse.Namespace, purse: Purse) -> str | None:
     """Whose rewards are meant; None: whoever the node named earned them for."""
     from node.errors import UsageError
-    from node.registration import given_address
+    from node.registration import named_address
 
     if options.wallet:
-        return given_address(options.wallet)
+        return named_address(options.wallet)
     if options.node:
         return None
     if purse.ledger.operator is None:

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\
   intellect-node contributions --join run.join                     everybody's
-  intellect-node contributions --join run.join --wallet 0x..       one wallet's, with what only claims it
+  intellect-node contributions --join run.join --wallet 0x..       one wallet's, and what nodes earned that only claim it
   intellect-node contributions --join run.join --node 12D3.. --steps
-  intellect-node contributions --join run.join --wallet 0x.. --proof    what a claim is proved by
+  intellect-node contributions --join run.join --wallet 0x.. --proof    the proofs for a claim
   intellect-node contributions --run run.join --csv > run.csv           a line for each step, role and node
 """
 
@@ -49,7 +49,7 @@ def main(words: Sequence[str]) -> int:
     )
     add_run_flags(parser)
     parser.add_argument("--run", dest="join", help="the same as --join")
-    parser.add_argument("--wallet", help="only this wallet's (0x..)")
+    parser.add_argument("--wallet", help="only this wallet's: its address (0x..) or its file")
     parser.add_argument("--node", help="only this node's")
     parser.add_argument("--steps", action="store_true", help="a line for each step, too")
     parser.add_argument("--csv", action="store_true", help="a line for each step, role and node, as CSV")
@@ -57,9 +57,9 @@ def main(words: Sequence[str]) -> int:
     add_json_flag(parser)
     options = parser.parse_args(words)
     if options.wallet:
-        from node.registration import given_address
+        from node.registration import named_address
 
-        options.wallet = given_address(options.wallet)
+        options.wallet = named_address(options.wallet)
     report = asyncio.run(_read(quiet_config(options)))
     totals, steps = _totals(report, options), [_step(line) for line in report.steps if _is_asked(line, report, options)]
     if options.csv:
@@ -226,6 +226,10 @@ def _print_totals(report: Report, totals: Sequence[dict[str, object]]) -> None:
         money = "".join(f"{amount:>22} " for amount in amounts) if is_paid else ""
         counts = f"{row['units']:>12} {row['pending']:>10} {row['rejected']:>7}"
         print_line(f"{name:44} {row['role']:9} {counts} {money} {row['node']}")
+    if any(row["role"] != "worker" for row in totals):
+        print_line(
+            "a worker's units are tokens, a validator's are verdicts, a relay's are bytes, a trainer's are steps"
+        )
     if any(row["claims"] for row in totals):
         print_line("* claimed by the node, not linked by the wallet: becomes its own once the wallet has signed")
     if any(row["linked"] for row in totals):

@@ -32,7 +32,7 @@ def main(words: Sequence[str]) -> int:
     """Run the command."""
     parser = Parser(
         "intellect-node doctor",
-        "Look at this machine and its way to a run, and say the fix for each fault.",
+        "Check this machine and its connections to a run, and print the fix for each fault.",
         examples=EXAMPLES,
         usage="intellect-node doctor [--join RUN] [--role ROLE] [any setting of a node] [--json]",
     )
@@ -91,6 +91,13 @@ class _Display:
         counts = {state: sum(str(each.state) == state for each in findings) for state in MARKS}
         faults, warnings = counts["fault"], counts["warning"]
         if faults:
-            print_line(f"\n{faults} to mend before this node can work; {warnings} more to look at")
+            print_line(
+                f"\n{_count(faults, 'fault')} to mend before this node can work, and {_count(warnings, 'warning')}"
+            )
         else:
-            print_line(f"\nready{f', with {warnings} to look at' if warnings else ''}")
+            beside = f", with {_count(warnings, 'warning')}" if warnings else ""
+            print_line(f"\nready{beside}")
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

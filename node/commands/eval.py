@@ -25,24 +25,24 @@ EXAMPLES = """\
   intellect-node eval CHECKPOINT --task maths --file problems.jsonl --samples 8 --k 1,8
   intellect-node eval BASE --against TRAINED --task reasoning-gym --set dataset=chain_sum --set size=500
 
-The same command gives the same figures. With --keep FILE a killed one goes on where it was.
+The same command gives the same figures. With --keep FILE a killed command continues where it was.
 """
 
 
 def main(words: Sequence[str]) -> int:
     """Run the command."""
     parser = Parser(
-        "intellect-node eval", "Sample a checkpoint on a task and say how often it passes.", examples=EXAMPLES
+        "intellect-node eval", "Sample a checkpoint on a task and measure how often it passes.", examples=EXAMPLES
     )
     parser.add_argument("checkpoint", type=Path, help="folder with config.json, tokenizer and *.safetensors")
-    parser.add_argument("--against", type=Path, help="another checkpoint: is it better, problem by problem?")
+    parser.add_argument("--against", type=Path, help="another checkpoint, compared with the first problem by problem")
     parser.add_argument("--k", default="1", help="for pass@k, such as 1,4,8 (at most --samples)")
     parser.add_argument(
         "--show",
         type=int,
         default=0,
         metavar="N",
-        help="prompts and completions of the first N, but not those that --keep has scores of",
+        help="print prompts and completions of the first N problems, except those that --keep has scores of",
     )
     parser.add_argument("--json", action="store_true", help="the figures as JSON")
     from node.evaluation.setting import add_sampling_flags

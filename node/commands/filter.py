@@ -14,7 +14,7 @@ EXAMPLES = """\
   intellect-node filter BASE --task code --file problems.jsonl --out kept.jsonl --low 0 --high 0.5
 
 Keeps problems whose share of passed samples lies between --low and --high (INTELLECT-2, section 3.1: 12.5% to 50% of 8).
-A killed command is typed again and goes on: its scores lie beside the result.
+Type a killed command again and it continues: its scores are kept beside the result.
 """
 
 
@@ -25,8 +25,8 @@ def main(words: Sequence[str]) -> int:
     )
     parser.add_argument("checkpoint", type=Path, help="the base model")
     parser.add_argument("--out", type=Path, required=True, help="where the kept problems go, as JSON lines")
-    parser.add_argument("--low", type=float, default=0.125, help="least share of samples that pass")
-    parser.add_argument("--high", type=float, default=0.5, help="largest share")
+    parser.add_argument("--low", type=float, default=0.125, help="least share of passed samples to keep a problem")
+    parser.add_argument("--high", type=float, default=0.5, help="largest share to keep a problem")
     from node.evaluation.setting import add_sampling_flags
 
     add_sampling_flags(parser, samples=8)

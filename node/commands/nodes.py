@@ -21,9 +21,11 @@ EXAMPLES = """\
   intellect-node nodes --join RUN --role worker
   intellect-node nodes --join RUN --json | jq '.[] | select(.strikes > 0)'
 
-good: a worker's submissions that a quorum accepted, of those it judged; a validator's verdicts that a quorum shared. Of the
-last ten minutes, which is how long the network keeps rows. strikes: submissions found at fault in that time.
-final and pending: verified tokens on the ledger, and accepted but not there yet. -: nothing was judged yet.
+good      of a worker's submissions that were judged, those that a quorum accepted; of a validator's verdicts, those that
+          a quorum shared; - where nothing was judged. Only the last ten minutes count: the network keeps rows no longer
+strikes   submissions found at fault in that time
+final     verified tokens on the ledger; pending: accepted, and not on the ledger yet
+since     the ledger's block in which the node was registered
 """
 
 
@@ -56,16 +58,18 @@ async def _read(config: NodeConfig) -> list[Participant]:
 def _print(participants: Sequence[Participant]) -> None:
     from node.participants import count_states
 
-    online = ", ".join(f"{count} {role}s" for role, count in count_states(participants).items() if count)
+    counts = [(count, role) for role, count in count_states(participants).items() if count]
+    online = ", ".join(f"{count} {role}{'s' * (count > 1)}" for count, role in counts)
     print_line(f"online: {online or 'nobody'}")
     print_line(
-        f"{'role':9} {'node':52} {'state':7} {'good':>11} {'strikes':>7} {'final':>10} {'pending':>8} {'since':>7}  machine"
+        f"{'role':9} {'node':52} {'state':7} {'good':>11} {'strikes':>7} {'final':>10} {'pending':>8} "
+        f"{'since block':>11}  machine"
     )
     for one in participants:
         since = "" if one.since_block is None else str(one.since_block)
         print_line(
             f"{one.role:9} {one.node:52} {one.state:7} {_share(one):>11} {one.strikes:>7} {one.final:>10} "
-            f"{one.pending:>8} {since:>7}  {one.hardware}".rstrip()
+            f"{one.pending:>8} {since:>11}  {one.hardware}".rstrip()
         )
         if one.reasons:
             print_line(f"{'':9} refused: {', '.join(f'{name} {count}' for name, count in sorted(one.reasons.items()))}")

@@ -18,25 +18,29 @@ if TYPE_CHECKING:
     from node.config import NodeConfig
 
 
-def add_run_flags(parser: argparse.ArgumentParser) -> None:
-    """Which run, and where to look for it."""
-    parser.add_argument("--join", help="join string of the run, or a file that holds it")
-    parser.add_argument("--config", type=Path, help="a node's configuration file, instead of --join")
-    parser.add_argument("--rpc", action="append", help="URL of a ledger end-point; may be repeated")
-    parser.add_argument("--peer", action="append", help="multiaddress of a DHT peer; may be repeated")
-    parser.add_argument("--relay", action="append", help="base URL of a relay; may be repeated")
+def add_run_flags(parser: argparse.ArgumentParser, only: str = "") -> None:
+    """Which run, and where to look for it. `only` names the actions that ask for one, as `rotate: `."""
+    parser.add_argument("--join", help=f"{only}join string of the run, or a file that holds it")
+    parser.add_argument("--config", type=Path, help=f"{only}a node's configuration file, instead of --join")
+    parser.add_argument("--rpc", action="append", help=f"{only}URL of a ledger end-point, may be repeated")
+    parser.add_argument("--peer", action="append", help=f"{only}multiaddress of a DHT peer, may be repeated")
+    parser.add_argument("--relay", action="append", help=f"{only}base URL of a relay, may be repeated")
 
 
-def add_paying_flags(parser: Parser) -> None:
+def add_paying_flags(parser: Parser, only: str = "") -> None:
     """Who sends a transaction, and where what is known of the run is kept. `--key` names the account too, as for `run`,
     unless the command has a node's key by that name."""
     names = ("--operator-key",) if parser.action_of("--key") else ("--key", "--operator-key")
-    parser.add_argument("--spec", type=Path, help="file with the run's spec: then no peer need be up, only the ledger")
+    parser.add_argument(
+        "--spec", type=Path, help=f"{only}file with the run's spec; no peer need be up then, only the ledger"
+    )
     parser.add_argument("--data", type=Path, help="a node's data folder (default: ~/.intellect-node)")
     parser.add_argument(
-        *names, dest="operator_key", type=Path, help="key file of the account that sends this and pays its gas"
+        *names, dest="operator_key", type=Path, help=f"{only}key file of the account that sends this and pays its gas"
     )
-    parser.add_argument("--operator-password-file", type=Path, help="file with its password, where it is encrypted")
+    parser.add_argument(
+        "--operator-password-file", type=Path, help=f"{only}file with its password, where it is encrypted"
+    )
 
 
 def add_json_flag(parser: argparse.ArgumentParser) -> None:

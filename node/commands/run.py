@@ -28,7 +28,7 @@ EXAMPLES = """\
   intellect-node run upgrade 0.3.0 --messages 2 --from-step 120 --join run.join --key owner.key   asks every node for it
   intellect-node run reclaim 0x.. --spec spec.json --rpc URL --key owner.key     what nobody earned, after the end
 
-A killed `run create` is typed again and goes on. What set.toml holds: quorum = 2, and [[validators]] as in a draft.
+Type a killed `run create` again and it continues. set.toml holds quorum = 2, and [[validators]] as in a draft.
 """
 ACTIONS = ("create", "show", "fund", "pause", "reclaim", "validators", "upgrade")
 SPEC = Path("spec.json")
@@ -59,11 +59,20 @@ def main(words: Sequence[str]) -> int:
 def _parser() -> Parser:
     parser = Parser("intellect-node run", "Create a training run on a ledger, show it, or rule it.", examples=EXAMPLES)
     parser.add_argument("action", choices=ACTIONS)
-    parser.add_argument("what", nargs="?", help="create: the draft (TOML); fund: amount; pause: on or off; and so on")
-    parser.add_argument("file", nargs="?", type=Path, help="validators propose: TOML with quorum and [[validators]]")
+    parser.add_argument(
+        "what",
+        nargs="?",
+        help="create: the draft (TOML); fund: an amount, or nothing to see what is there; pause: on or off; reclaim: the "
+        "address to pay; validators: show, propose or apply; upgrade: the version",
+    )
+    parser.add_argument(
+        "file", nargs="?", type=Path, help="validators: for propose, a TOML file with quorum and [[validators]]"
+    )
     parser.add_argument("--spec", type=Path, default=SPEC, help="create: where to write; else: what to read")
     parser.add_argument("--rpc", action="append", help="URL of the ledger; may be repeated")
-    parser.add_argument("--peer", action="append", help="DHT peers for the join string, like /ip4/../tcp/../p2p/12D3..")
+    parser.add_argument(
+        "--peer", action="append", help="create, show: DHT peers for the join string, like /ip4/../tcp/../p2p/12D3.."
+    )
     parser.add_argument("--relay", action="append", help="base URL of a relay; may be repeated")
     parser.add_argument("--key", "--operator-key", dest="key", type=Path, help="key file of the account that pays")
     parser.add_argument("--operator-password-file", type=Path, help="file with its password, where it is encrypted")
@@ -75,7 +84,7 @@ def _parser() -> Parser:
     parser.add_argument("--model", type=Path, help="create: folder of the base model (default: the built-in one)")
     parser.add_argument("--join", help="a join string, instead of --spec")
     parser.add_argument("--messages", type=int, help="upgrade: least message version (default: this program's)")
-    parser.add_argument("--from-step", type=int, help="upgrade: first step for which it is needed")
+    parser.add_argument("--from-step", type=int, help="upgrade: the first step for which it is needed")
     parser.add_argument(
         "--by", help="upgrade: when you expect that step, as 2027-01-31T12:00 (UTC), for people to read"
     )

@@ -22,7 +22,7 @@ EXAMPLES = """\
   intellect-node runs --join 'intellect://RUN?peer=..&rpc=..'      the contract of that run, and its model and requirements
   intellect-node runs --join RUN --all --json
 
-Model, tasks and requirements stand in a run's spec: they are shown of the run whose join string (or --spec) is given.
+Model, tasks and requirements come from a run's spec: they are shown only for the run whose join string (or --spec) is given.
 """
 
 
@@ -30,14 +30,14 @@ def main(words: Sequence[str]) -> int:
     """Run the command."""
     parser = Parser(
         "intellect-node runs",
-        "List the open runs of a ledger's contract: how far, what is paid, how large, what it takes.",
+        "List the open runs of a ledger's contract: progress, reward, size and requirements.",
         examples=EXAMPLES,
     )
     parser.add_argument("--rpc", action="append", help="URL of a ledger end-point; may be repeated")
     parser.add_argument("--contract", help="address of the contract (0x..)")
     parser.add_argument("--join", help="a join string, or a file that holds one, instead of --rpc")
     parser.add_argument("--spec", help="file with a run's spec, instead of --contract")
-    parser.add_argument("--all", action="store_true", help="those that have ended too")
+    parser.add_argument("--all", action="store_true", help="also runs that have ended")
     parser.add_argument("--json", action="store_true", help="as JSON")
     options = parser.parse_args(words)
     from node.commands.reading import quiet_events

@@ -32,7 +32,28 @@ GROUPS = {
     "the ledger": ("confirmations", "max_fee_gwei"),
 }
 """What is not named here stands under `machine`."""
-METAVARS = {"role": "ROLE", "join": "RUN", "rpc": "URL", "relay": "URL", "http_url": "URL", "wallet": "WALLET"}
+METAVARS = {
+    "role": "ROLE",
+    "join": "RUN",
+    "wallet": "WALLET",
+    "device": "DEVICE",
+    "engine": "ENGINE",
+    "log_level": "LEVEL",
+    "max_disk": "BYTES",
+    "max_fee_gwei": "GWEI",
+    "confirmations": "BLOCKS",
+    "tensor_parallel": "GPUS",
+    "gpu_share": "SHARE",
+    **dict.fromkeys(("rpc", "relay", "http_url"), "URL"),
+    **dict.fromkeys(("peer", "announce"), "MULTIADDR"),
+    **dict.fromkeys(("data", "model"), "FOLDER"),
+    **dict.fromkeys(("key", "operator_key", "spec", "relay_ca", "tls_certificate", "tls_key"), "FILE"),
+    **dict.fromkeys(("wallet_password_file", "operator_password_file"), "FILE"),
+    **dict.fromkeys(("host", "status_host"), "ADDRESS"),
+    **dict.fromkeys(("port", "http_port", "status_port"), "PORT"),
+    **dict.fromkeys(("upload_limit", "download_limit"), "MBIT"),
+}
+"""What stands behind a flag in the help; N for the numbers that are not named here."""
 CONFIG_VARIABLE = "INTELLECT_NODE_CONFIG"
 
 
@@ -100,7 +121,7 @@ def _add_flag(group: _ArgumentGroup, name: str, field: FieldInfo) -> None:
         return
     if field.default not in (None, (), PydanticUndefined):
         text += f" Default: {field.default}."
-    metavar = METAVARS.get(name, name.rpartition("_")[2].upper())
+    metavar = METAVARS.get(name, "N")
     if name in LISTS:
         group.add_argument(flag, action="append", metavar=metavar, help=f"{text} May be repeated.")
     else:

@@ -30,7 +30,7 @@ EXAMPLES = """\
   intellect-node shardcast get ./weights --publisher 12D3.. --relay http://A:8080 --follow
 
 The publisher's key signs each manifest; its id is printed by serve, and readers believe no other. Each checkpoint lands
-in a folder named by its digest, whole and verified, or not at all; a fetch that was killed goes on where it was.
+in a folder named by its digest, whole and verified, or not at all; a fetch that was killed continues where it was.
 """
 ACTIONS = ("serve", "relay", "get")
 DEFAULT_DISK = 100 * 10**9
@@ -71,21 +71,23 @@ def _parser() -> Parser:
     parser.add_argument("--publisher", metavar="ID", help="relay, get: the id that serve prints")
     parser.add_argument("--key", type=Path, help="serve: the publisher's key file, made if there is none")
     parser.add_argument(
-        "--relay", action="append", default=[], metavar="URL", help="a relay; several times for several"
+        "--relay", action="append", default=[], metavar="URL", help="base URL of a relay, may be repeated"
     )
-    parser.add_argument("--step", type=int, help="serve: the checkpoint's number; default one more than the newest")
+    parser.add_argument("--step", type=int, help="serve: the checkpoint's number (default: one more than the newest)")
     parser.add_argument(
-        "--base", type=Path, help="serve: folder of the one before, held by the relays: send what changed"
+        "--base",
+        type=Path,
+        help="serve: folder of the checkpoint before, which the relays hold: only what changed since is sent",
     )
-    parser.add_argument("--manifest", metavar="DIGEST", help="get: this checkpoint, not the newest")
-    parser.add_argument("--follow", action="store_true", help="get: and each one published from now on")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
-    parser.add_argument("--port", type=int, default=0, help="port to listen on; 0 takes a free one")
+    parser.add_argument("--manifest", metavar="DIGEST", help="get: digest of the checkpoint (default: the newest)")
+    parser.add_argument("--follow", action="store_true", help="get: fetch each one published from now on, too")
+    parser.add_argument("--host", default="127.0.0.1", help="serve, relay: address to listen on")
+    parser.add_argument("--port", type=int, default=0, help="serve, relay: port to listen on; 0 takes a free one")
     parser.add_argument("--data", type=Path, default=Path("shardcast-data"), help="serve, relay: where shards are kept")
     parser.add_argument("--max-disk", type=int, default=DEFAULT_DISK, help="serve, relay: bytes of disk to use")
-    parser.add_argument("--tls-certificate", type=Path, help="serve https with this certificate (PEM)")
-    parser.add_argument("--tls-key", type=Path, help="its key (PEM), if it is not in the same file")
-    parser.add_argument("--ca", type=Path, help="certificates (PEM) to trust besides the system's")
+    parser.add_argument("--tls-certificate", type=Path, help="serve, relay: certificate (PEM) to serve https with")
+    parser.add_argument("--tls-key", type=Path, help="serve, relay: its key (PEM), if it is not in the same file")
+    parser.add_argument("--ca", type=Path, help="certificate authorities (PEM) to trust besides the system's")
     parser.add_argument(
         "--upload-limit", type=_mbit, default=0, metavar="N", help="Mbit/s to send at most; 0: no limit"
     )

@@ -26,9 +26,9 @@ def main(words: Sequence[str]) -> int:
     parser = Parser(
         "intellect-node stake", "Put coins behind a node, or show what stands behind whom.", examples=EXAMPLES
     )
-    parser.add_argument("amount", nargs="?", help="how much: base units, or with a unit (0.5eth)")
-    parser.add_argument("--node", help="id of the node; shown: only its stakes")
-    parser.add_argument("--wallet", help="who unbonds and is paid back (default: the account that pays)")
+    parser.add_argument("amount", nargs="?", help="how much: in base units, or with a unit (0.5eth)")
+    parser.add_argument("--node", help="id of the node to put it behind; without an amount: show only its stakes")
+    parser.add_argument("--wallet", help="the wallet that may unbond and is paid back (default: the account that pays)")
     add_run_flags(parser)
     add_paying_flags(parser)
     add_json_flag(parser)

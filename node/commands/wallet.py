@@ -47,8 +47,8 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--wallet-password-file", type=Path, help="file with the wallet's password")
     parser.add_argument("--signature", help="link: what the wallet answered to what was printed (0x..)")
     parser.add_argument("--key", type=Path, help="link, unlink: the node's key file (default: in its data folder)")
-    add_run_flags(parser)
-    add_paying_flags(parser)
+    add_run_flags(parser, only="link, unlink: ")
+    add_paying_flags(parser, only="link, unlink: ")
     add_json_flag(parser)
     options = parser.parse_args(words)
     if options.action in ("link", "unlink"):

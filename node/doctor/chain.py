@@ -48,7 +48,7 @@ async def examine_ledger(config: NodeConfig, spec: RunSpec, urls: Sequence[str])
             found.append(fault("ledger", str(error), "try again; if it stays, name another end-point: --rpc"))
     if len(urls) == 1:
         fix = "name a second one, of somebody else: --rpc"
-        found.append(warning("ledger", "one end-point only: what it says is believed", fix))
+        found.append(warning("ledger", "only one end-point: whatever it says is believed", fix))
     return found
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from node.config import NodeConfig
 from node.defaults import OPEN_FILES
 from node.doctor.finding import Finding, fault, ok, skipped, warning
+from node.engines import lacks_device
 from node.hardware import count_cores, free_disk, list_gpus, measure_ram
 from roles.requirements import GB, describe_gpus
 from roles.sandbox.landlock import landlock_abi
@@ -76,7 +77,7 @@ def check_p2pd(binary: Path | None = None, recorded: str | None = None) -> Findi
         return fault("p2pd", f"{binary} does not run here: {error.strerror}", f"p2pd is made for x86-64 Linux; {fix}")
     except subprocess.TimeoutExpired:
         return fault("p2pd", f"{binary} does not answer within {P2PD_SECONDS:g} s", fix)
-    return ok("p2pd", f"whole, and runs ({binary.stat().st_size // 10**6} MB)")
+    return ok("p2pd", f"intact, and runs ({binary.stat().st_size // 10**6} MB)")
 
 
 def find_p2pd() -> tuple[Path | None, str | None]:
@@ -100,7 +101,7 @@ def check_open_files(limits: tuple[int, int] | None = None) -> Finding:
         fix = f"raise it: LimitNOFILE={OPEN_FILES} in the systemd unit, or `ulimit -Hn {OPEN_FILES}` as root"
         said = f"at most {hard} open files"
         return fault("open files", said, fix) if hard < LEAST_FILES else warning("open files", said, fix)
-    return ok("open files", f"{OPEN_FILES} can be had")
+    return ok("open files", f"{OPEN_FILES} can be opened")
 
 
 def check_memory(config: NodeConfig, ram: int | None = None) -> Finding:
@@ -135,17 +136,12 @@ def check_gpu(config: NodeConfig) -> Finding:
         if gpus and config.role != "relay":
             return warning("gpu", f"{describe_gpus(gpus)}, unused", "use it: --device cuda")
         return ok("gpu", f"{describe_gpus(gpus)}; the settings ask for none")
+    if (missing := lacks_device(config.device)) is not None:
+        what, fix = missing
+        return fault("gpu", f"--device {config.device}: {what}", fix)
     import torch
 
-    if not torch.cuda.is_available():
-        return fault(
-            "gpu",
-            f"--device {config.device}, but PyTorch {torch.__version__} sees no GPU (the driver: {describe_gpus(gpus)})",
-            "install the driver and a PyTorch built for it, or use --device cpu",
-        )
     number = int(config.device.partition(":")[2] or 0)
-    if number >= torch.cuda.device_count():
-        return fault("gpu", f"there is no {config.device}", f"there are {torch.cuda.device_count()}: cuda:0 and so on")
     return ok("gpu", f"{torch.cuda.get_device_name(number)}, PyTorch {torch.__version__}")
 
 
@@ -155,7 +151,7 @@ def check_sandbox(config: NodeConfig, reason: str | None = "") -> Finding:
         return skipped("sandbox", f"a {config.role} scores nothing")
     why = why_unavailable() if reason == "" else reason
     if why is None:
-        return ok("sandbox", f"a trial program was held (Landlock {landlock_abi()}, seccomp)")
+        return ok("sandbox", f"a trial program was confined (Landlock {landlock_abi()}, seccomp)")
     cause, _, remedy = why.partition(": ")
     return warning("sandbox", f"{cause}; tasks that run programs cannot be scored", remedy or "use Linux 5.13 or newer")
 

@@ -61,7 +61,7 @@ def judge_tasks(spec: RunSpec, *, role: str, why_not: Callable[[], str | None] =
         return ok("tasks", names)
     why = why_not()
     if why is None:
-        return ok("tasks", f"{names}; programs are held here")
+        return ok("tasks", f"{names}; programs are confined here")
     return fault("tasks", f"{names}: {why}", "use a kernel that confines programs, or take part as a relay")
 
 

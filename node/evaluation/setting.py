@@ -27,17 +27,21 @@ def add_sampling_flags(parser: Parser, *, samples: int) -> None:
     parser.add_argument("--task", required=True, help="name of a task, such as arithmetic, maths or reasoning-gym")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a parameter of the task")
     parser.add_argument("--file", type=Path, help="data set of the task (JSON lines or Parquet)")
-    parser.add_argument("--problems", type=int, help="how many, from the first (default: all)")
-    parser.add_argument("--samples", type=int, default=samples, help="completions of each problem")
-    parser.add_argument("--temperature", type=float, default=1.0, help="of the sampling; 0 takes the likeliest token")
+    parser.add_argument("--problems", type=int, help="how many problems, from the first (default: all)")
+    parser.add_argument("--samples", type=int, default=samples, help="completions to sample for each problem")
+    parser.add_argument(
+        "--temperature", type=float, default=1.0, help="temperature of the sampling; 0 takes the likeliest token"
+    )
     parser.add_argument(
         "--max-tokens",
         type=int,
-        help=f"longest completion (default: {MAX_TOKENS}, or what the model has positions for)",
+        help=f"most tokens of a completion (default: {MAX_TOKENS}, or what the model has positions for)",
     )
-    parser.add_argument("--seed", type=int, default=0, help="other seeds draw other samples")
-    parser.add_argument("--batch", type=int, default=64, help="completions made together")
-    parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32", help="of the numbers")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the sampling")
+    parser.add_argument("--batch", type=int, default=64, help="how many completions to sample at once")
+    parser.add_argument(
+        "--dtype", choices=("float32", "bfloat16", "float16"), default="float32", help="dtype to compute in"
+    )
     parser.add_argument(
         "--engine", choices=("transformers", "vllm"), default="transformers", help="what runs the model"
     )
@@ -45,8 +49,8 @@ def add_sampling_flags(parser: Parser, *, samples: int) -> None:
     parser.add_argument("--chat", action="store_true", help="put prompts into the tokenizer's chat template")
     parser.add_argument("--tool", help="a tool that the policy may call, such as calculator")
     parser.add_argument("--tool-set", action="append", default=[], metavar="KEY=VALUE", help="a parameter of the tool")
-    parser.add_argument("--max-calls", type=int, default=8, help="of the tool, in one completion")
-    parser.add_argument("--keep", type=Path, help="file for the scores: a killed command goes on from it")
+    parser.add_argument("--max-calls", type=int, default=8, help="calls of the tool in one completion, at most")
+    parser.add_argument("--keep", type=Path, help="file to keep the scores in: a killed command continues from it")
 
 
 def load_asked_task(options: argparse.Namespace) -> Task:

@@ -10,7 +10,7 @@ from tests.adversarial.attack import assert_only, forged
 from tests.builders import make_rollouts, make_world, open_rollouts, spoil
 
 
-def test_reward_is_inflated() -> None:
+def test_reward_is_inflated__val_15() -> None:
     world = make_world()
     greedy = spoil(world, make_rollouts(world), lambda row: replace(row, reward=0.5))
     assert_only("rewards", Reason.WRONG_REWARD, world, greedy)

@@ -97,7 +97,7 @@ async def test_grant__refused(name: str, tmp_path: Path) -> None:
         assert (await upload(network, make_grant(network))).status_code == 201  # the honest one still goes through
 
 
-async def test_grant__replayed(tmp_path: Path) -> None:
+async def test_grant__replayed__key_08(tmp_path: Path) -> None:
     async with running_network(tmp_path, relays=1) as network:
         grant = make_grant(network)
         assert (await upload(network, grant)).status_code == 201

@@ -327,7 +327,7 @@ async def test_stake__while_unbonding_only_by_the_wallet_which_bonds_all_again(w
     assert (stake.amount, stake.unbond_at) == (41, 0)
 
 
-async def test_stake__below_the_minimum(kind: str) -> None:
+async def test_stake__below_the_minimum__val_14(kind: str) -> None:
     world = make_world(kind, min_stake=100)
     await refused(world.ledger(STRANGER).stake(NODE, PAYEE, 99), "below the minimum stake")
     await world.ledger(STRANGER).stake(NODE, PAYEE, 100)

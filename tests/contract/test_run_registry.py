@@ -154,7 +154,7 @@ def test_register__refuses_another_contracts_signature(registry: Registry) -> No
         registry.register(make_registration(elsewhere))
 
 
-def test_register__refuses_a_replay(registry: Registry) -> None:
+def test_register__refuses_a_replay__key_08(registry: Registry) -> None:
     registry.register(make_registration(registry.domain, nonce=3))
     with pytest.raises(LedgerRejected, match="nonce"):
         registry.register(make_registration(registry.domain, nonce=2))

@@ -53,7 +53,7 @@ async def take_over(swarm: SimulatedSwarm, by: SimNode) -> None:
     await swarm.events.wait("trainer.resumed", node_name=by.name)
 
 
-async def test_leader_killed__the_stand_by_goes_on_and_the_old_one_stands_by(tmp_path: Path) -> None:
+async def test_leader_killed__the_stand_by_goes_on_and_the_old_one_stands_by__trn_15(tmp_path: Path) -> None:
     async with SimulatedSwarm.open(tmp_path, **OPTIONS) as swarm:
         leader, second = swarm.trainers
         await swarm.events.wait("state.published")

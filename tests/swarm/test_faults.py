@@ -65,7 +65,7 @@ async def test_relay__wrong_bytes_are_fetched_elsewhere(tmp_path: Path) -> None:
         assert not swarm.events.find("submission.refused")
 
 
-async def test_relays__all_dead_for_a_while(tmp_path: Path) -> None:
+async def test_relays__all_dead_for_a_while__live_01(tmp_path: Path) -> None:
     async with SimulatedSwarm.open(tmp_path, training=SHORT) as swarm:
         await swarm.events.wait("step.opened", step=2)
         for faults in swarm.relay_faults.values():
@@ -218,7 +218,7 @@ async def test_all_workers_killed__goes_on_with_new_ones(tmp_path: Path) -> None
         await swarm.events.wait("run.ended")
 
 
-async def test_late_worker__catches_up(tmp_path: Path) -> None:
+async def test_late_worker__catches_up__ckpt_09(tmp_path: Path) -> None:
     async with SimulatedSwarm.open(tmp_path) as swarm:
         await swarm.events.wait("checkpoint.committed", step=2)
         worker = await swarm.add_worker()

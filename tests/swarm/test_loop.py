@@ -103,7 +103,7 @@ async def test_swarm__no_model_work_in_the_event_loop__dht_25(tmp_path: Path) ->
     assert not [name for name, in_loop in asked if in_loop]
 
 
-async def test_async_level__rollouts_of_the_next_step_before_the_update_is_done(tmp_path: Path) -> None:
+async def test_async_level__rollouts_of_the_next_step_before_the_update_is_done__ckpt_07(tmp_path: Path) -> None:
     let_go = threading.Event()
     async with SimulatedSwarm.open(tmp_path, auto=True, learner=lambda inner: HeldLearner(inner, let_go)) as swarm:
         try:

@@ -26,7 +26,7 @@ def newest_commit(network: Network) -> int:
 
 
 @pytest.mark.parametrize("network", [SIZES], indirect=True)
-async def test_kill__one_of_each_kind_then_the_trainer_resumes(network: Network) -> None:
+async def test_kill__one_of_each_kind_then_the_trainer_resumes__live_04_key_11_ux_08(network: Network) -> None:
     await network.start_all()
     await network.wait_for("trainer", "checkpoint.committed", where=lambda event: event["step"] == 1, seconds=180)
     for victim in ("relay-1", "validator-1", "worker-1"):

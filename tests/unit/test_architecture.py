@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,8 @@ import pytest
 from roles.messages import ROW_RULES
 from roles.rules import SENTENCES, Reason
 
-PAGE = (Path(__file__).parents[2] / "ARCHITECTURE.md").read_text()
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "ARCHITECTURE.md").read_text()
 
 
 @pytest.mark.parametrize("kind", ROW_RULES)
@@ -23,3 +25,11 @@ def test_architecture__lists_every_field_of_every_message(kind: str) -> None:
 def test_architecture__lists_every_reason(reason: Reason) -> None:
     assert reason.name in PAGE
     assert SENTENCES[reason]
+
+
+def test_architecture__says_where_the_papers_terms_live__ux_04() -> None:
+    (terms,) = [part for part in PAGE.split("\n\n") if part.startswith("Terms of the papers")]
+    named = re.findall(r"`((?:roles|ledger)/[^`]+)`", terms)
+    assert [place for place in named if not list(ROOT.glob(place.rstrip("/")))] == []
+    for term in ("two-sided GRPO", "TOPLOC", "SHARDCAST", "async_level", "online filter"):
+        assert term in terms

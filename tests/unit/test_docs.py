@@ -13,14 +13,19 @@ import re
 import shlex
 import subprocess
 import sys
+import textwrap
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
+from pydantic import BaseModel
 
 from node.cli import COMMANDS, command_of
+from node.config import NodeConfig
 from node.parsing import Parser, described
+from roles.spec import RunSpec
 
 ROOT = Path(__file__).parents[2]
 PAGES = (
@@ -31,6 +36,10 @@ PAGES = (
     "docs/detection.md",
     "docs/checks.md",
     "docs/protocol.md",
+    "docs/reliability.md",
+    "docs/shardcast.md",
+    "docs/tasks.md",
+    "docs/training.md",
     "ARCHITECTURE.md",
 )
 PROGRAM = "intellect-node"
@@ -138,6 +147,58 @@ def test_site__is_built_of_the_same_files_without_a_warning(tmp_path: Path) -> N
     assert not re.search(
         r'(src|href)="https?://(?!squidfunk|github)[^"]*\.(js|css|woff2?)"', home
     )  # nothing from elsewhere
+
+
+def fields_of(model: type[BaseModel]) -> Iterator[str]:
+    """The names of a model's fields, and of the models in them."""
+    for name, field in model.model_fields.items():
+        yield name
+        for inner in (field.annotation, *get_args(field.annotation)):
+            if isinstance(inner, type) and issubclass(inner, BaseModel):
+                yield from fields_of(inner)
+
+
+@pytest.mark.parametrize("model", [NodeConfig, RunSpec])
+def test_documents__name_every_setting_of_a_node_and_of_a_run(model: type[BaseModel]) -> None:
+    text = "\n".join(path.read_text() for path in (ROOT / "docs").glob("*.md"))
+    filled_in = {"kind", "chain_id", "code_hash", "deployment_block_hash"}
+    names = {name for name in fields_of(model) if name not in filled_in}
+    known = {name for name in names if re.search(rf"\b{name}\b|--{name.replace('_', '-')}\b", text)}
+    assert names - known == set()
+
+
+def drafts_in(page: str) -> Iterator[dict[str, dict[str, object]]]:
+    """The parts of a draft that stand in a page: its blocks of TOML."""
+    for found in _FENCED.finditer((ROOT / page).read_text()):
+        with contextlib.suppress(tomllib.TOMLDecodeError):
+            yield tomllib.loads(textwrap.dedent(found[2]))
+
+
+@pytest.mark.parametrize(
+    ("page", "tables"),
+    [
+        ("docs/training.md", {"sampling", "training", "epoch"}),
+        ("docs/checks.md", {"checks"}),
+        ("docs/operate.md", {"broadcast", "rewards", "terms"}),
+    ],
+)
+def test_documents__the_defaults_they_give_are_the_specs(page: str, tables: set[str]) -> None:
+    given = [(table, draft[table]) for draft in drafts_in(page) for table in tables & draft.keys()]
+    assert {table for table, _ in given} == tables
+    for table, values in given:
+        for name, value in values.items():
+            default = getattr(RunSpec.model_fields[table].default, name)
+            if default is not None:  # checks.joined, which no run has by itself
+                plain = default.model_dump() if isinstance(default, BaseModel) else default
+                assert value == plain, f"{page}: {table}.{name}"
+
+
+def test_documents__every_test_they_name_exists() -> None:
+    pages = [ROOT / page for page in PAGES] + sorted((ROOT / "docs" / "adr").glob("*.md"))
+    named = {name for page in pages for name in re.findall(r"`(test_\w+[a-z0-9])`", page.read_text())}
+    text = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    assert len(named) > 200
+    assert sorted(name for name in named if f"def {name}(" not in text) == []
 
 
 # -- deployment -------------------------------------------------------------------------------------------------------

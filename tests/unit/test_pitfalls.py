@@ -13,6 +13,7 @@ import pytest
 import structlog.testing
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
+from pydantic import ValidationError
 
 from dht.encoding import pack
 from dht.envelope import DOMAIN, Envelope, seal
@@ -24,11 +25,12 @@ from dht.upkeep import Upkeep
 from ledger.registrations import RegistrationEvent, fold_registrations, is_signed_by_node
 from ledger.wallet import Domain, registration_message
 from node.defaults import HEARTBEAT_SECONDS
-from roles.messages import DHT_KINDS, ROW_RULES
+from node.status.facts import list_peers
+from roles.messages import DHT_KINDS, ROW_RULES, Submission
 from roles.rollouts.schema import SCHEMA
 from roles.validator.gate_faults import PROVABLE
 from roles.verification import CHECKS
-from tests.builders import NOW, STRANGER, WORKERS
+from tests.builders import NOW, STRANGER, WORKERS, make_submission, make_world
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -56,6 +58,24 @@ def test_imports__a_light_role_loads_neither_torch_nor_the_forked_dht__pkg_08_dh
     assert not heavy & set(loaded.split())
 
 
+def test_imports__the_verifier_is_a_library_of_its_own__val_11() -> None:
+    """Whoever checks proofs and rollouts elsewhere gets no actor, no directory and no server with it."""
+    code = "import sys, roles.toploc, roles.verification; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    actors = {"roles.worker", "roles.validator", "roles.trainer", "roles.relay"}
+    assert not (actors | {"hivemind", "uvicorn", "dht.directory", "ledger.client", "node"}) & set(loaded.split())
+
+
+def test_list_peers__with_addresses_and_what_went_wrong__boot_11() -> None:
+    book = PeerBook()
+    book.note_answer("answers", round_trip=0.02, skew=0.5)
+    book.note_failure("silent", "no answer in 3 s")
+    shown = {
+        peer["node"]: (peer["round_trip"], peer["failures"], peer["last_error"]) for peer in list_peers(book.all())
+    }
+    assert shown == {"answers": (0.02, 0, ""), "silent": (None, 1, "no answer in 3 s")}
+
+
 def test_row_rules__the_dht_carries_pointers_only__dht_20() -> None:
     assert max(ROW_RULES[kind].max_bytes for kind in DHT_KINDS) <= 4096
 
@@ -76,6 +96,13 @@ def test_check_clock__a_skewed_clock_is_named_as_the_cause__key_10_boot_17(skews
         upkeep._check_clock()
         upkeep._check_clock()  # said once
     assert [line["event"] for line in logs] == ["clock.skewed"] * reports
+
+
+@pytest.mark.parametrize("field", ["groups", "completions"])
+def test_submission__of_no_work_is_none__chain_11(field: str) -> None:
+    submission = make_submission(make_world())
+    with pytest.raises(ValidationError, match=field):
+        Submission.model_validate(submission.model_dump() | {field: 0})
 
 
 # -- keys and registrations -------------------------------------------------------------------------------------------
@@ -162,7 +189,7 @@ def test_project__says_which_pythons_it_runs_on__pkg_04_pkg_09() -> None:
     assert PROJECT["requires-python"] == ">=3.11,<3.14"
 
 
-def test_project__ranges_in_the_package_and_exact_numbers_in_the_lock__pkg_02_pkg_05() -> None:
+def test_project__ranges_in_the_package_and_exact_numbers_in_the_lock__pkg_02_pkg_03_pkg_05() -> None:
     assert not [text for text in PROJECT["dependencies"] if "==" in text or "git+" in text]
     locked = (ROOT / "constraints.txt").read_text().lower().replace("_", "-")
     names = {re.split(r"[\[<>=]", text)[0].lower().replace("_", "-") for text in PROJECT["dependencies"]}

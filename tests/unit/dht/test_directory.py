@@ -48,7 +48,7 @@ def sockets_of(pid: int) -> list[Path]:
     return list(Path(p2p._TEMPORARY).glob(f"intellect-node-{pid}-*.sock"))
 
 
-async def test_publish__read_by_every_node__dht_17_dht_18(swarm: Swarm) -> None:
+async def test_publish__read_by_every_node__dht_17_dht_18_boot_15(swarm: Swarm) -> None:
     first, second, client = await swarm.start(), await swarm.start(), await swarm.start(client_mode=True)
     await swarm.met()
     for number, node in enumerate(swarm.nodes):
@@ -88,7 +88,7 @@ async def test_open__simultaneous_starts_end_in_one_table__boot_09(swarm: Swarm)
     await swarm.met()
 
 
-async def test_open__seeds_from_the_cache_on_disk__boot_07(swarm: Swarm, until: Until) -> None:
+async def test_open__seeds_from_the_cache_on_disk__boot_07_live_11(swarm: Swarm, until: Until) -> None:
     first = await swarm.start()
     cache = swarm.base / "cache.json"
     address = first.addresses()[0]

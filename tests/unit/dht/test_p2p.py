@@ -103,3 +103,12 @@ async def test_running_tasks__cancelled_ones_are_forgotten__dht_16() -> None:
 )
 def test_parse_reachability__autonats_verdict__nat_01(metrics: str, verdict: str) -> None:
     assert parse_reachability(metrics) == verdict
+
+
+def test_options__a_client_listens_on_nothing_and_asks_no_router__nat_12(tmp_path: Path) -> None:
+    """A worker's address is known to nobody: what is set for others to reach it is passed over."""
+    listening = (["/ip4/0.0.0.0/tcp/4001"], ["/ip4/8.8.8.8/tcp/4001"])
+    options = p2p._options(tmp_path / "node.key", *listening, client_mode=True)
+    assert (options["no_listen"], options["nat_port_map"], options["dht_mode"]) == (True, False, "client")
+    assert options["host_maddrs"] is None
+    assert "announce_maddrs" not in options

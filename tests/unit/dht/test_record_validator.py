@@ -43,7 +43,7 @@ def open_record(validator: EnvelopeValidator, make_row: MakeRow) -> Callable[...
     return opened
 
 
-def test_open__a_row_under_its_own_name(open_record: Callable[..., Envelope], make_row: MakeRow) -> None:
+def test_open__a_row_under_its_own_name__dht_22(open_record: Callable[..., Envelope], make_row: MakeRow) -> None:
     assert open_record() == make_row()
 
 

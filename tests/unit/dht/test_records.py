@@ -126,7 +126,7 @@ async def test_publish_due__a_row_that_outlived_the_outage_is_sealed_anew(
     assert (await only_row(directory)).expiration == clock.now + 90_000
 
 
-async def test_publish_all_again__rows_a_network_lost_come_back(
+async def test_publish_all_again__rows_a_network_lost_come_back__live_03(
     publisher: Publisher, network: MemoryNetwork, directory: MemoryDirectory, clock: FakeClock
 ) -> None:
     await publish(publisher)

@@ -58,7 +58,7 @@ async def test_connect__refuses_end_points_that_disagree__chain_15(live: LiveRun
             await LedgerClient.connect([live.url, other], contract=live.deployment.contract)
 
 
-async def test_head__fails_over_to_an_end_point_that_answers__chain_15(live: LiveRun) -> None:  # CHAIN-15
+async def test_head__fails_over_to_an_end_point_that_answers__chain_15_chain_02(live: LiveRun) -> None:  # CHAIN-15
     urls = [DEAD_URL, live.url]
     async with await LedgerClient.connect(urls, contract=live.deployment.contract, run=RUN) as client:
         assert (await client.head()).number == (await client.terms()).created_block

@@ -185,7 +185,7 @@ async def start_process(journal: Path, port: int) -> tuple[asyncio.subprocess.Pr
     return process, line[2]
 
 
-async def test_devnet__killed_and_restarted_keeps_the_run(tmp_path: Path) -> None:
+async def test_devnet__killed_and_restarted_keeps_the_run__chain_07(tmp_path: Path) -> None:
     process, url = await start_process(tmp_path / "chain", 0)
     try:
         key = devnet_accounts(8, "unit-tests")[7]

@@ -156,7 +156,7 @@ async def test_refresh__logs_that_trail_the_head_are_read_again() -> None:
     assert await manifests(reader) == [digest(0), digest(1)]
 
 
-async def test_refresh__a_gap_is_unavailable_then_healed() -> None:
+async def test_refresh__a_gap_is_unavailable_then_healed__chain_16() -> None:
     branches = Branches(make_registry(commit(0), *[lambda registry: registry.skip(1)] * 20))
     branches.drop_logs = True
     reader = make_reader(branches)

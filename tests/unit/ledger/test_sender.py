@@ -301,7 +301,7 @@ async def test_send__waits_until_the_block_lies_deep(rpc: ScriptedRpc, journal: 
     assert int(rpc.registry.chain.head["number"], 16) >= int(receipt["blockNumber"], 16) + 3
 
 
-async def test_send__more_gas_than_estimated(rpc: ScriptedRpc, journal: Path) -> None:
+async def test_send__more_gas_than_estimated__chain_09(rpc: ScriptedRpc, journal: Path) -> None:
     rpc.answers = {"eth_estimateGas": [hex(60_000)]}
     await make_sender(rpc, journal).send(rpc.registry.address, commit_data(0))
     assert steps(rpc) == [0]

@@ -14,6 +14,7 @@ from ledger.wallet import address_of
 from node.audit import AuditFailed, Report, audit_run
 from node.audit.checkpoints import check_links
 from node.audit.rollouts import Sample
+from node.commands.audit import condensed
 from roles.messages import FileEntry
 from tests.builders import (
     STRANGER,
@@ -299,3 +300,14 @@ def test_sample__takes_its_share() -> None:
     assert 430 < sum(map(half.takes, digests)) < 570
     assert all(map(ALL.takes, digests))
     assert not any(map(replace(ALL, share=0.0).takes, digests))
+
+
+def test_condensed__what_differs_in_its_checkpoint_alone_is_one_line() -> None:
+    lost = [f"manifest of checkpoint {number}: no relay has it" for number in (0, 1, 2, 7, 8, 9)]
+    said = [*lost, "manifest of checkpoint 11: no relay has it", "what relays earned in the tally of epoch 0: unknown"]
+    assert condensed(said) == [
+        "manifest of checkpoints 0 to 2: no relay has it",
+        "manifest of checkpoints 7 to 9: no relay has it",
+        "manifest of checkpoint 11: no relay has it",
+        "what relays earned in the tally of epoch 0: unknown",
+    ]

@@ -66,7 +66,7 @@ def stop_when_said(process: subprocess.Popen[str], words: str) -> tuple[int, str
     return code, said
 
 
-def test_start__no_peer_answers_waits_and_says_so(tmp_path: Path) -> None:
+def test_start__no_peer_answers_waits_and_says_so__boot_05(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     join = f"intellect://{'ab' * 32}?peer=/ip4/127.0.0.1/tcp/{port}/p2p/{NOBODY}&rpc=http://127.0.0.1:{port}"
     code, said = stop_when_said(start(tmp_path, "worker", "--join", join), "run.not_found_yet")

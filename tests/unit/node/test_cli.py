@@ -40,6 +40,11 @@ def test_bare_command__says_what_it_is_and_what_to_type(capsys: pytest.CaptureFi
     ("words", "said"),
     [
         (["tesnet"], "unknown command 'tesnet'; did you mean testnet?"),
+        (["wroker"], "a role is given by --role: intellect-node --role worker"),
+        (["testnet", "--steps", "many"], "argument --steps: 'many' is not a whole number"),
+        (["audit", "RUN", "--sample", "half"], "argument --sample: 'half' is not a number"),
+        (["keys"], "required: action (new, show, backup, restore, rotate)"),
+        (["completion"], "required: shell (bash, zsh, fish)"),
         (["--role", "worker", "--jion", "x"], "unknown argument --jion; did you mean --join?"),
         (["--role", "wroker"], "did you mean worker?"),
         (["contributions", "--walet", "0x"], "did you mean --wallet?"),
@@ -97,7 +102,7 @@ def test_report__group_of_foreseen_failures(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().err == "intellect-node: one\nintellect-node: two\n"
 
 
-def test_report__our_own_fault_goes_to_a_file(
+def test_report__our_own_fault_goes_to_a_file__ux_03(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("INTELLECT_NODE_DATA", str(tmp_path))
@@ -228,7 +233,7 @@ def _heed_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def test_main__interrupt_ends_with_130_and_without_a_word() -> None:
+def test_main__interrupt_ends_with_130_and_without_a_word__ux_07() -> None:
     """Ctrl-C while a ledger keeps us waiting."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
@@ -282,3 +287,34 @@ def test_commands__each_module_is_listed_and_each_answer_can_be_json() -> None:
     silent = {"testnet", "completion", "init", "filter", "model"}  # the last two write their answer to a file
     parsers = {name: described(command_of(name)) for name in COMMANDS if name not in silent}
     assert [name for name, parser in parsers.items() if parser is None or "--json" not in parser.flags()] == []
+
+
+def help_of(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    with pytest.raises(SystemExit, match="0"):
+        dispatch([*words, "--help"])
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_help_of_an_action__is_of_what_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    whole, rotate, new = (help_of(capsys, "keys", *words) for words in ((), ("rotate",), ("new",)))
+    assert "--old NODE rotate: id of the old node" in whole
+    assert "--old NODE id of the old node" in rotate
+    assert "file the new key's file" in rotate
+    assert "intellect-node keys rotate new.key --join RUN" in rotate
+    assert "usage: intellect-node keys rotate [-h]" in rotate
+    for text, absent in (
+        (rotate, "--password-file PASSWORD_FILE file with the backup's"),
+        (rotate, "keys backup node"),
+        (new, "--old"),
+        (new, "--join"),
+    ):
+        assert absent not in text
+    assert "--operator OPERATOR" in new
+    assert "what to read" in help_of(capsys, "run", "show")
+
+
+@pytest.mark.parametrize("words", [("contributions",), ("completion", "bash"), ("testnet", "--steps", "3")])
+def test_help_of_a_command_without_actions__is_the_whole(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert help_of(capsys, *words) == help_of(capsys, words[0])

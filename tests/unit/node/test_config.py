@@ -27,7 +27,7 @@ def test_load_config__lists_in_the_environment_are_split_at_commas() -> None:
     assert config.rpc == ("http://a", "http://b")
 
 
-def test_load_config__unknown_key_names_the_nearest(tmp_path: Path) -> None:
+def test_load_config__unknown_key_names_the_nearest__pkg_14(tmp_path: Path) -> None:
     file = write(tmp_path / "node.toml", 'role = "relay"\nhtpp_port = 1\n')
     with pytest.raises(UsageError, match=r"unknown setting 'htpp_port'; did you mean http_port\?"):
         load_config(file=file, environment={}, flags={})

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 import pytest
 
@@ -78,3 +79,13 @@ def test_print_totals__says_where_the_money_is(capsys: pytest.CaptureFixture[str
     assert (
         "+ counted before the node was linked to this wallet: what is earned here goes to the wallet's own line" in said
     )
+
+
+@pytest.mark.parametrize(("role", "is_said"), [("worker", False), ("relay", True)])
+def test_print_totals__says_what_each_role_is_counted_in(
+    role: Literal["worker", "relay"], is_said: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    leaf = replace(Leaf(NODE, WALLET, 92_222_739), role=role)
+    report = Report("ab" * 32, None, Holdings(None, None, [Holding(leaf, 0)]), (), (), {})
+    _print_totals(report, _totals(report, asked()))
+    assert ("a relay's are bytes" in capsys.readouterr().out) is is_said

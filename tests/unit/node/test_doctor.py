@@ -177,7 +177,7 @@ def test_check_gpu__wanted_and_not_there(tmp_path: Path) -> None:
 
 
 def test_check_sandbox__held_or_not(tmp_path: Path) -> None:
-    check(check_sandbox(settings(tmp_path), None), State.OK, "was held")
+    check(check_sandbox(settings(tmp_path), None), State.OK, "was confined")
     lost = check_sandbox(settings(tmp_path), "programs cannot be confined here (no Landlock): Linux 5.13 is needed")
     check(lost, State.WARNING, "no Landlock")
     assert lost.fix == "Linux 5.13 is needed"
@@ -250,7 +250,7 @@ def test_check_folder__where_nothing_can_be_made_whatever_the_modes_say() -> Non
 # -- ports ------------------------------------------------------------------------------------------------------------
 
 
-def test_check_port__free_and_taken__boot_12(tmp_path: Path) -> None:
+def test_check_port__free_and_taken__boot_12_nat_04(tmp_path: Path) -> None:
     config = settings(tmp_path, role="relay")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -273,7 +273,7 @@ def test_check_port__free_and_taken__boot_12(tmp_path: Path) -> None:
         ({"port": 4001, "announce": ("relay.example",)}, State.FAULT),
     ],
 )
-def test_check_announced__boot_08(changes: dict[str, Any], state: State, tmp_path: Path) -> None:
+def test_check_announced__boot_08_nat_11(changes: dict[str, Any], state: State, tmp_path: Path) -> None:
     check(check_announced(settings(tmp_path, role="relay", **changes)), state)
 
 
@@ -443,7 +443,7 @@ def test_judge_tasks__programs_need_what_holds_them() -> None:
     task = spec.tasks[0]
     runs_programs = spec.model_copy(update={"tasks": (task.model_copy(update={"name": "code"}),)})
     check(judge_tasks(spec, role="worker", why_not=lambda: "none"), State.OK, task.name)
-    check(judge_tasks(runs_programs, role="worker", why_not=lambda: None), State.OK, "held here")
+    check(judge_tasks(runs_programs, role="worker", why_not=lambda: None), State.OK, "confined here")
     check(judge_tasks(runs_programs, role="validator", why_not=lambda: "no Landlock"), State.FAULT, "no Landlock")
     check(judge_tasks(runs_programs, role="relay", why_not=lambda: "no Landlock"), State.OK)
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from node.config import NodeConfig
+from node.engines import build_engine
 from node.errors import ConfigError
 from node.learners import build_learner, learner_settings
 from roles.rl.learner import Learner
@@ -49,3 +51,16 @@ def test_build_learner__one_process_on_a_cpu(tmp_path: Path) -> None:
 def test_build_learner__a_folder_that_is_no_model(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be loaded"):
         build_learner(make_config(), make_spec(), base=tmp_path, state=tmp_path)
+
+
+# -- the device that the settings name ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:99"])
+def test_build__without_the_gpu_that_is_named_says_so_and_takes_no_other__top_23(device: str, tmp_path: Path) -> None:
+    if device == "cuda" and torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    with pytest.raises(ConfigError, match=f"--device {device}: .*; .*cpu"):
+        build_engine(device, dtype="float32")
+    with pytest.raises(ConfigError, match=f"--device {device}: .*; .*cpu"):
+        build_learner(make_config(device=device), make_spec(), base=POLICY, state=tmp_path)

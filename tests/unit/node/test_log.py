@@ -112,11 +112,11 @@ def test_configure_logging__progress_in_a_file_has_its_time(tmp_path: Path) -> N
     [
         ({"event": "tally.finalised", "epoch": 3, "amount": 12}, "a tally is final on the ledger; 12 base units are"),
         ({"event": "tally.finalised", "epoch": 3, "amount": 0}, "epoch 3: a tally is final on the ledger"),
-        ({"event": "blob.refused", "relay": "12D3", "reason": "full"}, "relay 12D3 does not take a blob: full"),
+        ({"event": "blob.refused", "relay": "12D3", "reason": "full"}, "relay 12D3 does not accept a blob: full"),
         ({"event": "blob.refused", "step": 1, "index": 2, "why": "cut"}, "step 1, index 2: rollouts refused: cut"),
         ({"event": "row.unconfirmed", "kind": "receipt/1", "cause": "none"}, "a record of this node yet (receipt/1)"),
-        ({"event": "weights.fetched", "policy_step": 10}, "checkpoint 10 is committed, and whole on this disk"),
-        ({"event": "strikes.delayed", "why": "no answer"}, "strikes are not looked at yet: no answer"),
+        ({"event": "weights.fetched", "policy_step": 10}, "checkpoint 10 is committed, and complete on this disk"),
+        ({"event": "strikes.delayed", "why": "no answer"}, "strikes cannot be looked at yet: no answer"),
     ],
 )
 def test_format_line__says_it_in_words(event: dict[str, Any], said: str) -> None:

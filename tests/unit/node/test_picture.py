@@ -17,7 +17,7 @@ def verdict(submission: str, outcome: str, *, reason: str = "accepted", tokens: 
     }
 
 
-def test_take__quorum_accepts_once() -> None:
+def test_take__quorum_accepts_once__dht_28() -> None:
     picture = Picture(quorum=2)
     picture.take("validator-1", verdict("s", "accept"))
     assert not picture.accepted

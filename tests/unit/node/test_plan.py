@@ -71,7 +71,7 @@ def test_write_node__is_a_configuration_a_node_takes(tmp_path: Path) -> None:
         assert (config.spec is None) == (node.role == "worker")
 
 
-def test_build_spec__completes_the_built_in_draft(tmp_path: Path) -> None:
+def test_build_spec__completes_the_built_in_draft__ux_09(tmp_path: Path) -> None:
     plan = make_plan(TestnetOptions(tmp_path))
     spec = build_spec(
         {**read_draft(None), "quorum": plan.quorum},

@@ -14,8 +14,8 @@ from ledger.keystore import save_key
 from ledger.records import Registration
 from ledger.wallet import address_of
 from node.config import NodeConfig
-from node.errors import ConfigError
-from node.registration import Registrar, Wallet, needs_registration, read_wallet
+from node.errors import ConfigError, UsageError
+from node.registration import Registrar, Wallet, named_address, needs_registration, read_wallet
 from tests.builders import STRANGER, make_spec
 
 KEY = bytes(31) + b"\x01"
@@ -89,3 +89,25 @@ def test_read_wallet__encrypted_needs_its_password(tmp_path: Path) -> None:
         read_wallet(config(str(tmp_path / "wallet.json")))
     (tmp_path / "password").write_text("correct\n")
     assert read_wallet(config(str(tmp_path / "wallet.json"), tmp_path / "password")).address == MINE
+
+
+def test_named_address__of_a_wallet_by_address_or_file_without_its_password(tmp_path: Path) -> None:
+    save_key(tmp_path / "plain.key", KEY)
+    few_rounds = Account.encrypt(KEY, "correct", kdf="pbkdf2", iterations=10)
+    (tmp_path / "wallet.json").write_text(json.dumps(few_rounds))
+    names = [MINE.lower(), str(tmp_path / "plain.key"), str(tmp_path / "wallet.json")]
+    assert [named_address(name) for name in names] == [MINE] * 3
+
+
+@pytest.mark.parametrize("wrong", ["wallet.json", "0x12", MINE + "0"])
+def test_named_address__neither(wrong: str) -> None:
+    with pytest.raises(UsageError, match=r"neither an address .* nor a file"):
+        named_address(wrong)
+
+
+def test_named_address__key_store_that_does_not_say_it(tmp_path: Path) -> None:
+    silent = dict(Account.encrypt(KEY, "correct", iterations=10, kdf="pbkdf2"))
+    del silent["address"]
+    (tmp_path / "wallet.json").write_text(json.dumps(silent))
+    with pytest.raises(UsageError, match="name the address itself"):
+        named_address(str(tmp_path / "wallet.json"))

@@ -72,7 +72,7 @@ async def test_refresh__relay_of_the_directory() -> None:
 
 
 @pytest.mark.parametrize("changes", [{"state": "offline"}, {"http": ""}, {"role": "validator"}])
-async def test_refresh__what_is_no_relay_to_use(changes: dict[str, Any]) -> None:
+async def test_refresh__what_is_no_relay_to_use__dht_29(changes: dict[str, Any]) -> None:
     known = book(Rows(record(**changes)))
     await known.refresh()
     assert not known()

@@ -11,7 +11,7 @@ import pytest
 import structlog
 
 from node.errors import UsageError
-from node.running import StopSignal, until_stopped
+from node.running import StopSignal, said_when_slow, until_stopped
 
 HANGING = """
 import asyncio, threading
@@ -71,3 +71,12 @@ def test_receive__a_signal_that_comes_twice_at_once_is_one() -> None:
     assert (stop.event.is_set(), hurried) == (True, [])
     stop.receive(signal.SIGTERM)
     assert hurried == ["at once"]
+
+
+async def test_said_when_slow__what_is_waited_for_and_nothing_of_what_is_quick() -> None:
+    said: asyncio.Queue[str] = asyncio.Queue()
+    with said_when_slow("looking for the quick", seconds=60.0, say=said.put_nowait):
+        pass
+    with said_when_slow("looking for the run", seconds=0.0, say=said.put_nowait):
+        assert await asyncio.wait_for(said.get(), 10) == "looking for the run"
+    assert said.empty()

@@ -11,14 +11,16 @@ import pytest
 
 from node.cli import main
 from node.commands.init import format_value
+from node.commands.settings import add_setting_flags, given_in
 from node.config import NodeConfig
+from node.parsing import Parser
 from node.secrecy import shown_url, shown_value
 from node.sources import load_config
 
 KEY = "ab" * 32
 
 
-def test_init__writes_every_setting_and_is_a_configuration(
+def test_init__writes_every_setting_and_is_a_configuration__ux_06(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -130,3 +132,13 @@ def test_shown_url(url: str, shown: str) -> None:
 @pytest.mark.parametrize(("value", "shown"), [(None, "-"), ((), "-"), (("a", "b"), "a, b"), (5, "5"), (False, "False")])
 def test_shown_value(value: object, shown: str) -> None:
     assert shown_value(value) == shown
+
+
+def test_flags__what_is_on_or_off_takes_no_value() -> None:
+    """`--checkpoint-activations`, as the trainer says that ran out of memory."""
+    parser = Parser("intellect-node")
+    add_setting_flags(parser)
+    names = [name for name, field in NodeConfig.model_fields.items() if field.annotation is bool]
+    found = given_in(parser.parse_args([f"--{name.replace('_', '-')}" for name in names]))
+    assert found.flags == dict.fromkeys(names, True)
+    assert "checkpoint_activations" in names

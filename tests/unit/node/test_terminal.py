@@ -66,7 +66,7 @@ def test_format_bytes(size: int, shown: str) -> None:
     assert format_bytes(size) == shown
 
 
-def test_progress__is_silent_for_what_is_quick_and_says_rate_and_rest() -> None:
+def test_progress__is_silent_for_what_is_quick_and_says_rate_and_rest__ux_05() -> None:
     now = [0.0]
     progress = Progress(7, 1000, seconds=2.0, clock=lambda: now[0])
     with structlog.testing.capture_logs() as said:

@@ -44,14 +44,14 @@ def test_draw__uneven_tail_is_drawn_again() -> None:
     assert all(value == one for value, one in zip(values, first, strict=True) if one < below)
 
 
-def test_compute_seed__every_part_counts() -> None:
+def test_compute_seed__every_part_counts__ckpt_13_top_21() -> None:
     fields: dict[str, Any] = {"run": "aa" * 32, "node": "n", "step": 1, "index": 0, "beacon": "bb" * 32}
     others: list[dict[str, Any]] = [{"run": "ab" * 32}, {"node": "m"}, {"step": 2}, {"index": 1}, {"beacon": "bc" * 32}]
     seeds = {compute_seed(**{**fields, **other}) for other in ({}, *others)}
     assert len(seeds) == 6
 
 
-def test_assigned_groups__vector() -> None:
+def test_assigned_groups__vector__top_20() -> None:
     groups = assigned_groups("00" * 32, problems=100, groups=2, group_size=2)
     assert [group.group for group in groups] == [0, 1]
     assert [group.problem for group in groups] == [draw("00" * 32, "prompt", g, 100) for g in (0, 1)]

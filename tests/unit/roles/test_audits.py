@@ -14,7 +14,7 @@ RUN = "ab" * 32
 DIGESTS = [digest("submission", number) for number in range(4000)]
 
 
-def test_coin__falls_as_often_as_its_rate() -> None:
+def test_coin__falls_as_often_as_its_rate__val_04() -> None:
     coin = AuditCoin(VALIDATORS[0], run=RUN, rate=100)
     share = sum(map(coin, DIGESTS)) / len(DIGESTS)
     assert 0.08 < share < 0.12

@@ -52,7 +52,7 @@ def test_find_shortfalls__nothing_asked_nothing_missing() -> None:
         ({"gpus": ()}, "this machine has none"),
     ],
 )
-def test_find_shortfalls__one_less_is_too_little(change: dict[str, Any], said: str) -> None:
+def test_find_shortfalls__one_less_is_too_little__trn_14(change: dict[str, Any], said: str) -> None:
     (missing,) = find_shortfalls(requirements(), replace(MACHINE, **change))
     assert said in str(missing)
 

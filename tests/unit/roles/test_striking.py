@@ -134,7 +134,7 @@ async def test_turn__what_an_ejected_node_hands_in_is_ignored(tmp_path: Path) ->
         assert row.digest not in network.trusted.submissions
 
 
-async def test_turn__soft_refusals_and_one_fault_strike_nobody(tmp_path: Path) -> None:
+async def test_turn__soft_refusals_and_one_fault_strike_nobody__top_25(tmp_path: Path) -> None:
     async with striking(tmp_path) as network:
         made = await network.make(CHEAT)
         for number in range(3):  # blobs that no relay ever had, and one fault

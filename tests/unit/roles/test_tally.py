@@ -173,7 +173,7 @@ def test_check_tally__omission_is_no_fault() -> None:
     check_tally(blob, proposal, make_context())
 
 
-def test_check_tally__units_inflated() -> None:
+def test_check_tally__units_inflated__chain_17() -> None:
     def inflate(body: TallyBody) -> dict[str, Any]:
         first = body.leaves[0]
         return {"leaves": (first.model_copy(update={"units": first.units + 1}), *body.leaves[1:])}

@@ -27,7 +27,7 @@ def close(pattern: str, *, rounds_before: int = 0) -> ClosedBatch | None:
 
 
 @pytest.mark.parametrize("pattern", ["", "uu", "0u1u0"])
-def test_close_batch__short_of_usable_groups(pattern: str) -> None:
+def test_close_batch__short_of_usable_groups__trn_11(pattern: str) -> None:
     assert close(pattern) is None
 
 
@@ -50,7 +50,7 @@ def test_close_batch__most_groups_looked_at_and_enough_usable() -> None:
     assert (batch.outcome, batch.usable, len(batch.groups)) == ("short", 2, 6)
 
 
-def test_close_batch__saturated_uses_up_only_what_teaches_nothing() -> None:
+def test_close_batch__saturated_uses_up_only_what_teaches_nothing__trn_12() -> None:
     batch = close("1u1111", rounds_before=0)
     assert batch is not None
     assert (batch.outcome, batch.usable, batch.rounds) == ("saturated", 0, 1)

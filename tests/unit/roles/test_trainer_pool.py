@@ -69,7 +69,7 @@ def test_split_groups__what_the_worker_reports_of_all_its_rows(
 
 
 @pytest.mark.parametrize("change", [{"step": 2}, {"index": 5}, {"node": "12D3KooWother"}, {"policy": "00" * 32}])
-def test_split_groups__blob_of_another_submission(
+def test_split_groups__blob_of_another_submission__trn_06(
     world: World, honest: tuple[RolloutFile, AdmittedSubmission], change: dict[str, object]
 ) -> None:
     file, item = honest

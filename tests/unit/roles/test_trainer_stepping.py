@@ -78,7 +78,7 @@ def test_make__weights_that_are_no_numbers_are_those_of_the_step_before(tmp_path
     assert files[0].read_bytes() == files[1].read_bytes()
 
 
-def test_make__too_little_memory_ends_with_what_to_set_and_the_last_checkpoint_stays(tmp_path: Path) -> None:
+def test_make__too_little_memory_ends_with_what_to_set_and_the_last_checkpoint_stays__trn_13(tmp_path: Path) -> None:
     stepper, _, journal = make_stepper(tmp_path, is_tired=True)
     before = (journal.learner / STATE_FILE).read_bytes()
     with pytest.raises(MemoryShort, match=r"step 1 does not fit .* checkpoint 0 stays.* --pass-tokens"):

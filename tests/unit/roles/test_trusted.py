@@ -222,7 +222,7 @@ def test_admit_submission__reject_index_the_share_does_not_admit() -> None:
     assert (type(error), error.reason) == (Reject, Reason.NOT_ADMITTED)
 
 
-def test_admit_submission__gap_closes_when_the_predecessor_arrives() -> None:
+def test_admit_submission__gap_closes_when_the_predecessor_arrives__top_22() -> None:
     world = make_world()
     first = make_submission(world)
     second = make_submission(world, index=1, predecessor=submission_digest(first))
@@ -251,7 +251,7 @@ def test_admit_submission__policy_is_judged_by_its_own_step_not_by_the_head() ->
         pytest.param(lambda w, s: _for_another(w, s), id="signed for somebody else"),
     ],
 )
-def test_admit_submission__replayed_elsewhere(spoil: Callable[[World, Submission], Envelope]) -> None:
+def test_admit_submission__replayed_elsewhere__live_10(spoil: Callable[[World, Submission], Envelope]) -> None:
     world = make_world()
     before = world.state()
     with pytest.raises(Malformed):
@@ -528,7 +528,7 @@ def test_open_row__record_that_speaks_for_another_node__live_06() -> None:
 # -- heads and views --------------------------------------------------------------------------------------------------
 
 
-def test_admit_head__reject_who_does_not_lead() -> None:
+def test_admit_head__reject_who_does_not_lead__live_09() -> None:
     world = make_world()
     with pytest.raises(Reject) as caught:
         world.trusted.admit_head(world.row(make_head(9), VALIDATORS[0]))

@@ -172,7 +172,7 @@ async def test_run__faults_that_only_those_who_left_found__the_others_tally(tmp_
         await network.until_epochs(1)
 
 
-async def test_run__cheat_gets_a_fault_and_no_credit(tmp_path: Path) -> None:
+async def test_run__cheat_gets_a_fault_and_no_credit__val_02(tmp_path: Path) -> None:
     async with running(tmp_path) as network:
         honest = await network.make()
         cheat = spoil(world_of(network), await network.make(WORKERS[1]), lambda row: replace(row, reward=0.5))
@@ -344,7 +344,7 @@ async def test_run__late_submission_is_not_judged_unless_another_vouches(tmp_pat
         await network.until(lambda: network.verdict_of(0, late.digest) is not None)
 
 
-async def test_run__restart_says_again_what_it_said_and_judges_nothing_twice(tmp_path: Path) -> None:
+async def test_run__restart_says_again_what_it_said_and_judges_nothing_twice__val_03(tmp_path: Path) -> None:
     async with running(tmp_path, validators=()) as network:
         network.start(0)
         made = await network.make()

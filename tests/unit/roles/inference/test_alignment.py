@@ -66,7 +66,7 @@ def write_tokenizer(folder: Path) -> None:
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<1>", pad_token="<0>").save_pretrained(folder)
 
 
-def test_proofs__of_a_ragged_batch_hold_against_a_packed_prefill__top_01_03_07(made: Made) -> None:
+def test_proofs__of_a_ragged_batch_hold_against_a_packed_prefill__top_01_top_03_top_07(made: Made) -> None:
     ends = {completion.finish for completion in made.completions}
     assert ends == {"eos", "length"}
     proofs = build_proofs([c.states for c in made.completions], encoding=made.encoding, topk=TOPK, chunk=CHUNK)

@@ -106,7 +106,7 @@ def test_generate__same_alone_and_in_a_batch(
         assert engine.generate([request], SETTINGS)[0].tokens == together.tokens
 
 
-def test_generate__state_produced_its_token__top_01_04_07(
+def test_generate__state_produced_its_token__top_01_top_04_top_07(
     engine: Engine, checkpoint: Path, requests: list[Request], completions: list[Completion]
 ) -> None:
     """The output head on state `i` gives the logits from which seed and position choose token `i`."""

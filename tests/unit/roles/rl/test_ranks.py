@@ -69,7 +69,7 @@ def kill_a_follower(learner: RankedLearner) -> None:
 
 
 @pytest.mark.slow
-def test_ranks__agree_with_one_and_a_dead_one_is_told_of_and_resumed(tmp_path: Path) -> None:
+def test_ranks__agree_with_one_and_a_dead_one_is_told_of_and_resumed__wgt_17(tmp_path: Path) -> None:
     torch.set_num_threads(1)
     one, state = Learner(POLICY, SETTINGS), tmp_path / "state"
     alone = one.step(GROUPS, 1)

@@ -95,7 +95,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("source", REFUSED.values(), ids=REFUSED.keys())
-def test_run_program__refuses_to(source: str) -> None:
+def test_run_program__refuses_to__box_03(source: str) -> None:
     """BOX-01, BOX-03: each ends with an error inside, and leaves nothing outside."""
     outcome = run(source, limits=PATIENT)
     assert outcome.ending is Ending.FAILED
@@ -180,7 +180,7 @@ print("INTELLECT_SECRET" in os.environ, [number for number in range(3, 30) if is
 """
 
 
-def test_run_program__sees_no_environment_and_no_open_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_program__sees_no_environment_and_no_open_file__box_01(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INTELLECT_SECRET", "s3cret")
     with socket.socket() as ours:
         os.set_inheritable(ours.fileno(), True)

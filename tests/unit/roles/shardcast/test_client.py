@@ -167,7 +167,7 @@ async def test_get__wrong_bytes_drop_the_relay_and_the_next_is_tried(tmp_path: P
 
 
 @pytest.mark.parametrize(("base", "is_blamed"), [(0.05, True), (5.0, False)])
-async def test_get__relay_that_outlasts_the_callers_patience_loses_traffic(
+async def test_get__relay_that_outlasts_the_callers_patience_loses_traffic__wgt_10(
     tmp_path: Path, base: float, is_blamed: bool
 ) -> None:
     """A relay that trickles stays within every time-out of a transfer; who gives up must not come back to it first."""
@@ -192,7 +192,7 @@ async def test_get__blob_over_the_limit_blames_no_relay(tmp_path: Path) -> None:
         assert all(client.link.choice.score(info.node).success == 1.0 for info in network.infos)
 
 
-async def test_get__stalled_relay_costs_its_time_out_only(tmp_path: Path) -> None:
+async def test_get__stalled_relay_costs_its_time_out_only__nat_09(tmp_path: Path) -> None:
     async with running_network(tmp_path, relays=1) as network:
         await network.add_relay(partial(stalling, after=100))
         await network.client().put(DATA)

@@ -135,7 +135,7 @@ def test_encode_delta__no_checkpoint(base: Path, tmp_path: Path) -> None:
         encode_delta(base, tmp_path / "none", tmp_path / "delta")
 
 
-def test_apply_delta__other_base(base: Path, new: Path, tmp_path: Path) -> None:
+def test_apply_delta__other_base__wgt_20(base: Path, new: Path, tmp_path: Path) -> None:
     encode_delta(base, new, tmp_path / "delta")
     other = make_checkpoint(tmp_path / "other", make_tensors(step=1e-3))
     with pytest.raises(Malformed):

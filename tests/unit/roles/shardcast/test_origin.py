@@ -75,7 +75,7 @@ async def test_publish__never_to_none(tmp_path: Path) -> None:
             await make_origin(network).publish(make_envelope(folder), folder, deadline=0.1)
 
 
-async def test_publish__waits_for_the_first_relay(tmp_path: Path) -> None:
+async def test_publish__waits_for_the_first_relay__wgt_14(tmp_path: Path) -> None:
     folder = make_checkpoint(tmp_path / "c")
     async with running_network(tmp_path, relays=0) as network, asyncio.TaskGroup() as group:
         task = group.create_task(make_origin(network).publish(make_envelope(folder), folder, deadline=20))

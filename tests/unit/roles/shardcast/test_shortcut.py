@@ -107,7 +107,9 @@ async def test_fetch_checkpoint__relay_that_made_up_many_deltas_hides_no_other(t
         assert fetches(log) == [(False, True)]
 
 
-async def test_fetch_checkpoint__late_joiner_gets_shards_that_relays_rebuilt(tmp_path: Path, line: Line) -> None:
+async def test_fetch_checkpoint__late_joiner_gets_shards_that_relays_rebuilt__wgt_21(
+    tmp_path: Path, line: Line
+) -> None:
     async with running_network(tmp_path) as network, pulling(network):
         await publish(network, line, [0])
         received = sum(relay.counters.bytes_received for relay in network.relays)
@@ -148,7 +150,7 @@ async def test_run__relay_that_is_sent_nothing_rebuilds_too(tmp_path: Path, line
         assert all(after - before < 10_000 for after, before in zip(now, pulled, strict=True))
 
 
-async def test_fetch_checkpoint__goes_on_after_a_kill_wherever_it_was(tmp_path: Path, line: Line) -> None:
+async def test_fetch_checkpoint__goes_on_after_a_kill_wherever_it_was__wgt_23(tmp_path: Path, line: Line) -> None:
     async with running_network(tmp_path) as network, pulling(network):
         await publish(network, line, [0, 1, 2])
         into = tmp_path / "into"

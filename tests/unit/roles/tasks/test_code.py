@@ -23,7 +23,7 @@ def make_code(tests: Mapping[str, object] = ADD, *, limits: Limits | None = None
     return Code((problem,), digest="0" * 64, limits=limits or Limits(cpu_seconds=2, wall_seconds=20.0))
 
 
-def test_score__program_that_solves_it() -> None:
+def test_score__program_that_solves_it__box_04() -> None:
     assert make_code().score(0, "Here:\n```python\nprint(sum(map(int, input().split())))\n```\nDone.") == 1.0
 
 
@@ -77,7 +77,7 @@ def test_score__function_that_does_not_earn(program: str) -> None:
     assert make_code(TWICE).score(0, f"```python\n{program}\n```") == 0.0
 
 
-def test_score__running_out_of_time_is_undecided() -> None:
+def test_score__running_out_of_time_is_undecided__box_06() -> None:
     """BOX-06: a slow machine proves no lie."""
     with pytest.raises(Undecided, match="past its time"):
         make_code(limits=Limits(cpu_seconds=1, wall_seconds=20.0)).score(0, "while True: pass")

@@ -131,7 +131,7 @@ PROOF = build_proof(make_states())
         pytest.param(PROOF[:258] + word(0) + PROOF[260:], id="second_record__top_09"),
     ],
 )
-def test_verify_proof__refuse_malformed(proof: bytes) -> None:
+def test_verify_proof__refuse_malformed__top_10_top_12(proof: bytes) -> None:
     with pytest.raises(MalformedProof):
         verify_proof(make_states(), proof)
 
