@@ -88,11 +88,12 @@ class ForkServer:
             return
         self._server.stdin.close()
         try:
-            async with asyncio.timeout(CLOSE_SECONDS):
-                await self._reading
+            async with asyncio.timeout(CLOSE_SECONDS if self._requests else 0):  # while it imports it hears nothing
+                await asyncio.shield(self._reading)
         except TimeoutError:
             with contextlib.suppress(ProcessLookupError):
                 self._server.kill()
+            await self._reading
         await self._server.wait()
 
     async def _read(self, answers: asyncio.StreamReader) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from node.testnet.forking import ForkServer
+from node.testnet.forking import CLOSE_SECONDS, ForkServer
 from node.testnet.processes import Child, processes_of
 
 CALENDAR = [sys.executable, "-m", "calendar", "2026"]
@@ -105,6 +105,18 @@ async def test_close__ends_what_was_forked(forks: ForkServer, tmp_path: Path) ->
     await child.start()
     await forks.close()
     assert await child.wait() != 0
+
+
+async def test_close__of_one_that_still_imports_and_was_asked_for_nothing_waits_for_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "slow_to_import.py").write_text("import time; time.sleep(60)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    forks = ForkServer(output=tmp_path / "forkserver.log", modules=("slow_to_import",))
+    await forks.open()
+    async with asyncio.timeout(CLOSE_SECONDS / 2):
+        await forks.close()
+    assert not processes_of(os.getpid())
 
 
 def test_forkserver__whose_parent_dies_asks_each_to_end_once(tmp_path: Path) -> None:
