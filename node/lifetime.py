@@ -8,13 +8,16 @@ import signal
 import sys
 
 PARENT_VARIABLE = "INTELLECT_NODE_PARENT"
+FORKER_VARIABLE = "INTELLECT_NODE_PARENT_FORKER"
+"""Who forked the process, where its parent had another do that."""
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 
 def die_with_parent() -> None:
-    """Ask for SIGTERM when the parent named in the environment dies; leave at once when it is dead already."""
-    parent = os.environ.get(PARENT_VARIABLE)
+    """Ask for SIGTERM when the parent named in the environment dies, or who forked us for it; leave at once when it is dead
+    already."""
+    parent = os.environ.get(FORKER_VARIABLE) or os.environ.get(PARENT_VARIABLE)
     if not parent or not sys.platform.startswith("linux"):
         return
     _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -7,7 +7,6 @@ import contextlib
 import json
 import signal
 import sys
-from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -50,7 +49,8 @@ class ForkServer:
         self._output, self._modules = output, modules
         self._server: asyncio.subprocess.Process | None = None
         self._reading: asyncio.Task[None] | None = None
-        self._asked: deque[asyncio.Future[Forked | None]] = deque()
+        self._requests = 0
+        self._asked: dict[int, asyncio.Future[Forked | None]] = {}  # by number of the request, as are
         self._forked: dict[int, Forked] = {}
 
     async def open(self) -> None:
@@ -75,9 +75,11 @@ class ForkServer:
         requests = self._server.stdin if self._server else None
         if requests is None or self._reading is None or self._reading.done():
             return None
+        self._requests += 1
+        request = {"number": self._requests, "command": list(command), "output": str(output)}
         asked: asyncio.Future[Forked | None] = asyncio.get_running_loop().create_future()
-        self._asked.append(asked)
-        requests.write(json.dumps({"command": list(command), "output": str(output)}).encode() + b"\n")
+        self._asked[self._requests] = asked
+        requests.write(json.dumps(request).encode() + b"\n")
         return await asked
 
     async def close(self) -> None:
@@ -86,22 +88,31 @@ class ForkServer:
             return
         self._server.stdin.close()
         try:
-            async with asyncio.timeout(CLOSE_SECONDS):
-                await self._reading
+            async with asyncio.timeout(CLOSE_SECONDS if self._requests else 0):  # while it imports it hears nothing
+                await asyncio.shield(self._reading)
         except TimeoutError:
             with contextlib.suppress(ProcessLookupError):
                 self._server.kill()
+            await self._reading
         await self._server.wait()
 
     async def _read(self, answers: asyncio.StreamReader) -> None:
         while line := await answers.readline():
             said = json.loads(line)
-            if "code" in said:
-                self._forked.pop(said["pid"]).end(said["code"])
-            elif "pid" in said:
-                self._forked[said["pid"]] = forked = Forked(said["pid"])
-                self._asked.popleft().set_result(forked)
-        while self._asked:
-            self._asked.popleft().set_result(None)
+            number = said["number"]
+            if "pid" in said:
+                self._forked[number] = forked = Forked(said["pid"])
+                self._answer(number, forked)
+            elif number in self._forked:
+                self._forked.pop(number).end(said["code"])
+            else:  # it ended before it could say which process it is
+                self._answer(number, None)
+        for number in list(self._asked):
+            self._answer(number, None)
         for forked in self._forked.values():
             forked.end(-signal.SIGTERM)
+
+    def _answer(self, number: int, forked: Forked | None) -> None:
+        asked = self._asked.pop(number)
+        if not asked.done():  # nobody waits any more for what is given up: it ends with the server
+            asked.set_result(forked)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from node.lifetime import PARENT_VARIABLE
+from node.lifetime import FORKER_VARIABLE, PARENT_VARIABLE
 from node.testnet.processes import Child, end_guests, guests_in, remove_traces
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
@@ -32,6 +32,15 @@ async def test_child__killed_by_somebody_else_is_told_apart_from_a_crash(tmp_pat
     await crashed.wait()
     assert (killed.was_killed, killed.end_in_words) == (True, "was killed (SIGKILL)")
     assert (crashed.was_killed, crashed.end_in_words) == (False, "ended with code 3")
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere nothing is tied")
+@pytest.mark.parametrize(("forker", "code"), [(os.getpid(), 0), (1, 1)])
+def test_die_with_parent__whom_another_forked_dies_with_that_one(forker: int, code: int) -> None:
+    """Also where it died before it could be asked who it was: its orphans have another parent by then."""
+    environment = os.environ | {PARENT_VARIABLE: "1", FORKER_VARIABLE: str(forker)}
+    command = [sys.executable, "-c", "from node.lifetime import die_with_parent; die_with_parent()"]
+    assert subprocess.run(command, env=environment, check=False).returncode == code
 
 
 def test_remove_traces__only_those_of_our_own(tmp_path: Path) -> None:
