@@ -50,8 +50,8 @@ class ForkServer:
         self._server: asyncio.subprocess.Process | None = None
         self._reading: asyncio.Task[None] | None = None
         self._requests = 0
-        self._asked: dict[int, asyncio.Future[Forked | None]] = {}  # by number of the request, as are
-        self._forked: dict[int, Forked] = {}
+        self._asked: dict[int, asyncio.Future[Forked | None]] = {}  # by the number of the request
+        self._forked: dict[int, Forked] = {}  # the same
 
     async def open(self) -> None:
         """Start it; it imports meanwhile. Where it cannot be had (Linux only) nothing happens."""
