@@ -1,5 +1,5 @@
-"""Who is ejected and who has staked enough, from the ledger's records. Strikes and stakes follow a node through rotations
-of its key. Pure."""
+"""Who is ejected and who has staked enough, from the ledger's records. Strikes and stakes follow a node through
+rotations of its key. Pure."""
 
 from __future__ import annotations
 

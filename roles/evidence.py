@@ -60,8 +60,8 @@ def open_evidence(data: bytes) -> Evidence:
 
 
 def steps_dealt_with(before: Sequence[HeldStrike], commits: Iterable[Commit], *, async_level: int) -> int:
-    """The last step whose faults were held against the node by an earlier strike of it, or could have been: those that were
-    open when it was made. -1 when there was none."""
+    """The last step whose faults were held against the node by an earlier strike of it, or could have been: those that
+    were open when it was made. -1 when there was none."""
     if not before:
         return -1
     committed = [commit.step for commit in commits if commit.block <= before[-1].block]
@@ -69,8 +69,9 @@ def steps_dealt_with(before: Sequence[HeldStrike], commits: Iterable[Commit], *,
 
 
 def held_against(data: bytes, *, bench: Bench, keys: Collection[str]) -> list[tuple[Envelope, int]]:
-    """The submissions by one of these keys that the evidence proves at fault, as signed, each index once, and the reason that
-    most of this bench gave. Whoever packed it may have put in more: that counts for nothing. Raises EvidenceRefused."""
+    """The submissions by one of these keys that the evidence proves at fault, as signed, each index once, and the
+    reason that most of this bench gave. Whoever packed it may have put in more: that counts for nothing. Raises
+    EvidenceRefused."""
     found: dict[tuple[int, int], tuple[Envelope, int]] = {}
     for item in open_evidence(data).faults:
         with suppress(Malformed):
@@ -90,9 +91,9 @@ def check_evidence(
 ) -> list[tuple[Submission, dict[str, Verdict]]]:
     """The faults that the blob proves: each submission, and the verdicts on it by validator.
 
-    At least `needed` different indices of the node, handed in by one of its `keys`, all of steps after
-    `after_step` (a strike that was lifted is not repeated for the same faults). What those said who are no validators any
-    more counts no more, and refuses nothing. Raises EvidenceRefused.
+    At least `needed` different indices of the node, handed in by one of its `keys`, all of steps after `after_step` (a
+    strike that was lifted is not repeated for the same faults). What those said who are no validators any more counts
+    no more, and refuses nothing. Raises EvidenceRefused.
     """
     evidence = open_evidence(data)
     if (evidence.run, evidence.node, evidence.number) != (bench.run, node, number):

@@ -1,4 +1,5 @@
-"""Turns at fetching blobs of submissions, so that no worker can hold up the others, neither at validators nor at the trainer.
+"""Turns at fetching blobs of submissions, so that no worker can hold up the others, neither at validators nor at the
+trainer.
 
 A node whose blobs no relay has, or that names relays which only pretend to send them, takes few turns: no more than
 `OF_NODE` at once, and once a blob of it could not be fetched, only the `DOUBTFUL` ones kept for such nodes.

@@ -1,7 +1,8 @@
 """Who answers for a node's faults with which stake: the wallets behind it, and the keys they staked under. Pure.
 
-A node may replace its key and change its wallet at any moment, also between a submission and its verdicts. So its keys are
-one node, and a strike names a wallet that stood behind it since its faults could be handed in, not the one of the moment.
+A node may replace its key and change its wallet at any moment, also between a submission and its verdicts. So its keys
+are one node, and a strike names a wallet that stood behind it since its faults could be handed in, not the one of the
+moment.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ Stakes = Mapping[tuple[str, str], Stake]
 
 
 def opening_block(steps: Iterable[int], commits: Iterable[Commit], *, async_level: int) -> int:
-    """The block before which nobody could hand in for any of these steps: that of the checkpoint in the first one's beacon."""
+    """The block before which nobody could hand in for any of these steps: that of the checkpoint in the first one's
+    beacon."""
     first = beacon_step(min(steps), async_level)
     return next((commit.block for commit in commits if commit.step == first), 0)
 
@@ -26,8 +28,9 @@ def wallet_at_risk(held: Registration, *, since: int, stakes: Stakes) -> str | N
 
 
 def answers(wallet: str | None, held: Registration, *, since: int, stakes: Stakes) -> bool:
-    """Whether a strike may name this wallet: it was linked since, and has nearly as much at stake as any that was. Not only
-    the one with most: a little more for another, again and again, would keep validators from ever naming the same."""
+    """Whether a strike may name this wallet: it was linked since, and has nearly as much at stake as any that was. Not
+    only the one with most: a little more for another, again and again, would keep validators from ever naming the
+    same."""
     wallets = held.wallets_since(since)
     if wallet is None or not wallets:
         return wallet is None and not wallets
@@ -41,8 +44,8 @@ def keys_with_stake(held: Registration, wallet: str | None, stakes: Stakes) -> t
 
 
 def strikes_before(strikes: Iterable[HeldStrike], key: str, keys: Sequence[str]) -> list[HeldStrike]:
-    """The strikes that faults may have been dealt with by: those of this key, and of the node's others that were lifted. One
-    that stands against another key took another stake."""
+    """The strikes that faults may have been dealt with by: those of this key, and of the node's others that were
+    lifted. One that stands against another key took another stake."""
     return [
         each for each in strikes if each.strike.node == key or (each.strike.node in keys and each.outcome == "lifted")
     ]

@@ -16,7 +16,8 @@ S = TypeVar("S", bound=StrEnum)
 
 
 class Lifecycle(Generic[S]):
-    """The current state of one actor. Each transition is logged as `event`; one missing from the table is a bug of ours."""
+    """The current state of one actor. Each transition is logged as `event`; one missing from the table is a bug of
+    ours."""
 
     def __init__(self, table: Mapping[tuple[S, str], S], start: S, *, event: str) -> None:
         self._table, self._event = table, event
@@ -33,7 +34,8 @@ class DiskFailed(NodeError):
 
 
 def fault_of(errors: ExceptionGroup[NodeError | OSError], actor: str) -> NodeError:
-    """The one error to end an actor with, of all that its tasks raised: a disk error (as DiskFailed) before any other."""
+    """The one error to end an actor with, of all that its tasks raised: a disk error (as DiskFailed) before any
+    other."""
     disk, _ = errors.split(OSError)
     first = first_error(disk or errors)
     if isinstance(first, NodeError):

@@ -20,8 +20,8 @@ SHARE = 16
 
 
 class Objections:
-    """The soft refusals of each validator that no quorum has upheld, in the order they came. One that is taken back counts
-    on: else the same budget would be spent again and again."""
+    """The soft refusals of each validator that no quorum has upheld, in the order they came. One that is taken back
+    counts on: else the same budget would be spent again and again."""
 
     def __init__(self) -> None:
         self._alone: defaultdict[str, dict[str, None]] = defaultdict(dict)  # by validator: digests of submissions

@@ -14,8 +14,8 @@ MAX_OF_SIGNER = 256
 """Rows of one signer that wait, and that are looked at in one look: a flood of rows that never become valid must cost
 nobody else, neither room nor time. The others have their turn at the next look."""
 MAX_AGAIN = 1024
-"""Rows that wait and are looked at again in one look, those first that were not for longest: each takes some 50 us, in which
-nothing else of the node moves, and whoever registers a few keys can have thousands wait."""
+"""Rows that wait and are looked at again in one look, those first that were not for longest: each takes some 50 us, in
+which nothing else of the node moves, and whoever registers a few keys can have thousands wait."""
 
 
 class PendingRows:

@@ -1,7 +1,7 @@
 """Fetches checkpoints that relays announce before the ledger shows their commit, so that they are here once it does.
 
-Nodes fetch on sight of the manifest and use it only once the commit is seen. What a relay announces is a hint: the client
-judges the signed manifest, and the user of the checkpoint goes by the ledger.
+Nodes fetch on sight of the manifest and use it only once the commit is seen. What a relay announces is a hint: the
+client judges the signed manifest, and the user of the checkpoint goes by the ledger.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ MOST_TRIED, MOST_OFFERS = 64, 16
 
 
 class Prefetch:
-    """Fetches ahead into `folder`. `manifest` is the digest being fetched now or fetched last (empty at first): keep it when
-    pruning the folder."""
+    """Fetches ahead into `folder`. `manifest` is the digest being fetched now or fetched last (empty at first): keep it
+    when pruning the folder."""
 
     def __init__(self, *, trusted: TrustedState, observer: Observer, relays: Relays, folder: Path) -> None:
         self._trusted, self._observer, self._relays, self._folder = trusted, observer, relays, folder
@@ -37,7 +37,8 @@ class Prefetch:
         self._tried: dict[str, None] = {}  # manifests fetched ahead, or that could not be fetched
 
     async def listen(self, held: Callable[[], str]) -> None:
-        """Collect announcements until cancelled; `held` gives the manifest digest of the checkpoint this node has now."""
+        """Collect announcements until cancelled; `held` gives the manifest digest of the checkpoint this node has
+        now."""
         await self._relays.watch(self._hear, held=held)
 
     async def run(self, held: Callable[[], str]) -> None:

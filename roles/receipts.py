@@ -1,7 +1,7 @@
 """Receipts: a client that has downloaded a checkpoint says which relays its bytes came from, so that they are credited.
 
-One signed row for each client and checkpoint, on disk before it is announced. What relays can be paid for is bounded where
-receipts are counted (`roles.tally.receipts`): nobody gains by signing more than a checkpoint has.
+One signed row for each client and checkpoint, on disk before it is announced. What relays can be paid for is bounded
+where receipts are counted (`roles.tally.receipts`): nobody gains by signing more than a checkpoint has.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""How well each node has done, from signed rows: what a quorum accepted or refused of a worker, how often a validator agreed.
+"""How well each node has done, from signed rows: what a quorum accepted or refused of a worker, how often a validator
+agreed.
 
 Pure. Nothing here decides anything: it is for people, who choose whom to trust with what. Only rows that a signature
 holds and that are still about (the DHT forgets) are counted, so it tells the last minutes; the ledger tells the rest.
@@ -61,7 +62,8 @@ class Records:
 
 
 def compute_records(rows: Iterable[Envelope], *, spec: RunSpec, judges: ValidatorSet) -> Records:
-    """Add up verified submission and verdict rows. Those that do not parse or are of others than they say are left out."""
+    """Add up verified submission and verdict rows. Those that do not parse or are of others than they say are left
+    out."""
     validators = [item.node for item in judges.validators]
     submissions, votes = sort_rows(rows, spec=spec, validators=validators)
     workers: dict[str, WorkerRecord] = {}
@@ -76,7 +78,8 @@ def compute_records(rows: Iterable[Envelope], *, spec: RunSpec, judges: Validato
 
 
 def decide(verdicts: Iterable[Verdict], *, quorum: int) -> str | None:
-    """What a quorum says: `accept`, `fault` or `soft`; a refusal of both kinds is soft; None when it says nothing yet."""
+    """What a quorum says: `accept`, `fault` or `soft`; a refusal of both kinds is soft; None when it says nothing
+    yet."""
     counts = Counter(verdict.outcome for verdict in verdicts)
     for outcome in ("accept", "fault"):
         if counts[outcome] >= quorum:

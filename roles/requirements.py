@@ -126,8 +126,8 @@ def describe_hardware(hardware: Hardware) -> str:
 
 
 def with_upload(line: str, mbit: float | None) -> str:
-    """The same with what the node's uploads came to, once there was one: that is not measured beforehand, since relays take
-    nothing from who is no member."""
+    """The same with what the node's uploads came to, once there was one: that is not measured beforehand, since relays
+    take nothing from who is no member."""
     return line if mbit is None or not line else f"{line}, {mbit:.0f} Mbit/s up"[:256]
 
 

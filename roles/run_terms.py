@@ -1,4 +1,5 @@
-"""What the ledger is told of a run when it is made, and must say of it ever after: anyone may have made its id first. Pure."""
+"""What the ledger is told of a run when it is made, and must say of it ever after: anyone may have made its id first.
+Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What the run's owner asks of every node's software from a step on: signed by the account that owns the run on the ledger.
+"""What the run's owner asks of every node's software from a step on: signed by the account that owns the run on the
+ledger.
 
 Nobody's credit depends on it, so it need not stand on the ledger: each node checks the signature and decides for itself
 that it can no longer take part. Pure.
