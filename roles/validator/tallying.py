@@ -337,7 +337,7 @@ class Tallying:
             await self._ledger.finalise(proposal, valid)
         except (
             LedgerError
-        ) as error:  # another validator was first, or the chain is unreachable: the next turn will tell
+        ) as error:  # another validator was first, or the chain is unreachable: seen next turn
             log.info("tally.unsent", epoch=proposal.epoch, round=proposal.round, why=str(error))
 
 
