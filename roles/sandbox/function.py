@@ -1,6 +1,5 @@
-"""One function of an installed module, called on text that nobody trusts: each call in a confined process of its own,
-forked from one that is kept and has imported what it needs. Blocking: call it in a thread.
-"""
+"""Calls one function of an installed module on untrusted text. Each call runs in a confined process of its own, forked
+from a keeper process that has imported what it needs. Blocking: call it in a thread."""
 
 from __future__ import annotations
 
