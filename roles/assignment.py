@@ -28,8 +28,8 @@ class GroupAssignment:
 
 
 def compute_beacon(manifest: str, block_hash: str) -> str:
-    """Beacon of a node in a step: digest of manifest max(0, s-1-async_level) and the hash of its registration block +
-    k."""
+    """Beacon of a node in a step: digest of manifest max(0, s-1-async_level) and the hash of
+    its registration block + k."""
     return digest("beacon/1", manifest, block_hash)
 
 
@@ -41,8 +41,8 @@ def compute_seed(*, run: str, node: str, step: int, index: int, beacon: str) -> 
 def draw(seed: str, label: str, number: int, below: int = TWO_64) -> int:
     """Uniform integer below `below`: the first 8 bytes, big-endian, of SHA-256 over ("draw/1", seed, label, number).
 
-    While the value falls in the uneven tail, a retry count is appended and the hash repeated (rejection sampling, no
-    bias)."""
+    While the value falls in the uneven tail, a retry count is appended and the hash repeated
+    (rejection sampling, no bias)."""
     tail = TWO_64 - TWO_64 % below
     retry = 0
     while True:

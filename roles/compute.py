@@ -1,5 +1,5 @@
-"""One worker thread for model work, so that the event loop never waits for torch (peers drop us after two unanswered
-calls)."""
+"""One worker thread for model work, so that the event loop never waits for torch (peers drop us
+after two unanswered calls)."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class ComputeThread:
         return await self.run(lambda: self.bounded(function, *args, **kwargs))
 
     def bounded(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Make a call, in the thread, that must end within `patience`; `watch` ends the node when it does not
-        (WGT-18)."""
+        """Make a call, in the thread, that must end within `patience`; `watch` ends the node
+        when it does not (WGT-18)."""
         self._until = time.monotonic() + self._patience
         try:
             return function(*args, **kwargs)

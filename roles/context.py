@@ -14,8 +14,8 @@ from roles.trusted import TrustedState
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """One node in one run. It holds neither the node's key nor the ledger; parts that need those get them
-    separately."""
+    """One node in one run. It holds neither the node's key nor the ledger; parts that need
+    those get them separately."""
 
     spec: RunSpec
     node: str

@@ -1,5 +1,5 @@
-"""Takes turns at fetching the blobs of submissions, so that no worker can hold up the others, neither at validators nor
-at the trainer.
+"""Takes turns at fetching the blobs of submissions, so that no worker can hold up the others, neither at
+validators nor at the trainer.
 
 At most `OF_NODE` blobs of a node are fetched at once. A node whose blobs no relay has, or that names relays which only
 pretend to send them, is limited further: once a blob of it could not be fetched, it shares the `DOUBTFUL` slots

@@ -16,15 +16,15 @@ Stakes = Mapping[tuple[str, str], Stake]
 
 
 def opening_block(steps: Iterable[int], commits: Iterable[Commit], *, async_level: int) -> int:
-    """The block before which nobody could submit for any of these steps: that of the checkpoint in the first step's
-    beacon."""
+    """The block before which nobody could submit for any of these steps: that of the checkpoint
+    in the first step's beacon."""
     first = beacon_step(min(steps), async_level)
     return next((commit.block for commit in commits if commit.step == first), 0)
 
 
 def wallet_at_risk(held: Registration, *, since: int, stakes: Stakes) -> str | None:
-    """Of the wallets linked in block `since` or later, the one with the largest stake for the node; the first of equal
-    ones."""
+    """Of the wallets linked in block `since` or later, the one with the largest stake for the
+    node; the first of equal ones."""
     return max(held.wallets_since(since), key=lambda wallet: _staked(held, wallet, stakes), default=None)
 
 

@@ -91,8 +91,8 @@ class UsedGroups(Message):
 
 
 class StateRef(Message):
-    """The newest trainer state (`roles.trainer.sealed_state`) when a checkpoint was made: its step and its index
-    blob."""
+    """The newest trainer state (`roles.trainer.sealed_state`) when a checkpoint was made:
+    its step and its index blob."""
 
     step: Natural
     index: Digest
@@ -103,8 +103,8 @@ class CheckpointManifest(Message):
     """The contents of a checkpoint. `weights` is SHA-256 over the ordered shard digests (raw bytes), so no second pass
     over the data is needed.
 
-    `used` and `state` are for the next leader: what has been trained on already, and where the optimizer's state is
-    stored.
+    `used` and `state` are for the next leader: what has been trained on already, and where the
+    optimizer's state is stored.
     """
 
     kind: Literal["manifest/2"] = "manifest/2"
@@ -180,8 +180,8 @@ class Statistics(Message):
 
     @model_serializer(mode="wrap")
     def _leave_out(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Omit `joined` when unset, so that runs without the joined test encode to the same bytes as before it
-        existed."""
+        """Omit `joined` when unset, so that runs without the joined test encode to the same
+        bytes as before it existed."""
         plain: dict[str, Any] = write(self)
         return {name: value for name, value in plain.items() if name != "joined" or value is not None}
 
@@ -227,8 +227,8 @@ class ReceivedShare(Message):
 
 
 class Receipt(Message):
-    """States that a client (worker or validator) downloaded checkpoint `step`, and from which relays; relays earn
-    credit by it."""
+    """States that a client (worker or validator) downloaded checkpoint `step`, and from which relays;
+    relays earn credit by it."""
 
     kind: Literal["receipt/1"] = "receipt/1"
     run: Digest
@@ -254,8 +254,8 @@ class StrikeRow(Message):
 
 
 class UpgradeRow(Message):
-    """What the run's owner requires of every node from a step on, signed by its account (EIP-712). Any node may relay
-    it."""
+    """What the run's owner requires of every node from a step on, signed by its account
+    (EIP-712). Any node may relay it."""
 
     kind: Literal["upgrade/1"] = "upgrade/1"
     run: Digest
@@ -430,8 +430,8 @@ def subject_of(row: Envelope) -> str:
 
 
 def open_row(row: Envelope, *, run: str, buckets: int) -> Message:
-    """The message in a verified envelope. Raises Malformed for an unknown kind, another run, or a wrong key or
-    subkey."""
+    """The message in a verified envelope. Raises Malformed for an unknown kind, another run,
+    or a wrong key or subkey."""
     rule = ROW_RULES.get(row.kind)
     if rule is None:
         raise Malformed(f"unknown kind of row {row.kind[:32]!r}")

@@ -32,8 +32,8 @@ are sometimes replaced, and a node that sampled or judged by a replaced hash wou
 SETTLED_BLOCKS = 256
 """Blocks above a block before its hash is taken as final; until then a re-organisation may change it."""
 ASSUMED_SECONDS = 3600.0
-"""How long the last known leader is believed while the ledger is unreachable. What it requests later may never be paid
-for."""
+"""How long the last known leader is believed while the ledger is unreachable. What it requests
+later may never be paid for."""
 REJECTED: tuple[type[Exception], ...] = (PeerError, Reject)
 
 
@@ -95,8 +95,8 @@ class Observer:
             await asyncio.sleep(self.interval)
 
     def listen(self, rejected: Callable[[Envelope, Reject], None]) -> None:
-        """Call `rejected` with each row that the gate refused because of a fault of its signer. Replaces an earlier
-        listener."""
+        """Call `rejected` with each row that the gate refused because of a fault of its signer.
+        Replaces an earlier listener."""
         self._rejected = rejected
 
     async def read_rows(self, keys: Sequence[str]) -> list[Envelope]:

@@ -95,8 +95,8 @@ class Relays(Protocol):
     async def put_checkpoint(
         self, manifest: Envelope, directory: Path, *, delta: tuple[Envelope, Path] | None = None, whole: bool = True
     ) -> tuple[str, ...]:
-        """Publish the manifest and shards. Returns the ids of the relays that hold all of it. Raises TransportError
-        when none does.
+        """Publish the manifest and shards. Returns the ids of the relays that hold all of it. Raises
+        TransportError when none does.
 
         `delta`: the signed row and the folder of a delta that leads to it. With `whole` False, relays that can rebuild
         the shards from the delta do so instead of receiving them.

@@ -37,8 +37,8 @@ class Prefetch:
         self._tried: dict[str, None] = {}  # manifests fetched ahead, successfully or not
 
     async def listen(self, held: Callable[[], str]) -> None:
-        """Collect announcements until cancelled; `held` returns the manifest digest of the checkpoint this node has
-        now."""
+        """Collect announcements until cancelled; `held` returns the manifest digest of the
+        checkpoint this node has now."""
         await self._relays.watch(self._hear, held=held)
 
     async def run(self, held: Callable[[], str]) -> None:
@@ -63,8 +63,8 @@ class Prefetch:
         return next((offer for offer in offers if offer.manifest not in self._tried), None)
 
     async def fetch(self, offer: Offer) -> None:
-        """Fetch an announced checkpoint. Gives up once the ledger commits a different one for its step, or a later
-        one."""
+        """Fetch an announced checkpoint. Gives up once the ledger commits a different one for
+        its step, or a later one."""
         self._tried[offer.manifest] = None
         while len(self._tried) > MOST_TRIED:
             del self._tried[next(iter(self._tried))]

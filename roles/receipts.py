@@ -1,9 +1,9 @@
-"""Receipts: a client that has downloaded a checkpoint states which relays its bytes came from, so that they are
-credited.
+"""Receipts: a client that has downloaded a checkpoint states which relays its bytes came from,
+so that they are credited.
 
-There is one signed row per client and checkpoint, written to disk before it is announced. What relays can be paid for
-is limited where receipts are counted (`roles.tally.receipts`): nobody gains by signing for more bytes than a checkpoint
-has.
+There is one signed row per client and checkpoint, written to disk before it is announced. What relays can be
+paid for is limited where receipts are counted (`roles.tally.receipts`): nobody gains by signing for more
+bytes than a checkpoint has.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ KEPT = 64
 
 
 class Receipts:
-    """The receipts of one client in one run, in its own `folder`. `note` records a download; `run` writes and
-    announces."""
+    """The receipts of one client in one run, in its own `folder`. `note` records a download;
+    `run` writes and announces."""
 
     def __init__(self, *, relays: Relays, voice: Voice, folder: Path, run: str) -> None:
         self._relays, self._voice, self._folder, self._run = relays, voice, folder, run
@@ -80,8 +80,8 @@ class Receipts:
 
 
 def build_receipt(received: Mapping[str, int], *, run: str, client: str, step: int) -> Receipt | None:
-    """The receipt for the bytes received by relay: the relays that gave most, ordered by id. None when there are
-    none."""
+    """The receipt for the bytes received by relay: the relays that gave most, ordered by id.
+    None when there are none."""
     most = sorted(((size, relay) for relay, size in received.items() if size > 0), reverse=True)[:MOST_RELAYS]
     if not most:
         return None

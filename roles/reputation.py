@@ -1,5 +1,5 @@
-"""How well each node has done, from signed rows: what a quorum accepted or refused of a worker, and how often a
-validator agreed.
+"""How well each node has done, from signed rows: what a quorum accepted or refused of a worker, and how
+often a validator agreed.
 
 Pure. Nothing is decided here: the result is for people, who choose whom to trust with what. Only correctly signed rows
 that still exist (the DHT forgets) are counted, so it covers the last minutes; the ledger has the rest.
@@ -62,8 +62,8 @@ class Records:
 
 
 def compute_records(rows: Iterable[Envelope], *, spec: RunSpec, judges: ValidatorSet) -> Records:
-    """Count verified submission and verdict rows. Rows that do not parse, or misstate whom they are about, are left
-    out."""
+    """Count verified submission and verdict rows. Rows that do not parse, or misstate whom
+    they are about, are left out."""
     validators = [item.node for item in judges.validators]
     submissions, votes = sort_rows(rows, spec=spec, validators=validators)
     workers: dict[str, WorkerRecord] = {}

@@ -1,8 +1,8 @@
 """Judgements: every reason for refusing a row or submission, whose fault it is, and the gate rules. Pure.
 
-A `Reject` is provable and counts against the signer; a `SoftReject` costs only the credit. For an `Ignore` nothing is
-signed, and the row is examined again when a head, a block or a predecessor arrives. Clock, head and ledger are
-arguments.
+A `Reject` is provable and counts against the signer; a `SoftReject` costs only the credit. For an `Ignore`
+nothing is signed, and the row is examined again when a head, a block or a predecessor arrives. Clock, head
+and ledger are arguments.
 """
 
 from __future__ import annotations

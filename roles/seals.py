@@ -1,8 +1,8 @@
 """Sealed verdicts: a validator commits to its verdict before it can read the others'. Pure.
 
-The seal of a verdict is published first. The verdict then opens it with its salt and lists the seals that its author
-had seen by then. A verdict earns only if another validator's opening lists its seal, so a copier is too late to be
-listed.
+The seal of a verdict is published first. The verdict then opens it with its salt and lists the seals that
+its author had seen by then. A verdict earns only if another validator's opening lists its seal, so a copier
+is too late to be listed.
 """
 
 from __future__ import annotations

@@ -159,7 +159,9 @@ class JoinedSpec(Message):
     margins: NoiseSpec
     refuse_one_in: Annotated[int, Field(ge=10, le=10**12)] = 1000  # one honest submission in so many is softly refused
     fault_one_in: Annotated[int, Field(ge=0, le=10**18)] = 0  # one honest submission in so many is a fault; 0: none is
-    alarm_one_in: Annotated[int, Field(ge=0, le=10**9)] = 1000  # one honest node a month in so many; 0: not judged
+    alarm_one_in: Annotated[int, Field(ge=0, le=10**9)] = (
+        1000  # one honest node in so many deviates a month; 0: not judged
+    )
     month: Annotated[int, Field(ge=1, le=10**9)] = 3000  # submissions of a node in a month
 
     @model_validator(mode="after")
@@ -210,8 +212,8 @@ FLOAT32_CHECKS: Mapping[str, Mapping[str, int]] = {
     "honest": {"exponent_mismatches": 2, "mantissa_mean": 300, "mantissa_median": 500, "margin_mean": 10},
     "fraud": {"exponent_mismatches": 20, "mantissa_mean": 40_000, "mantissa_median": 40_000, "margin_mean": 400},
 }
-"""Thresholds of a float32 draft that names none. In float32 honest engines differ far less, in units 32 times as
-fine."""
+"""Thresholds of a float32 draft that names none. In float32 honest engines differ far less,
+in units 32 times as fine."""
 
 
 class RewardSpec(Message):
@@ -271,8 +273,8 @@ class BroadcastSpec(Message):
 
 
 class GpuSpec(Message):
-    """One sufficient set of GPUs: how many, of which models (part of the name; none listed: any) and how much memory
-    each."""
+    """One sufficient set of GPUs: how many, of which models (part of the name; none listed: any)
+    and how much memory each."""
 
     count: Annotated[int, Field(ge=1, le=1024)] = 1
     models: Annotated[

@@ -43,8 +43,8 @@ def check_checkpoint(
     lease: Lease,
     trainers: Sequence[Operator],
 ) -> None:
-    """Check that a checkpoint may be spread: it is the committed one of its step, or the current leader's. Raises
-    Reject, Ignore."""
+    """Check that a checkpoint may be spread: it is the committed one of its step, or the current
+    leader's. Raises Reject, Ignore."""
     committed = commits.get(step)
     if committed is None:
         check_term(signer=signer, term=term, lease=lease, trainers=trainers)

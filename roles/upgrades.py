@@ -1,5 +1,5 @@
-"""What the run's owner requires of every node's software from a step on, signed by the account that owns the run on the
-ledger.
+"""What the run's owner requires of every node's software from a step on, signed by the account that
+owns the run on the ledger.
 
 Nobody's credit depends on it, so it need not be on the ledger: each node checks the signature and decides for itself
 whether it can still take part. Pure.

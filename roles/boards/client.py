@@ -113,8 +113,8 @@ def _settle(future: asyncio.Future[bool], is_held: bool) -> None:
 
 
 class Follower:
-    """Follows keys on one board. `took` receives the bytes of each row and returns the outcome; None for a malformed
-    row."""
+    """Follows keys on one board. `took` receives the bytes of each row and returns the outcome;
+    None for a malformed row."""
 
     def __init__(self, relay: RelayInfo, http: httpx.AsyncClient, took: Callable[[bytes], Outcome | None]) -> None:
         self.relay, self._http, self._took = relay, http, took
@@ -195,8 +195,8 @@ class Follower:
         return batch
 
     async def _take_all(self, rows: Sequence[bytes]) -> None:
-        """Take the rows. Raises Malformed when a response is mostly invalid, since each row costs us a signature
-        check."""
+        """Take the rows. Raises Malformed when a response is mostly invalid, since each row
+        costs us a signature check."""
         malformed = strangers = 0
         for number, row in enumerate(rows, 1):
             outcome = self._took(row)

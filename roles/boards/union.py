@@ -43,8 +43,8 @@ WANTED_SECONDS = 60.0
 """How long a key is followed after it was last read."""
 TURN_SECONDS = 1.0
 BEHIND_SECONDS = 8.0
-"""Age at which a row that only boards have shows that the DHT does not deliver: an eclipsed DHT answers but hides
-rows."""
+"""Age at which a row that only boards have shows that the DHT does not deliver: an eclipsed
+DHT answers but hides rows."""
 COMPARE_SECONDS = 2.0
 MAX_AHEAD = 1024
 QUIET_PAUSE, BUSY_PAUSE = 0.5, 0.1
@@ -55,8 +55,8 @@ SWEEP_SECONDS = 30.0
 class UnionDirectory:
     """Implements the directory's `publish` and `read`. `run` keeps the boards going; without it there are none.
 
-    `relays` returns those known now. `membership`, `settled` and `about` limit which of the boards' rows are kept, as
-    in the DHT.
+    `relays` returns those known now. `membership`, `settled` and `about` limit which of the boards'
+    rows are kept, as in the DHT.
     """
 
     def __init__(
@@ -130,8 +130,8 @@ class UnionDirectory:
         writing.result()
 
     def _write(self, row: Envelope) -> asyncio.Task[None]:
-        """Start writing the row to the DHT, unless that is in progress. A write of an older row at its place is
-        cancelled."""
+        """Start writing the row to the DHT, unless that is in progress. A write of an older row
+        at its place is cancelled."""
         place = _place(row)
         before = self._writes.get(place)
         if before is not None and before[0] == row.sequence:
@@ -226,8 +226,8 @@ class UnionDirectory:
             self._note_dht(why)
 
     def _compare(self, found: Mapping[str, Sequence[Envelope]], clock: int) -> None:
-        """Note rows that boards have but the DHT, asked for the same keys, lacks for long: the DHT then hides or loses
-        rows."""
+        """Note rows that boards have but the DHT, asked for the same keys, lacks for long: the DHT
+        then hides or loses rows."""
         now = time.monotonic()
         if not found or now - self._compared < COMPARE_SECONDS:
             return
@@ -259,8 +259,8 @@ class UnionDirectory:
             self._woken.set()
 
     def _take(self, data: bytes) -> Outcome | None:
-        """Take a row from a board. Returns None for a malformed one; a relay that passes those on is asked less
-        often."""
+        """Take a row from a board. Returns None for a malformed one; a relay that passes
+        those on is asked less often."""
         try:
             return self._held.put(self._gate.open(data), self._clock(), data)
         except Malformed:
@@ -274,8 +274,8 @@ class UnionDirectory:
         return ranked[:BOARDS]
 
     def _choose(self) -> list[RelayInfo]:
-        """The relays whose boards carry rows at all: the same for every node that knows the same relays, in whatever
-        order."""
+        """The relays whose boards carry rows at all: the same for every node that knows the same
+        relays, in whatever order."""
         usable = [relay for relay in self._relays() if is_usable(relay.url)]
         return sorted(usable, key=lambda relay: (relay.is_free, _rank("", relay.node)))[:MAX_RELAYS]
 

@@ -1,7 +1,7 @@
 """Wire format of boards over HTTP: length-prefixed rows, and a header that names board and serial. Pure.
 
-`POST /board` takes rows and returns which of them it holds; `POST /board/read` takes `{"board", "since", "keys"}` and
-returns a batch.
+`POST /board` takes rows and returns which of them it holds; `POST /board/read` takes `{"board", "since",
+"keys"}` and returns a batch.
 """
 
 from __future__ import annotations

@@ -101,8 +101,8 @@ def load_model(checkpoint: Path, *, device: torch.device, dtype: torch.dtype, at
 def load_tokenizer(folder: Path) -> Any:
     """The tokenizer of a folder, exactly as in tokenizer.json; it must name an end-of-sequence token.
 
-    Not `AutoTokenizer`, which overrides the file's splitting rules with its own for model types it knows. Raises
-    `BadCheckpoint`.
+    Not `AutoTokenizer`, which overrides the file's splitting rules with its own for model types it
+    knows. Raises `BadCheckpoint`.
     """
     with _refusals(folder):
         tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
@@ -112,8 +112,8 @@ def load_tokenizer(folder: Path) -> Any:
 
 
 def check_tokenizer(tokenizer: Any, folder: Path, *, vocabulary: int, chat: bool) -> None:
-    """Check that a tokenizer fits a model of `vocabulary` tokens and the run's use of a chat template. Raises
-    `BadCheckpoint`."""
+    """Check that a tokenizer fits a model of `vocabulary` tokens and the run's use of a chat
+    template. Raises `BadCheckpoint`."""
     if max(len(tokenizer), tokenizer.eos_token_id + 1) > vocabulary:
         raise BadCheckpoint(f"{folder.name}: the tokenizer has {len(tokenizer)} tokens, the model only {vocabulary}")
     if chat and not tokenizer.chat_template:
@@ -123,8 +123,8 @@ def check_tokenizer(tokenizer: Any, folder: Path, *, vocabulary: int, chat: bool
 
 
 def writes_date(tokenizer: Any) -> bool:
-    """Whether the chat template writes this machine's current date: honest prompts would differ by day and time
-    zone."""
+    """Whether the chat template writes this machine's current date: honest prompts would
+    differ by day and time zone."""
     return "strftime_now" in str(tokenizer.chat_template)
 
 

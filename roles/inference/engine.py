@@ -1,5 +1,5 @@
-"""The port to whatever runs the policy. Adapters: `transformers_engine` (any device that PyTorch supports),
-`vllm_engine`.
+"""The port to whatever runs the policy. Adapters: `transformers_engine` (any device that PyTorch
+supports), `vllm_engine`.
 
 Knows nothing of tasks, files or peers. Blocking: call it from a worker thread, one call at a time.
 """
@@ -35,8 +35,8 @@ class Completion:
     """The policy's answer to one `Request`.
 
     `tokens` includes the end-of-sequence token when `finish` is "eos". `states` `[len(tokens), hidden]` in the engine's
-    dtype: row `i` is the last hidden state, after the final norm, that produced token `i`.  # TOP-04 `logprobs` are
-    under `softmax(logits / T)`, over the whole vocabulary.
+    dtype: row `i` is the last hidden state, after the final norm, that produced token `i`.  # TOP-04
+    `logprobs` are under `softmax(logits / T)`, over the whole vocabulary.
     """
 
     tokens: tuple[int, ...]
@@ -49,9 +49,9 @@ class Completion:
 class Prefill:
     """The states that produced each output token, `[T, hidden]` in the engine's dtype, on its device.
 
-    Row 0 is position `len(prompt) - 1`, so the first token is covered.  # TOP-07 `head` computes float32 logits `[n,
-    vocabulary]` of any states `[n, hidden]`, with the weights loaded at that time. The logits of a whole group would
-    take gigabytes, so callers that need many compute them in parts.
+    Row 0 is position `len(prompt) - 1`, so the first token is covered.  # TOP-07
+    `head` computes float32 logits `[n, vocabulary]` of any states `[n, hidden]`, with the weights loaded at that time.
+    The logits of a whole group would take gigabytes, so callers that need many compute them in parts.
     """
 
     states: torch.Tensor

@@ -46,8 +46,8 @@ def gumbel_noise(
 
 
 def check_range(values: torch.Tensor, bits: int, name: str) -> None:
-    """Raises ValueError unless all of the integers are in [0, 2^bits). On a GPU nothing is checked, as that would have
-    to wait."""
+    """Raises ValueError unless all of the integers are in [0, 2^bits). On a GPU nothing is checked,
+    as that would have to wait."""
     if values.is_floating_point():
         raise ValueError(f"{name} must be an integer")
     if values.device.type == "cpu" and values.numel():

@@ -24,8 +24,8 @@ from roles.inference.support import support
 from roles.spec import SamplingSpec
 
 GROUP = 256
-"""Tokens in a group. Cheapest near the square root of the vocabulary; the check's power does not depend on it (ADR
-19)."""
+"""Tokens in a group. Cheapest near the square root of the vocabulary; the check's power does
+not depend on it (ADR 19)."""
 BORDER = 0.5
 """Distance in nats from the border of the support within which two honest engines may disagree about membership."""
 
@@ -65,8 +65,8 @@ class SamplingSettings:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Drawn:
-    """Tokens int64 `[rows]`, and their log-probabilities float32 `[rows]` under `softmax(logits / T)`, whole
-    vocabulary."""
+    """Tokens int64 `[rows]`, and their log-probabilities float32 `[rows]` under
+    `softmax(logits / T)`, whole vocabulary."""
 
     tokens: torch.Tensor
     logprobs: torch.Tensor
@@ -100,9 +100,9 @@ def token_margins(
     """By how much each token misses being the choice: float32 `[rows]`, 0 where it is the choice.
 
     The margin is the sum of what its group lacks to the best group, what it lacks to the best token of its group, and
-    what it lacks to the least likely token that may be in the support. A token at the border, which engines may include
-    or exclude, is never a rival nor off the support, and counts only for its own group. When greedy: `max(logits) -
-    logits[token]`.
+    what it lacks to the least likely token that may be in the support. A token at the border, which engines may
+    include or exclude, is never a rival nor off the support, and counts only for its own group. When greedy:
+    `max(logits) - logits[token]`.
     """
     scaled = _scaled(logits, settings)
     own = scaled.gather(1, tokens[:, None])
@@ -134,10 +134,10 @@ def _scaled(logits: torch.Tensor, settings: SamplingSettings) -> torch.Tensor:
 def _about_border(
     scaled: torch.Tensor, allowed: torch.Tensor, settings: SamplingSettings
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The tokens surely and those possibly in the support of another engine, where the support here is `allowed`. Sure
-    are tokens more than `BORDER` above the likeliest excluded one; possible are those down to `BORDER` below the least
-    likely included one; in both cases the log-odds of the nucleus's mass are shifted by as much. Bool `[rows,
-    vocabulary]` each."""
+    """The tokens surely and those possibly in the support of another engine, where the support here is `allowed`.
+    Sure are tokens more than `BORDER` above the likeliest excluded one; possible are those down to `BORDER` below
+    the least likely included one; in both cases the log-odds of the nucleus's mass are shifted by as much. Bool
+    `[rows, vocabulary]` each."""
     left_out = scaled.masked_fill(allowed, -torch.inf).amax(-1, keepdim=True)
     kept = scaled.masked_fill(~allowed, torch.inf).amin(-1, keepdim=True)
     sure = _nucleus_moved(scaled, allowed, settings, by=-BORDER) & (scaled >= left_out + BORDER)

@@ -21,8 +21,8 @@ def support(scaled: torch.Tensor, top_k: int, top_p: float) -> torch.Tensor:
 
 
 def _nucleus(scaled: torch.Tensor, count: int, top_p: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """The likeliest values `[rows, some]`, descending, and how many of them `[rows, 1]` reach `top_p` of the first
-    `count`."""
+    """The likeliest values `[rows, some]`, descending, and how many of them `[rows, 1]` reach
+    `top_p` of the first `count`."""
     if count > _FIRST:
         ranked = scaled.topk(_FIRST, dim=-1).values
         whole = scaled if count == scaled.shape[-1] else scaled.topk(count, dim=-1).values

@@ -7,8 +7,8 @@ from typing import Any
 
 
 def encode_text(tokenizer: Any, text: str, *, chat: bool) -> tuple[int, ...]:
-    """Token ids, without special tokens. With `chat` the text is the user's message in the tokenizer's chat
-    template."""
+    """Token ids, without special tokens. With `chat` the text is the user's message in the
+    tokenizer's chat template."""
     if chat:
         said = [{"role": "user", "content": text}]
         text = tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True)

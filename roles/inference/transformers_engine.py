@@ -220,8 +220,8 @@ class TransformersEngine:
         return ids.to(self._device), mask.to(self._device)
 
     def _take_fewer_rows(self, error: BaseException, rows: int) -> None:
-        """Halve the rows generated together after running out of memory. Raises any other error, and OutOfMemory at one
-        row."""
+        """Halve the rows generated together after running out of memory. Raises any other error,
+        and OutOfMemory at one row."""
         self._free_memory(error, is_last=rows == 1)
         self._max_rows = rows // 2
 

@@ -127,8 +127,8 @@ class VllmEngine:
         return [Prefill(each, self._head) for each in states]
 
     def _run(self, prompts: Sequence[tuple[int, ...]], wanted: Sequence[dict[str, Any]], *, most: int) -> list[Any]:
-        """vLLM's own outputs, in order. Generation ends only at our tokenizer's end token, whatever the checkpoint
-        names."""
+        """vLLM's own outputs, in order. Generation ends only at our tokenizer's end token,
+        whatever the checkpoint names."""
         parameters = [
             import_vllm().SamplingParams(
                 temperature=0.0,
@@ -155,8 +155,8 @@ class VllmEngine:
         return list(outputs)
 
     def _forget_requests(self) -> None:
-        """Abort requests left over from a failure: the next call would otherwise continue them and return their answers
-        too."""
+        """Abort requests left over from a failure: the next call would otherwise continue them and
+        return their answers too."""
         engine = self._loaded_model().llm_engine
         engine.abort_request(list(engine.output_processor.request_states), internal=True)
 
@@ -223,8 +223,8 @@ class VllmEngine:
 
 
 def _completions(outputs: Sequence[Any], draws: Any, *, eos: int) -> list[Completion]:
-    """vLLM's tokens with the states that produced them. If a position was drawn twice, the last draw counts.  #
-    TOP-05"""
+    """vLLM's tokens with the states that produced them. If a position was drawn twice, the last
+    draw counts.  # TOP-05"""
     numbers, positions, tokens, logprobs, states = draws
     last = {place: row for row, place in enumerate(zip(numbers, positions, strict=True))}
     completions = []

@@ -22,8 +22,8 @@ WANTED = "intellect-node"
 """The key in a request's `extra_args` under which the engine says what to draw, or which states it wants."""
 
 Draws = tuple[list[int], list[int], torch.Tensor, torch.Tensor, torch.Tensor]
-"""Request numbers, output positions, tokens `[n]`, log-probabilities `[n]`, states `[n, hidden]`, in chronological
-order."""
+"""Request numbers, output positions, tokens `[n]`, log-probabilities `[n]`, states `[n,
+hidden]`, in chronological order."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,5 +1,5 @@
-"""The relay: stores blobs, manifests and shards by digest, serves them over HTTP, and pulls checkpoints it learns
-of."""
+"""The relay: stores blobs, manifests and shards by digest, serves them over HTTP, and pulls
+checkpoints it learns of."""
 
 from roles.relay.actor import Relay
 from roles.relay.boards import Board

@@ -1,5 +1,5 @@
-"""The relay as an actor: serves what it has over HTTP, learns of checkpoints (`discovery`), and pulls them
-(`pulling`)."""
+"""The relay as an actor: serves what it has over HTTP, learns of checkpoints (`discovery`),
+and pulls them (`pulling`)."""
 
 from __future__ import annotations
 

@@ -36,8 +36,8 @@ log = structlog.get_logger("relay")
 MOST_LISTED = 64
 """Checkpoints, or deltas, per response: an archive has thousands, and readers accept 64 KiB."""
 MOST_HELD_OPEN = 512
-"""Concurrent requests that wait for news, those to the board not counted. Both together are fewer than a server's
-connections."""
+"""Concurrent requests that wait for news, those to the board not counted. Both together are fewer
+than a server's connections."""
 Handler = Callable[[Request], Awaitable[Response]]
 
 
@@ -72,8 +72,8 @@ class RelayRoutes:
         return _Outermost(app, self._counters)
 
     async def get_blob(self, request: Request) -> Response:
-        """A blob or a range of it; GET and HEAD. With X-Wait, the response waits for a listed shard that is still
-        arriving."""
+        """A blob or a range of it; GET and HEAD. With X-Wait, the response waits for a listed
+        shard that is still arriving."""
         digest = digest_in_path(request)
         store = self._shelf.store
         if digest not in store and self._shelf.catalogue.lists(digest):
@@ -134,8 +134,8 @@ class RelayRoutes:
         return JSONResponse({"held": f"{held:x}"})
 
     async def list_manifests(self, request: Request) -> Response:
-        """Checkpoints kept, newest first, with the count of shards that are here, and a token that identifies this
-        state.
+        """Checkpoints kept, newest first, with the count of shards that are here, and a token
+        that identifies this state.
 
         With X-Wait, and that token as X-Known, the response waits until there is news. X-Held names the checkpoint that
         the client has: the client is counted under it, and all deltas of the chains that start from exactly that
@@ -152,8 +152,8 @@ class RelayRoutes:
         return JSONResponse(body)
 
     async def list_deltas(self, request: Request) -> Response:
-        """Deltas kept, newest first: which checkpoint each needs and which it leads to. Their rows are signed; this
-        list is not."""
+        """Deltas kept, newest first: which checkpoint each needs and which it leads to. Their rows are
+        signed; this list is not."""
         deltas = self._shelf.catalogue.deltas()[:MOST_LISTED]
         return JSONResponse({"deltas": [_listed(delta) for delta in deltas]})
 
@@ -250,8 +250,8 @@ def _listed(kept: KeptDelta) -> dict[str, object]:
 
 
 class _Outermost:
-    """Outermost middleware: counts responses, and swallows errors already answered with a 500, so that no traceback is
-    printed."""
+    """Outermost middleware: counts responses, and swallows errors already answered with a 500, so
+    that no traceback is printed."""
 
     def __init__(self, app: ASGIApp, counters: Counters) -> None:
         self._app, self._counters = app, counters

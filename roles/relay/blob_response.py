@@ -16,8 +16,8 @@ FILE_STEP = 2**25
 
 
 class BlobResponse(StreamingResponse):
-    """A range of a blob, sent zero-copy where the server can and in blocks elsewhere. Closes the blob however the
-    response ends."""
+    """A range of a blob, sent zero-copy where the server can and in blocks elsewhere. Closes the blob
+    however the response ends."""
 
     def __init__(
         self,

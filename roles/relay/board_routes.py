@@ -30,9 +30,9 @@ class BoardRoutes:
         self._waiting = Waiting(MOST_HELD_OPEN)
 
     async def post_rows(self, request: Request) -> Response:
-        """Take signed rows for the board. The response has one byte per row, 1 if it is now held. Every eight rows cost
-        the sender one request, and so does each row that is not held; when its requests are used up, the remaining rows
-        are not examined."""
+        """Take signed rows for the board. The response has one byte per row, 1 if it is now held. Every eight rows
+        cost the sender one request, and so does each row that is not held; when its requests are used up, the
+        remaining rows are not examined."""
         board, sender = self._board(), address_of(request)
         body = await read_body(request, limit=MAX_POST, idle=self._settings.idle, total=self._settings.base)
         rows = unframe(body, most=MAX_POSTED)

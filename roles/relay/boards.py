@@ -1,9 +1,9 @@
 """A relay's board: signed rows in order of arrival, which readers follow from wherever they left off.
 
-It is a second way for the rows that the DHT carries, with the same gate and the same caps (`dht.rows`): a row is judged
-by its own bytes, a flood evicts the flooder's own rows, and expired rows are gone. Serial numbers only rise; a board
-that was started anew has a new name. Nothing is kept on disk, because writers republish every row each third of its
-lifetime.
+It is a second way for the rows that the DHT carries, with the same gate and the same caps (`dht.rows`): a row is
+judged by its own bytes, a flood evicts the flooder's own rows, and expired rows are gone. Serial numbers only
+rise; a board that was started anew has a new name. Nothing is kept on disk, because writers republish every row
+each third of its lifetime.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ SWEEP_EVERY = 4096
 
 
 class Board:
-    """One run's board at one relay. `clock` gives unix milliseconds; `membership`, `settled` and `about` are as in
-    `RowStore`."""
+    """One run's board at one relay. `clock` gives unix milliseconds; `membership`, `settled` and
+    `about` are as in `RowStore`."""
 
     def __init__(
         self,

@@ -42,8 +42,8 @@ def declared_length(request: Request) -> int:
 
 
 async def body_blocks(request: Request, *, idle: float, total: float) -> AsyncIterator[bytes]:
-    """The body as it arrives. Raises Refusal when nothing arrives for `idle` seconds, or not everything within
-    `total`."""
+    """The body as it arrives. Raises Refusal when nothing arrives for `idle` seconds, or not
+    everything within `total`."""
     stream = request.stream()
     end = asyncio.get_running_loop().time() + total
     while True:

@@ -1,8 +1,8 @@
 """Bounds on open connections, in total and per address, and which one is closed to admit a new one.
 
-The address with the most idle connections gives one up. When none is idle, an address gives one up that holds more than
-`FAIR` times as many as the newcomer's address. So many idle or slow connections hurt whoever opened them, and others
-get in.
+The address with the most idle connections gives one up. When none is idle, an address gives one up that
+holds more than `FAIR` times as many as the newcomer's address. So many idle or slow connections hurt whoever
+opened them, and others get in.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ Close = Callable[[], None]
 
 
 def party_of(host: str) -> str:
-    """The key a connection is counted under: an IPv4 address, or an IPv6 /64, since one party commonly owns all 2^64 of
-    it."""
+    """The key a connection is counted under: an IPv4 address, or an IPv6 /64, since one party
+    commonly owns all 2^64 of it."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

@@ -48,8 +48,8 @@ class ConnectionLimits:
 
 @dataclass(frozen=True, slots=True)
 class Threads:
-    """A server's thread pools: each incoming body holds a thread of `intake`; outgoing files share those of
-    `outlet`."""
+    """A server's thread pools: each incoming body holds a thread of `intake`; outgoing
+    files share those of `outlet`."""
 
     intake: ThreadPoolExecutor
     outlet: ThreadPoolExecutor

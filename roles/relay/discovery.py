@@ -1,7 +1,7 @@
 """How a relay learns of checkpoints: from the rows of trainers, and from other relays as soon as they have one.
 
-A manifest is fetched from any relay that delivers it, and kept if a trainer signed it. Its shards are left to the
-`Puller`.
+A manifest is fetched from any relay that delivers it, and kept if a trainer signed it. Its shards
+are left to the `Puller`.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ READ_PATIENCE = 15.0
 
 
 class Discovery:
-    """Puts manifests and rows of deltas on the shelf as they become known. Without a link it only records who holds
-    what."""
+    """Puts manifests and rows of deltas on the shelf as they become known. Without a link it
+    only records who holds what."""
 
     def __init__(
         self,

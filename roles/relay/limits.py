@@ -1,5 +1,5 @@
-"""What one address or one node may use: token buckets, quotas, single-use grants. Pure except for the clock passed
-in."""
+"""What one address or one node may use: token buckets, quotas, single-use grants. Pure
+except for the clock passed in."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ LEAST_CHARGE = 4096
 
 
 class AddressRate:
-    """A token bucket for each address: `rate` requests a second, bursts of `burst`. The least recently used address is
-    evicted."""
+    """A token bucket for each address: `rate` requests a second, bursts of `burst`. The least
+    recently used address is evicted."""
 
     def __init__(self, *, rate: float, burst: float, clock: Callable[[], float]) -> None:
         self._rate, self._burst, self._clock = rate, burst, clock

@@ -1,5 +1,5 @@
-"""Sends files from the page cache to sockets in threads, because in the event loop the overhead per piece exceeds the
-cost of its bytes.
+"""Sends files from the page cache to sockets in threads, because in the event loop the overhead per piece
+exceeds the cost of its bytes.
 
 A thread stays with a client only while the client keeps reading; slow clients are waited for in the event loop.
 """

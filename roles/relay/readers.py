@@ -11,8 +11,8 @@ NONE = "none"
 
 
 class Readers:
-    """Requests held open now. The checkpoint a reader claims to hold is unverified, so only known versions are
-    named."""
+    """Requests held open now. The checkpoint a reader claims to hold is unverified, so only
+    known versions are named."""
 
     def __init__(self) -> None:
         self._open: Counter[str] = Counter()
@@ -30,8 +30,8 @@ class Readers:
                 del self._open[held]
 
     def by_version(self, known: Container[str]) -> dict[str, int]:
-        """Readers by the manifest digest they hold. Those with none, or with one not known here, are counted
-        separately."""
+        """Readers by the manifest digest they hold. Those with none, or with one not known
+        here, are counted separately."""
         counts: Counter[str] = Counter()
         for held, count in self._open.items():
             counts[held if held in known else OTHER if held else NONE] += count

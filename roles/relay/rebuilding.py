@@ -23,8 +23,8 @@ from roles.shardcast.sinks import Sink
 log = structlog.get_logger("relay")
 
 DELTA_SECONDS = 30.0
-"""Time to fetch a delta from other relays, besides its transfer at the slowest pace; after that the shards are
-pulled."""
+"""Time to fetch a delta from other relays, besides its transfer at the slowest pace; after
+that the shards are pulled."""
 
 
 class Rebuilder:

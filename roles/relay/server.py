@@ -83,8 +83,8 @@ async def serve(
     line: Line | None = None,
     flag: str = "--port",
 ) -> AsyncIterator[str]:
-    """Serve until the block is left, then stop within two seconds. Yields the base URL. Bodies keep to the pace of
-    `line`.
+    """Serve until the block is left, then stop within two seconds. Yields the base URL. Bodies
+    keep to the pace of `line`.
 
     Port 0 picks a free one; `flag` is the option that chooses another. With a certificate, the server speaks TLS only.
     Raises PortTaken, BadCertificate.

@@ -1,5 +1,5 @@
-"""Sponsored registrations and rotations: a relay pays the gas of newcomers that did some proof of work, by an hourly
-budget."""
+"""Sponsored registrations and rotations: a relay pays the gas of newcomers that did some proof of
+work, by an hourly budget."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from roles.relay.refusal import Refusal
 from roles.shardcast.work import is_work_done
 
 Sponsor = Callable[[RegistrationRequest | RotationRequest], Awaitable[object]]
-"""Sends the registration or rotation to the ledger and returns something JSON-serialisable, e.g. the transaction's
-hash."""
+"""Sends the registration or rotation to the ledger and returns something JSON-serialisable,
+e.g. the transaction's hash."""
 
 MAX_FORM = 8 * 1024
 HOUR = 3600.0

@@ -105,8 +105,8 @@ class Uploads:
     async def put_manifest(self, request: Request) -> Response:
         """Take a manifest, or a delta's row, signed by a trainer. Its shards may be pushed afterwards, or are pulled.
 
-        The trainer's grant is checked before any of the body is read, so that strangers cannot occupy the few places
-        here.
+        The trainer's grant is checked before any of the body is read, so that strangers cannot
+        occupy the few places here.
         """
         digest, size = digest_in_path(request), declared_length(request)
         row, grant = self._open_grant(request, digest, size)

@@ -25,8 +25,8 @@ class Waiting:
 
     @asynccontextmanager
     async def held(self, address: str, seconds: float) -> AsyncIterator[None]:
-        """Let the block wait for at most `seconds`. It ends without an error when they are over or its place is
-        needed."""
+        """Let the block wait for at most `seconds`. It ends without an error when they are
+        over or its place is needed."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds) as place:
                 if seconds <= 0:

@@ -1,5 +1,5 @@
-"""Attention over packed rows: each row attends only to itself and to a prompt it shares, without a mask as wide as the
-pack.
+"""Attention over packed rows: each row attends only to itself and to a prompt it shares, without a
+mask as wide as the pack.
 
 Registered with transformers under the name `packed`. On a GPU in half precision it is PyTorch's variable-length flash
 kernel; elsewhere each row is a separate causal attention. Knows tensors, but nothing of models.
@@ -68,8 +68,8 @@ def attend(
     key_places: Tensor | None = None,
     **_others: Any,
 ) -> tuple[Tensor, None]:
-    """Attend within each row: query (1, H, T, D), key and value (1, K, T, D) -> (1, T, H, D). Without bounds it is one
-    row.
+    """Attend within each row: query (1, H, T, D), key and value (1, K, T, D) -> (1, T, H, D).
+    Without bounds it is one row.
 
     `key_places` lists the tokens that the strands see, strand after strand: those of its stem, then its own.
     """

@@ -22,10 +22,10 @@ from roles.turns.spans import Turns, own_count, own_spans
 class TrainingGroup:
     """All completions of one prompt by one worker. Raises ValueError when the parts do not fit together.
 
-    A completion holds every generated token, including the end-of-sequence token where it was sampled. `turns` marks
-    the tokens of each completion that a tool inserted (`roles.turns.spans`), and is empty in a run without a tool.
-    `reported` are the worker's own log-probabilities, empty where it gave none; they are used for an alarm only, never
-    for training.
+    A completion holds every generated token, including the end-of-sequence token where it was sampled. `turns`
+    marks the tokens of each completion that a tool inserted (`roles.turns.spans`), and is empty in a run without a
+    tool. `reported` are the worker's own log-probabilities, empty where it gave none; they are used for an alarm
+    only, never for training.
     """
 
     prompt: tuple[int, ...]
@@ -79,8 +79,8 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """The input of one forward pass: T tokens of S strands, one after another, of which N are learned from. There is no
-    padding.
+    """The input of one forward pass: T tokens of S strands, one after another, of which N are learned
+    from. There is no padding.
 
     `bounds` are the S + 1 boundaries of the strands. A strand is a whole row, a prompt shared by several rows, or the
     completion of one of those; `stems` names the strand that each continues. Positions count from the row's start, and

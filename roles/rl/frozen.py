@@ -1,5 +1,5 @@
-"""A policy other than the one being trained: the reference of the KL term, or the one that made a rollout. Never
-trained.
+"""A policy other than the one being trained: the reference of the KL term, or the one that made
+a rollout. Never trained.
 
 All of them share one model's memory: it holds one checkpoint at a time, and loads another on request.
 """
@@ -32,8 +32,8 @@ class FrozenPolicy:
         self._held = None
 
     def score(self, checkpoint: Path, batches: Sequence[MicroBatch], *, temperature: float) -> list[Tensor]:
-        """Log-probabilities of each pass, on all ranks together. Raises PolicyError when the checkpoint cannot be
-        read."""
+        """Log-probabilities of each pass, on all ranks together. Raises PolicyError when the
+        checkpoint cannot be read."""
         scorer = self.hold(checkpoint)
         return [score_still(scorer, batch, temperature=temperature) for batch in batches]
 
@@ -55,8 +55,8 @@ def score_still(scorer: Scorer, batch: MicroBatch, *, temperature: float) -> Ten
 
 
 def copy_weights(checkpoint: Path, model: nn.Module) -> None:
-    """Copy a checkpoint's weights into the model. Raises PolicyError, with nothing changed, when they are of another
-    model."""
+    """Copy a checkpoint's weights into the model. Raises PolicyError, with nothing changed, when
+    they are of another model."""
     source = load_policy(checkpoint).state_dict()
     held = model.state_dict()  # first: it reshards, and frees, what a forward pass left unsharded (FSDP2)
     parameters = dict(model.named_parameters())

@@ -18,8 +18,8 @@ KL_LIMIT = 10.0  # the reference's clamp of log(ref / new)
 
 @dataclass(frozen=True, slots=True)
 class LossTerms:
-    """Sums over the masked tokens, divided by the count. `loss` carries the gradient; the others are detached
-    scalars."""
+    """Sums over the masked tokens, divided by the count. `loss` carries the gradient; the
+    others are detached scalars."""
 
     loss: Tensor
     kl: Tensor
@@ -31,8 +31,8 @@ class LossTerms:
 
 @dataclass(frozen=True, slots=True)
 class LossWeights:
-    """The parameters of the objective. `delta` None is plain one-sided clipping; `low` and `high` None are its
-    defaults."""
+    """The parameters of the objective. `delta` None is plain one-sided clipping; `low` and
+    `high` None are its defaults."""
 
     eps: float = 0.2
     delta: float | None = 4.0

@@ -1,8 +1,8 @@
 """Log-probabilities and entropies from hidden states, without holding the logits of all tokens at once.
 
-A vocabulary of 150,000 takes 600 KB of logits a token. Here they exist for a few hundred tokens at a time, in the
-forward pass and again in the backward pass, where they are recomputed (as in fused linear cross-entropy, arXiv
-2410.10989).
+A vocabulary of 150,000 takes 600 KB of logits a token. Here they exist for a few hundred tokens at a time,
+in the forward pass and again in the backward pass, where they are recomputed (as in fused linear
+cross-entropy, arXiv 2410.10989).
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def score_hidden(
     entropy_gradient: bool = False,
     logit_bytes: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Score targets (N,) from hidden states (N, H) and the output embedding (V, H): log-probabilities and entropies,
-    (N,).
+    """Score targets (N,) from hidden states (N, H) and the output embedding (V, H):
+    log-probabilities and entropies, (N,).
 
     Logits are bounded to [-softcap, softcap] where the model does so, then divided by the temperature. Entropies carry
     a gradient only on request. `logit_bytes`: fp32 logits held at once; chosen by device when not given.
@@ -61,8 +61,8 @@ def _logits(hidden: Tensor, weight: Tensor, temperature: float, softcap: float |
 
 
 class _Chunked(torch.autograd.Function):
-    """As `score_hidden`, in chunks of rows. Keeps hidden states, normalisers and entropies, and recomputes logits in
-    backward."""
+    """As `score_hidden`, in chunks of rows. Keeps hidden states, normalisers and entropies, and
+    recomputes logits in backward."""
 
     @staticmethod
     def forward(

@@ -59,8 +59,8 @@ class UnfitGroups(RuntimeError):
 
 
 class OutOfMemory(RuntimeError):
-    """The device has too little memory for a pass. Updates of the step may have been made: resume from the last
-    state."""
+    """The device has too little memory for a pass. Updates of the step may have been made:
+    resume from the last state."""
 
 
 class Learner:
@@ -155,8 +155,8 @@ class Learner:
             self.ranks.meet()  # even after a disk error: the other ranks must not wait for ever
 
     def save_state(self, folder: Path) -> None:
-        """Write fp32 weights, optimizer moments and counters: everything needed for an exact resume. One file, or one
-        shard per rank.
+        """Write fp32 weights, optimizer moments and counters: everything needed for an exact resume. One
+        file, or one shard per rank.
 
         No random state is stored: the shuffle follows from the seed and the step, and the model has no dropout.
         """
@@ -289,8 +289,8 @@ class Learner:
         return sum(self._checkpoint_of(row.policy_step) is None for row in rows)
 
     def _compare_reported(self, one: Pass, totals: Totals) -> None:
-        """Compare reported log-probabilities for rows whose own policy was scored, by its checkpoint or as the weights
-        before this step."""
+        """Compare reported log-probabilities for rows whose own policy was scored, by its checkpoint or as the
+        weights before this step."""
         scores = one.old if one.behaviour is None else one.behaviour
         steps = {row.policy_step for row in one.rows}
         if self.settings.needs_behaviour:

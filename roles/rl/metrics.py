@@ -16,8 +16,8 @@ from roles.rl.ranks import Ranks
 
 _SUMMED = ("loss", "kl", "entropy", "clipped_low", "clipped_high", "clipped_delta")
 _BINS, _WIDEST = 1001, 5.0
-"""Histogram of log ratios in [-5, 5]: quantiles to 1% over all ranks without gathering tokens. The middle bin is ratio
-1."""
+"""Histogram of log ratios in [-5, 5]: quantiles to 1% over all ranks without gathering tokens.
+The middle bin is ratio 1."""
 _QUANTILES = (0.01, 0.5, 0.99)
 
 

@@ -1,9 +1,9 @@
 """Current objectives for learning from another policy's rollouts, behind one interface.
 
-Each takes the tokens of whole sequences and returns a loss per token, and the tokens whose policy gradient it has
-stopped. `r = pi / pi_old`, where `old` is the policy that the spec's `old_logprobs` selects. `rho = pi_before /
-pi_behaviour` compares the weights before the step with the rollout's own policy. Pure tensor arithmetic over (N,)
-tokens.
+Each takes the tokens of whole sequences and returns a loss per token, and the tokens whose policy gradient it
+has stopped. `r = pi / pi_old`, where `old` is the policy that the spec's `old_logprobs` selects. `rho =
+pi_before / pi_behaviour` compares the weights before the step with the rollout's own policy. Pure tensor
+arithmetic over (N,) tokens.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Tokens:
     """The inputs of a loss, (N,) each. `sequence` numbers the completions from 0; each is contained whole."""
 
     new: Tensor  # log-probabilities under the weights being trained, with gradient
-    old: Tensor  # under the policy that ratios are taken to
+    old: Tensor  # under the policy in the ratio's denominator
     behaviour: Tensor | None  # under the rollout's own policy; None where the loss does not need it
     advantages: Tensor
     sequence: Tensor  # int64
@@ -44,8 +44,8 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class TokenLoss:
-    """Loss per token, and which tokens have lost their policy gradient to the lower bound, the upper bound, or
-    delta."""
+    """Loss per token, and which tokens have lost their policy gradient to the lower bound,
+    the upper bound, or delta."""
 
     loss: Tensor
     low: Tensor  # bool
@@ -64,8 +64,8 @@ class Clips:
 
 
 def two_sided(ratio: Tensor, advantages: Tensor, *, eps: float, delta: float | None) -> Tensor:
-    """Return -min(min(r, delta) A, clip(r, 1 - eps, 1 + eps) A), elementwise (INTELLECT-2, arXiv 2505.07291, section
-    3.4).
+    """Return -min(min(r, delta) A, clip(r, 1 - eps, 1 + eps) A), elementwise (INTELLECT-2,
+    arXiv 2505.07291, section 3.4).
 
     With eps 0.2, delta 4: `r 1.5, A 1 -> -1.2`; `r 0.5, A -1 -> 0.8`; `r 100, A -1 -> 4` (PPO: 100), and there the
     gradient is 0, so that one improbable token cannot throw the policy.
@@ -110,8 +110,8 @@ def icepop(tokens: Tokens, clips: Clips) -> TokenLoss:
 def cispo(tokens: Tokens, clips: Clips) -> TokenLoss:
     """CISPO (arXiv 2506.13585): -sg[clip(r, low, high)] A log pi: the weight is bounded, and no token is dropped.
 
-    With 0 and 5: `r 2, A 1, log pi -1 -> 2`, gradient -2; `r 100 -> 5`, gradient -5, with respect to the
-    log-probability.
+    With 0 and 5: `r 2, A 1, log pi -1 -> 2`, gradient -2; `r 100 -> 5`, gradient -5, with
+    respect to the log-probability.
     """
     weight = tokens.ratio.detach().clamp(clips.low, clips.high)
     none = torch.zeros_like(weight, dtype=torch.bool)
@@ -119,8 +119,8 @@ def cispo(tokens: Tokens, clips: Clips) -> TokenLoss:
 
 
 def gspo(tokens: Tokens, clips: Clips) -> TokenLoss:
-    """GSPO (arXiv 2507.18071): the ratio of a sequence is the geometric mean of its tokens', clipped to [1 - low, 1 +
-    high].
+    """GSPO (arXiv 2507.18071): the ratio of a sequence is the geometric mean of its tokens',
+    clipped to [1 - low, 1 + high].
 
     Each token carries its sequence's term, so that the mean over tokens stays exact over micro-batches and ranks.
     `r (2, 8) -> s = 4`; with A 1 and high 4e-4 each of the two tokens gives -1.0004.

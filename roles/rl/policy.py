@@ -63,7 +63,7 @@ def _read(checkpoint: Path) -> Any:
         raise PolicyError(
             f"it lacks {absent[0]} and {len(absent) - 1} more of the tensors that its config.json asks for"
         )
-    if more := sorted(said["unexpected_keys"]):  # the trained model would differ from the workers', and lack them
+    if more := sorted(said["unexpected_keys"]):  # else what is trained is not what workers run
         raise PolicyError(f"it holds {more[0]} and {len(more) - 1} more tensors that its config.json does not ask for")
     model.config.use_cache = False
     return model
@@ -83,8 +83,8 @@ def shard_policy(scorer: Scorer, mesh: DeviceMesh) -> None:
 
 
 def checkpoint_activations(model: Any) -> None:
-    """Keep only each layer's input and recompute the rest in the backward pass: a third more work for far less
-    memory."""
+    """Keep only each layer's input and recompute the rest in the backward pass: a third more
+    work for far less memory."""
     if hasattr(model, "activation_checkpointing_enable"):
         model.activation_checkpointing_enable()
     else:  # transformers before 5.20
@@ -112,8 +112,8 @@ def _named_as_before_5(model: Any, weights: Mapping[str, Tensor]) -> Mapping[str
 
 
 def decoder_layers(model: nn.Module) -> list[nn.Module]:
-    """Return the transformer blocks: the longest list of equal modules, which every causal model in transformers
-    has."""
+    """Return the transformer blocks: the longest list of equal modules, which every causal
+    model in transformers has."""
     lists = [list(module) for module in model.modules() if isinstance(module, nn.ModuleList)]
     return max(lists, key=len, default=[])
 

@@ -1,5 +1,5 @@
-"""One rank of a trainer's learner, as a process under torchrun: `python -m roles.rl.rank`, started by
-`roles.rl.ranked`.
+"""One rank of a trainer's learner, as a process under torchrun: `python -m roles.rl.rank`,
+started by `roles.rl.ranked`.
 
 Rank 0 takes the node's calls from a local socket and leads the others. When the node ends, so do they.
 """

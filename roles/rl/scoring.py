@@ -18,8 +18,8 @@ from roles.rl.batch import MicroBatch, Row, build_batch
 from roles.rl.head import score_hidden, score_logits
 
 TOLERANCE = 1e-3
-"""Between two computations of one log-probability in fp32; another row's tokens or a wrong scale differ by whole
-units."""
+"""Between two computations of one log-probability in fp32; another row's tokens or a wrong
+scale differ by whole units."""
 PROBE = ((1, 2, 3), (5, 4, 3, 2, 1))
 """Completions of the test rows, which have the same prompt."""
 _PLAIN: dict[str, Any] = {"temperature": 1.0, "entropy_gradient": False}
@@ -71,8 +71,8 @@ class Scorer(nn.Module):
 
 
 def _agrees(scorer: Scorer) -> bool:
-    """Whether two rows, in one pass if they may share one, get the log-probabilities that the model's own code gives
-    them."""
+    """Whether two rows, in one pass if they may share one, get the log-probabilities that the
+    model's own code gives them."""
     model = scorer.model
     vocabulary = model.get_input_embeddings().weight.shape[0]
     rows = [Row((1, 0), completion, 1.0) for completion in PROBE if max(completion) < vocabulary]

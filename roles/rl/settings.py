@@ -9,8 +9,8 @@ from roles.rl.objectives import CORRECTED
 
 @dataclass(frozen=True, slots=True)
 class GrpoSettings:
-    """Defaults suit the default policy (0.74M parameters); a 32B model needs `learning_rate` 3e-7, clip 0.1, warm-up
-    25.
+    """Defaults suit the default policy (0.74M parameters); a 32B model needs `learning_rate`
+    3e-7, clip 0.1, warm-up 25.
 
     Raises ValueError on a value that cannot work.
     """
@@ -25,7 +25,7 @@ class GrpoSettings:
     loss: str = "grpo"  # one of `roles.rl.objectives.OBJECTIVES`
     loss_low: float | None = None  # bounds of the loss; None: its defaults
     loss_high: float | None = None
-    old_logprobs: Literal["current", "behaviour"] = "current"  # the policy that ratios are taken to
+    old_logprobs: Literal["current", "behaviour"] = "current"  # policy in the ratios' denominator
     max_grad_norm: float = 0.5
     optimizer_steps: int = 2  # mini-batches, hence updates, per rollout step
     warmup_steps: int = 0  # optimizer steps of linear warm-up

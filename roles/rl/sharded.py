@@ -1,8 +1,8 @@
 """The learner's state from several ranks: each writes its own shard, and any number of ranks can read the state.
 
-Uses PyTorch's distributed checkpoints (DCP) in safetensors form: offsets are in the files' headers, and nothing is
-pickled. The shards are in a folder of their own beside the state file, which names it, so the state changes in one
-rename.
+Uses PyTorch's distributed checkpoints (DCP) in safetensors form: offsets are in the files' headers, and
+nothing is pickled. The shards are in a folder of their own beside the state file, which names it, so the
+state changes in one rename.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """How rows are laid out in a pack: rows with the same prompt hold it once, and their completions branch off after it.
 
 All completions of a group have the same prompt, so a pass over a group of eight computes it once instead of eight
-times. Each row still attends only to itself, at the positions it would have on its own. Knows token ids, but nothing of
-tensors or models.
+times. Each row still attends only to itself, at the positions it would have on its own. Knows token ids, but
+nothing of tensors or models.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """T tokens in S strands, and the place of each row. `bounds` are the S + 1 boundaries; `stems` what each
-    continues."""
+    """T tokens in S strands, and the place of each row. `bounds` are the S + 1 boundaries;
+    `stems` what each continues."""
 
     tokens: Tokens
     positions: Tokens

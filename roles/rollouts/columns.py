@@ -1,5 +1,5 @@
-"""The columns of a rollout file: `rollouts/1`, and `rollouts/2`, with one more, for runs whose policy may call a
-tool."""
+"""The columns of a rollout file: `rollouts/1`, and `rollouts/2`, with one more, for runs
+whose policy may call a tool."""
 
 from __future__ import annotations
 

@@ -250,8 +250,8 @@ def _check_values(table: pa.Table, limits: RolloutLimits) -> None:
 
 
 def _check_turns(table: pa.Table, limits: RolloutLimits) -> None:
-    """Check that each row's turns add up to its output, start and end with the policy, and have no empty policy
-    turn."""
+    """Check that each row's turns add up to its output, start and end with the policy, and
+    have no empty policy turn."""
     for output, turns in zip(_lengths(table, "output_tokens"), table.column("turns").to_pylist(), strict=True):
         if not len(turns) % 2 or len(turns) > limits.max_turns:
             raise MalformedRollouts(f"{len(turns)} turns")

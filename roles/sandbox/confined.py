@@ -1,5 +1,5 @@
-"""Runs inside the sandbox: takes the program, gives up every right, runs it. Started by `roles.sandbox.program`; stdlib
-only."""
+"""Runs inside the sandbox: takes the program, gives up every right, runs it. Started by
+`roles.sandbox.program`; stdlib only."""
 
 from __future__ import annotations
 

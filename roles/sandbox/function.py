@@ -28,8 +28,8 @@ MAX_PAGE = 16 * 2**20
 START_SECONDS = 120.0
 """Time for the imports: sympy takes a second on an idle machine, but a loaded one may run many at once."""
 GRACE = 2.0
-"""A call is ended from inside when its time is up. One that evades that is ended this much later, with the keeper
-process."""
+"""A call is ended from inside when its time is up. One that evades that is ended this much
+later, with the keeper process."""
 THREADLESS = {f"{library}_NUM_THREADS": "1" for library in ("OPENBLAS", "OMP", "MKL")}
 
 
@@ -44,8 +44,8 @@ class CallBroken(NodeError):
 class ConfinedFunction:
     """`module:function` in processes without network, files or rights; arguments and result are JSON values.
 
-    `warm`: arguments of calls made in the keeper process, for what they leave in its caches. They must be ours, not a
-    peer's.
+    `warm`: arguments of calls made in the keeper process, for what they leave in its caches. They
+    must be ours, not a peer's.
     """
 
     def __init__(
@@ -134,8 +134,8 @@ def _exchange(process: subprocess.Popen[bytes], call: bytes, deadline: float) ->
 
 
 def _write(process: subprocess.Popen[bytes], call: bytes, deadline: float) -> None:
-    """Write without blocking on a process that does not read: what fits into the pipe goes at once, the rest as it is
-    read."""
+    """Write without blocking on a process that does not read: what fits into the pipe goes at
+    once, the rest as it is read."""
     assert process.stdin is not None  # noqa: S101 - a pipe
     left = memoryview(call)
     while left:

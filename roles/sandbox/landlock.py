@@ -28,8 +28,8 @@ def landlock_abi() -> int:
 
 
 def restrict_to_reading(paths: Sequence[str], *, newest: int = NEWEST) -> None:
-    """Leave this process only the right to read under `paths`; paths that do not exist are skipped. This cannot be
-    undone.
+    """Leave this process only the right to read under `paths`; paths that do not exist are
+    skipped. This cannot be undone.
 
     Needs `no_new_privs`. Uses no more than what the ABI `newest` has. Raises OSError when the kernel refuses.
     """

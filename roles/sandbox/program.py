@@ -1,5 +1,5 @@
-"""Runs one untrusted Python program to its end, or to its limits, and returns the outcome. Blocking: call it in a
-thread.
+"""Runs one untrusted Python program to its end, or to its limits, and returns the outcome.
+Blocking: call it in a thread.
 
 The kernel enforces the confinement, not Python: Landlock (no file but the standard library, read-only), seccomp (no
 socket, no process, no signal to others) and resource limits; the time limit and the thread count are enforced from
@@ -234,5 +234,5 @@ class _Conversation:
 def _ending(status: int) -> Ending:
     if status == 0:
         return Ending.DONE
-    # exceeding the hard limit on CPU time is SIGKILL, and nobody but us may send one, which we have not
+    # exceeding the hard limit on CPU time sends SIGKILL; nobody else may send one, and we have not
     return Ending.OUT_OF_TIME if status in (-signal.SIGXCPU, -signal.SIGKILL) else Ending.FAILED

@@ -1,9 +1,9 @@
 """Seccomp: which system calls a process may still make. Runs in the process to be confined; stdlib only.
 
-An allow-list of what an interpreter needs to compute and to use its open files; everything else fails with EPERM,
-including calls that later kernels add. No sockets, no second process, no program, no signal to others (nor a file that
-sends one), no file opened for writing, no raised limits. What may be started depends on the caller: threads, processes,
-nothing.
+An allow-list of what an interpreter needs to compute and to use its open files; everything else fails with
+EPERM, including calls that later kernels add. No sockets, no second process, no program, no signal to others
+(nor a file that sends one), no file opened for writing, no raised limits. What may be started depends on the
+caller: threads, processes, nothing.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ NUMBER_AT, ARCHITECTURE_AT, ARGUMENTS_AT = 0, 4, 16
 CLONE_THREAD = 0x00010000
 CLONE_NAMESPACES = 0x7E020000
 DUPLICATE, GET_FLAGS, SET_FLAGS, DUPLICATE_CLOSED = 0, (1, 2, 3), 4, 1030
-"""Allowed `fcntl` commands. Others lock files, grow pipes, or set whom a file signals when it is ready and how, even
-SIGKILL."""
+"""Allowed `fcntl` commands. Others lock files, grow pipes, or set whom a file signals when it is
+ready and how, even SIGKILL."""
 OPENS_FOR_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 X32_BIT = 0x40000000
 
@@ -145,8 +145,8 @@ def listen_to_clones() -> int:
 
 
 def build_filter(machine: str, pid: int, starts: Starts = Starts.NOTHING) -> list[tuple[int, int, int, int]]:
-    """The filter as BPF instructions (code, jump if true, jump if false, constant). Raises OSError for an unknown
-    machine."""
+    """The filter as BPF instructions (code, jump if true, jump if false, constant). Raises
+    OSError for an unknown machine."""
     audit, column = _architecture(machine)
     lines = [(LOAD, 0, 0, ARCHITECTURE_AT), (JUMP_EQUAL, 1, 0, audit), _return(KILL), (LOAD, 0, 0, NUMBER_AT)]
     if machine == "x86_64":

@@ -1,7 +1,7 @@
-"""Runs inside a `ConfinedFunction`. The keeper imports one function and gives up every right except starting processes.
-For each call it starts one, which gives up that right too. So no call finds anything of another's: whatever hostile
-text makes of a process ends with it, including threads. The keeper itself never examines a call's arguments or
-answer."""
+"""Runs inside a `ConfinedFunction`. The keeper imports one function and gives up every right except starting
+processes. For each call it starts one, which gives up that right too. So no call finds anything of another's:
+whatever hostile text makes of a process ends with it, including threads. The keeper itself never examines a
+call's arguments or answer."""
 
 from __future__ import annotations
 

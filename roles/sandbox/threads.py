@@ -24,8 +24,8 @@ DESCRIPTOR = struct.Struct("i")
 
 
 def hand_over(channel: int) -> Starts:
-    """Send the listener by which the outside counts threads. Returns what may then be started. Raises OSError when
-    sending fails."""
+    """Send the listener by which the outside counts threads. Returns what may then be started. Raises
+    OSError when sending fails."""
     with contextlib.closing(_socket.socket(fileno=channel)) as outside:
         try:
             listener = listen_to_clones()

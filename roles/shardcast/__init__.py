@@ -1,5 +1,5 @@
-"""SHARDCAST: distributes weights from the trainer to every node, in shards, by digest, over relays (INTELLECT-2,
-section 3.2).
+"""SHARDCAST: distributes weights from the trainer to every node, in shards, by digest, over relays
+(INTELLECT-2, section 3.2).
 
 Use without a node, ledger or DHT. A publisher is a key; anyone who knows its id can verify every byte:
 
@@ -13,10 +13,10 @@ Use without a node, ledger or DHT. A publisher is a key; anyone who knows its id
         folder = await channel.fetch(Path("weights"))           # the newest, verified, complete or absent
         await channel.follow(Path("weights"), print)            # and each one from now on
 
-A relay of the channel is `roles.relay.Relay(key, root=folder, run=channel_of(publisher), trainers=[publisher], ..)`, or
-`intellect-node shardcast relay`. Errors are `dht.errors.TransportError` (no relay delivers or accepts it; call again to
-resume), `roles.shardcast.errors.StoreFull` (the disk), `dht.errors.PeerError` (a signature that is not the
-publisher's).
+A relay of the channel is `roles.relay.Relay(key, root=folder, run=channel_of(publisher), trainers=[publisher],
+..)`, or `intellect-node shardcast relay`. Errors are `dht.errors.TransportError` (no relay delivers or accepts
+it; call again to resume), `roles.shardcast.errors.StoreFull` (the disk), `dht.errors.PeerError` (a signature
+that is not the publisher's).
 """
 
 from typing import TYPE_CHECKING, Any

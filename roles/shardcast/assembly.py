@@ -1,9 +1,9 @@
 """A checkpoint being assembled on disk: shards in any order, each verified on arrival, resumable after a kill.
 
-`into/.partial-{digest}/files` grows until every shard is right. It is then synced, if requested, and renamed to
-`into/{digest}`. Without the sync a power cut may damage what was renamed, so nodes hash it again before they use it
-after a start. The journal beside it lists the shards verified so far; a restart hashes those again and fetches only the
-others.
+`into/.partial-{digest}/files` grows until every shard is right. It is then synced, if requested, and renamed
+to `into/{digest}`. Without the sync a power cut may damage what was renamed, so nodes hash it again before
+they use it after a start. The journal beside it lists the shards verified so far; a restart hashes those again
+and fetches only the others.
 """
 
 from __future__ import annotations
@@ -234,8 +234,8 @@ def load_checkpoint_manifest(
 
 
 def find_newest(into: Path, *, run: str, trainers: frozenset[NodeId]) -> tuple[str, int] | None:
-    """Manifest digest and step of the newest finished checkpoint in a folder, by the manifests stored there.
-    Blocking."""
+    """Manifest digest and step of the newest finished checkpoint in a folder, by the
+    manifests stored there. Blocking."""
     found: list[tuple[int, int, str]] = []
     for folder in into.iterdir() if into.is_dir() else ():
         kept = _read_manifest(folder, run=run, trainers=trainers)

@@ -100,8 +100,8 @@ class BlobWriter:
             self._sync_name(folder)
 
     def _sync_name(self, folder: Path) -> None:
-        """Sync the folder. If that fails, the blob is refused and deleted again, so that it does not occupy uncounted
-        space."""
+        """Sync the folder. If that fails, the blob is refused and deleted again, so that it does
+        not occupy uncounted space."""
         try:
             sync(folder)
         except OSError:

@@ -1,5 +1,5 @@
-"""The checkpoints a relay keeps: the newest few manifests and deltas of each trainer, on disk, and the shards they
-list.
+"""The checkpoints a relay keeps: the newest few manifests and deltas of each trainer, on disk,
+and the shards they list.
 
 The limit is per trainer, so that one with a runaway term cannot evict another's.
 """
@@ -131,8 +131,8 @@ class Catalogue:
         return list(self._newest_deltas)
 
     def leading_on(self, held: str) -> list[KeptDelta]:
-        """Deltas usable by a holder of this checkpoint: those based on it and those that follow from there; newest
-        first."""
+        """Deltas usable by a holder of this checkpoint: those based on it and those that follow
+        from there; newest first."""
         return leading_on(self.deltas()[:KEPT_DELTAS], held)  # an archive has thousands, but no chain is that long
 
     def shard_size(self, digest: str) -> int | None:
@@ -145,8 +145,8 @@ class Catalogue:
         return digest in self._listed
 
     def check(self, envelope: Envelope) -> Parcel:
-        """Check an envelope without keeping anything. Raises PeerError, or StaleCheckpoint for one older than those
-        kept."""
+        """Check an envelope without keeping anything. Raises PeerError, or StaleCheckpoint for
+        one older than those kept."""
         kept = self._open(envelope)
         mine, most = self._of(kept.signer, kept), self._most(kept)
         if kept.digest not in self and len(mine) >= most and kept.age_rank < mine[-1].age_rank:
@@ -184,8 +184,8 @@ class Catalogue:
     def drop(self, digest: str) -> list[str]:
         """Drop a checkpoint or a delta. Returns the shards that nothing lists any more.
 
-        Deltas to a dropped checkpoint are kept, because they lead on to the newest one from a checkpoint that some node
-        may still hold.
+        Deltas to a dropped checkpoint are kept, because they lead on to the newest one from a checkpoint that
+        some node may still hold.
         """
         old: Parcel | None = self._checkpoints.pop(digest, None) or self._deltas.pop(digest, None)
         if old is None:

@@ -75,8 +75,8 @@ class RelayClient:
         self._received: defaultdict[str, Counter[str]] = defaultdict(Counter)  # by manifest: bytes per relay
 
     async def run(self) -> None:
-        """Background work of a node that publishes: making missing second copies, and checking that relays still hold
-        the blobs."""
+        """Background work of a node that publishes: making missing second copies, and checking that
+        relays still hold the blobs."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.origin.run())
             group.create_task(self.keeper.run())
@@ -99,8 +99,8 @@ class RelayClient:
     async def get(self, digest: str, *, limit: int, relays: Sequence[NodeId] = ()) -> bytes:
         """Fetch a blob of at most `limit` bytes, asking `relays` first. The digest is verified.
 
-        A relay that serves wrong bytes is dropped and reported, and the next one is tried. Raises TransportError when
-        no relay has it.
+        A relay that serves wrong bytes is dropped and reported, and the next one is tried. Raises
+        TransportError when no relay has it.
         """
         troubles = ["no relay is known"]
         try:
@@ -145,9 +145,9 @@ class RelayClient:
         progress: Callable[[int, int], None] | None = None,
         is_durable: bool = False,
     ) -> Path:
-        """Fetch a checkpoint to `into/{digest}`, every byte verified. What an earlier try fetched is not fetched again,
-        and what is there is verified again. `is_durable`: also synced, for readers that use the folder without asking
-        here.
+        """Fetch a checkpoint to `into/{digest}`, every byte verified. What an earlier try fetched is not
+        fetched again, and what is there is verified again. `is_durable`: also synced, for readers that use the
+        folder without asking here.
 
         Where relays have deltas from a checkpoint that is already in `into`, those are used, because they are far
         smaller. The fetch starts as soon as a relay has the manifest. `progress` is called, in the thread of each
@@ -212,8 +212,8 @@ class RelayClient:
         raise TransportError(f"no relay has manifest {digest[:12]}: {trouble}")
 
     async def _await_manifest(self, digest: str) -> tuple[Envelope, CheckpointManifest]:
-        """As `fetch_manifest`, but if no relay has it yet, some are asked to respond once they do. Raises
-        TransportError."""
+        """As `fetch_manifest`, but if no relay has it yet, some are asked to respond once they
+        do. Raises TransportError."""
         try:
             return await self._fetch_manifest(digest)
         except TransportError:

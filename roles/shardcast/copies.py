@@ -17,8 +17,8 @@ async def replicate(
     patience: float,
     hedge: bool,
 ) -> tuple[NodeId, ...]:
-    """Push to `copies` relays concurrently, in order. Returns the ids of those where `push` returned True, which may be
-    fewer or none.
+    """Push to `copies` relays concurrently, in order. Returns the ids of those where `push` returned True,
+    which may be fewer or none.
 
     A relay that fails is replaced by the next. After `patience` seconds without news, with `hedge` the next relay is
     tried alongside the slow ones. When no relay is left and at least one copy is made, the slow ones are given up.

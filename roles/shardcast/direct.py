@@ -53,8 +53,8 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What readers fetch: the digest of the signed manifest, its step, its bytes, and the relays that hold all of
-    it."""
+    """What readers fetch: the digest of the signed manifest, its step, its bytes, and the
+    relays that hold all of it."""
 
     manifest: str
     step: int
@@ -92,8 +92,8 @@ async def open_channel(
     ca: Path | None = None,
     line: Line | None = None,
 ) -> AsyncIterator[Channel]:
-    """Reach a channel through relays, given by their base URLs. `key` signs uploads; only the publisher's own key can
-    publish.
+    """Reach a channel through relays, given by their base URLs. `key` signs uploads; only the
+    publisher's own key can publish.
 
     `ca`: a file of certificates to trust besides the system's. `line`: the pace of transfers, `line_of(upload,
     download)` in Mbit/s. Raises BadCertificate, or TransportError when no relay answers.
@@ -177,8 +177,8 @@ class Channel:
         return None
 
     async def fetch(self, into: Path, *, manifest: str | None = None, progress: Progress | None = None) -> Path:
-        """Fetch a checkpoint, by default the newest, to `into/{digest}`. Every byte is verified, and a killed fetch
-        resumes.
+        """Fetch a checkpoint, by default the newest, to `into/{digest}`. Every byte is verified,
+        and a killed fetch resumes.
 
         A checkpoint in `into` serves as the base of a delta, and an older one than that is not accepted as the newest.
         Raises TransportError when relays do not have it, StoreFull.

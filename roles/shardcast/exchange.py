@@ -120,8 +120,8 @@ class Exchanges:
 
     @contextmanager
     def _scored(self, relay: RelayInfo) -> Iterator[None]:
-        """Turn network failures into TransportError and lower the relay's score. Refusals and missing blobs do not
-        count."""
+        """Turn network failures into TransportError and lower the relay's score. Refusals and
+        missing blobs do not count."""
         try:
             yield
         except (NotHeld, RelayRefused, Oversize):

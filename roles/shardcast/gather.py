@@ -32,8 +32,8 @@ LONGEST_PAUSE = 1.0
 ASKED = 4
 """Number of relays asked which shards they hold."""
 FOLLOWED = 1.0
-"""Seconds a relay is asked to keep reporting. It is then asked anew, since it may have claimed shards it did not
-deliver."""
+"""Seconds a relay is asked to keep reporting. It is then asked anew, since it may have claimed
+shards it did not deliver."""
 ASK_AGAIN = 0.25
 USELESS_AFTER = 5.0
 """Seconds without anything useful after which another relay is asked instead."""
@@ -72,8 +72,8 @@ class ShardGatherer:
         self._news = asyncio.Event()
 
     async def gather(self, missing: Iterable[int]) -> None:
-        """Fetch all missing shards. Raises TransportError after `stall` seconds without one arriving, StoreFull at
-        once."""
+        """Fetch all missing shards. Raises TransportError after `stall` seconds without one
+        arriving, StoreFull at once."""
         order = list(missing)
         random.shuffle(order)  # neighbours then fetch different shards first, and can serve each other sooner
         queue = self._queue = deque(order)
@@ -93,8 +93,8 @@ class ShardGatherer:
             raise first_error(errors) from errors
 
     async def _scout(self, relay: RelayInfo) -> None:
-        """Keep track of which shards a relay holds. Switches to another relay when it fails or is useless for too
-        long."""
+        """Keep track of which shards a relay holds. Switches to another relay when it fails
+        or is useless for too long."""
         useful = time.monotonic()
         while True:
             asked = time.monotonic()
@@ -146,9 +146,7 @@ class ShardGatherer:
                 await self._pause(LONGEST_PAUSE)
                 self._check_stall()
                 continue
-            is_patient = (
-                misses >= PATIENT_AFTER and not self._holdings
-            )  # else another may be reported first
+            is_patient = misses >= PATIENT_AFTER and not self._holdings  # else another may be reported first
             if await self._try_all(index, WAIT_FOR_SHARD if is_patient else 0.0):
                 self._moved, misses, pause = time.monotonic(), 0, FIRST_PAUSE
                 continue

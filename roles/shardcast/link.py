@@ -99,9 +99,9 @@ class RelayLink(Exchanges):
     async def receive(self, relay: RelayInfo, digest: str, *, limit: int, sink: Sink, wait: float = 0.0) -> None:
         """Stream a blob of at most `limit` bytes into the sink, which verifies it.
 
-        `wait` asks the relay to hold the request that many seconds for a shard that is still arriving there. Raises
-        NotHeld, TransportError, Oversize, or WrongBytes (the relay is then banned). Errors of the sink's own disk pass
-        through.
+        `wait` asks the relay to hold the request that many seconds for a shard that is still arriving there.
+        Raises NotHeld, TransportError, Oversize, or WrongBytes (the relay is then banned). Errors of the
+        sink's own disk pass through.
         """
         headers = {"X-Wait": f"{wait:g}"} if wait else {}
         started, total = time.monotonic(), self.limits.total(limit) + wait
@@ -160,9 +160,9 @@ class RelayLink(Exchanges):
                 raise TransportError(f"relay {relay.node} does not say {_HOLDINGS}")
 
     async def read_news(self, relay: RelayInfo, *, known: str = "", held: str = "", wait: float = 0.0) -> News:
-        """Which checkpoints the relay claims to have: at once or, while the token `known` still names its state, as
-        soon as that changes, but after `wait` seconds at the latest. The request says what we hold. Raises
-        TransportError."""
+        """Which checkpoints the relay claims to have: at once or, while the token `known` still names its
+        state, as soon as that changes, but after `wait` seconds at the latest. The request says what we
+        hold. Raises TransportError."""
         headers = {"X-Wait": f"{wait:g}"} | ({"X-Known": known} if known else {}) | ({"X-Held": held} if held else {})
         parse = partial(read_news, relay)
         return await self._read_json(relay, "/manifests", headers, "which checkpoints it has", parse=parse, wait=wait)
@@ -220,8 +220,8 @@ class RelayLink(Exchanges):
         return envelope
 
     async def register(self, relay: RelayInfo, form: object, *, work: int) -> object:
-        """Ask the relay to pay for a registration or rotation. Returns its JSON response, at most 64 KiB. Raises
-        TransportError."""
+        """Ask the relay to pay for a registration or rotation. Returns its JSON response, at most 64
+        KiB. Raises TransportError."""
         with self._scored(relay):
             async with (
                 asyncio.timeout(self.limits.total(MAX_REPLY)),

@@ -110,8 +110,8 @@ def manifest_digest(row: Envelope | Sharded) -> str:
 
 
 def check_manifest(envelope: Envelope, *, run: str, trainers: Collection[NodeId]) -> CheckpointManifest:
-    """Check a verified envelope. Raises PeerError when its signer is not a trainer of the run, Malformed for other
-    faults.
+    """Check a verified envelope. Raises PeerError when its signer is not a trainer of the run,
+    Malformed for other faults.
 
     The signer is checked first, so that up to 8 MiB of JSON are parsed for trainers only.
     """
@@ -133,8 +133,8 @@ def check_manifest(envelope: Envelope, *, run: str, trainers: Collection[NodeId]
 
 
 def check_delta(envelope: Envelope, *, run: str, trainers: Collection[NodeId]) -> CheckpointDelta:
-    """Check a verified envelope. Raises PeerError when its signer is not a trainer of the run, Malformed for other
-    faults."""
+    """Check a verified envelope. Raises PeerError when its signer is not a trainer of the run,
+    Malformed for other faults."""
     if envelope.signer not in trainers:
         raise PeerError("delta is not signed by a trainer of this run")
     delta = open_row(envelope, run=run, buckets=1)

@@ -38,8 +38,8 @@ class Names:
     """Addresses of hosts. There is one look-up per name at a time, and its answer is cached, so that a flood of
     requests for a slow name occupies one thread.
 
-    `may_lead_inside` decides whether a name may resolve to this machine or its own network. Users that take names from
-    peers set it.
+    `may_lead_inside` decides whether a name may resolve to this machine or its own network. Users that
+    take names from peers set it.
     """
 
     def __init__(self, look_up: LookUp = ask_system) -> None:

@@ -161,8 +161,8 @@ class Origin:
         return False
 
     async def _offer(self, cargo: _Cargo, last: str) -> tuple[list[RelayInfo], str]:
-        """Send the signed rows to all relays concurrently. Returns those that took them, in order of choice, and the
-        last error.
+        """Send the signed rows to all relays concurrently. Returns those that took them, in order of
+        choice, and the last error.
 
         A slow relay is not waited for once two have answered; it learns of the manifest from its row.
         """
@@ -210,8 +210,8 @@ class Origin:
         return True
 
     async def _push_delta(self, cargo: _Cargo, delta: _Parcel, relay: RelayInfo) -> bool:
-        """Send the delta, and wait while the relay rebuilds the checkpoint. Returns whether it then holds every
-        shard."""
+        """Send the delta, and wait while the relay rebuilds the checkpoint. Returns whether
+        it then holds every shard."""
         try:
             await self._push_missing(delta, relay)
             if cargo.whole or not await self._link.read_holdings(relay, cargo.base):

@@ -1,5 +1,5 @@
-"""Rebuilds a checkpoint's shards from a base and deltas. Each is verified against the manifest's digest before it
-counts.
+"""Rebuilds a checkpoint's shards from a base and deltas. Each is verified against the
+manifest's digest before it counts.
 
 Used by clients, whose base is a folder, and by relays, whose base is stored in shards. Knows no network.
 """

@@ -37,8 +37,8 @@ class RelayInfo:
 
 @dataclass(frozen=True, slots=True)
 class DeltaHint:
-    """A delta as a relay lists it, unsigned: digests of its row and of two manifests, its size in bytes, and the
-    relay."""
+    """A delta as a relay lists it, unsigned: digests of its row and of two manifests, its
+    size in bytes, and the relay."""
 
     delta: str
     base: str

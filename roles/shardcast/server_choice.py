@@ -50,8 +50,8 @@ class ServerChoice:
         self._clock = clock
 
     def score(self, relay: str) -> Score:
-        """The relay's score. A new one starts trusted, and is assumed to be as fast as the mean of the others until it
-        has been measured."""
+        """The relay's score. A new one starts trusted, and is assumed to be as fast as the mean of the others
+        until it has been measured."""
         if relay not in self._scores:
             if len(self._scores) >= MAX_RELAYS:
                 self._scores.pop(next(iter(self._scores)))

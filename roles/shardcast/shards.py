@@ -52,8 +52,8 @@ class Layout:
 
 
 def read_shard(directory: Path, layout: Layout, index: int) -> Iterator[bytes]:
-    """A shard's bytes in blocks of at most 1 MiB. A file that has shrunk since gives fewer bytes, which the reader
-    notices."""
+    """A shard's bytes in blocks of at most 1 MiB. A file that has shrunk since gives fewer bytes,
+    which the reader notices."""
     for piece in layout.pieces(index):
         with (directory / piece.name).open("rb") as file:
             file.seek(piece.offset)

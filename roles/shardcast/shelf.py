@@ -53,8 +53,8 @@ class Shelf:
         self._counted, self._holdings = ("", 0, 0), 0  # cache: checkpoint and state of the store; its shards
 
     async def add(self, kept: Parcel) -> None:
-        """Keep a manifest or a delta's row. The oldest is dropped, with the shards that only it listed. Raises
-        StoreFull."""
+        """Keep a manifest or a delta's row. The oldest is dropped, with the shards that only it
+        listed. Raises StoreFull."""
         if kept.layout.total > self.store.max_disk:
             raise StoreFull(f"a checkpoint or delta of {kept.layout.total} bytes is larger than the disk budget")
         self._discard(await self.catalogue.add(kept))

@@ -199,8 +199,8 @@ class Shortcuts:
             parcel.close()
 
     async def _blame(self, chain: Sequence[_Link], base: Path, error: NodeError) -> None:
-        """After a failed rebuild: delete the base if it is damaged, else refuse the deltas, whose bytes are as
-        signed."""
+        """After a failed rebuild: delete the base if it is damaged, else refuse the deltas,
+        whose bytes are as signed."""
         kept = await asyncio.to_thread(
             load_checkpoint_manifest, base, digest=base.name, run=self._link.run, trainers=self._trainers
         )

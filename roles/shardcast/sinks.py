@@ -1,5 +1,5 @@
-"""Destinations of a blob's bytes, which are taken in order, hashed and written by one thread, and counted once
-verified."""
+"""Destinations of a blob's bytes, which are taken in order, hashed and written by one thread,
+and counted once verified."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Sink(Protocol):
 
 
 async def pour(blocks: AsyncIterator[bytes], sink: Sink) -> int:
-    """Pass blocks that arrive in the event loop to a sink, about a MiB at a time, and commit it. Returns the byte
-    count."""
+    """Pass blocks that arrive in the event loop to a sink, about a MiB at a time, and commit
+    it. Returns the byte count."""
     pending, size = bytearray(), 0
     async for block in blocks:
         pending += block

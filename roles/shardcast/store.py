@@ -119,9 +119,9 @@ class BlobStore:
         return digest
 
     async def open(self, digest: str) -> BlobReader | None:
-        """Open a blob for reading; it stays readable if evicted meanwhile (WGT-15). None when it is not here, is
-        damaged, or too many files are open. In that last case the blob is kept: readers must not be able to make us
-        drop it."""
+        """Open a blob for reading; it stays readable if evicted meanwhile (WGT-15). None when it is not
+        here, is damaged, or too many files are open. In that last case the blob is kept: readers must not
+        be able to make us drop it."""
         entry = self._entries.get(digest)
         if entry is None:
             return None
@@ -140,8 +140,8 @@ class BlobStore:
         return BlobReader(file, entry.size)
 
     async def intact_paths(self, digests: Iterable[str]) -> list[Path] | None:
-        """Paths of blobs, all undamaged; None when one is missing or damaged. They may be evicted at any time
-        afterwards."""
+        """Paths of blobs, all undamaged; None when one is missing or damaged. They may be
+        evicted at any time afterwards."""
         paths = list[Path]()
         for digest in digests:
             reader = await self.open(digest)

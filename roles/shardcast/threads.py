@@ -39,14 +39,12 @@ class Call:
             self._is_stopped = True
             if self._socket is not None:
                 with suppress(OSError):
-                    socket.socket.shutdown(
-                        self._socket, socket.SHUT_RDWR
-                    )  # also for TLS: its own drops its state
+                    socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # also for TLS: its own drops its state
 
 
 async def run_stoppable(threads: Executor, call: Call, work: Callable[[], T]) -> T:
-    """Run `work` in a thread. When cancelled, stop the call and wait for the thread, which may still be writing a
-    file."""
+    """Run `work` in a thread. When cancelled, stop the call and wait for the thread, which
+    may still be writing a file."""
     future = asyncio.get_running_loop().run_in_executor(threads, work)
     try:
         return await asyncio.shield(future)

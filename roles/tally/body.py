@@ -45,9 +45,9 @@ class TallyLeaf(Message):
 
 
 class TallyBody(Message):
-    """The contents of a tally blob. `items` were accepted, `refusals` found at fault. `credited` lists, for the last
-    epochs (as many as there are validators), the places counted in each: of items, refusals and receipts; this epoch's
-    is last."""
+    """The contents of a tally blob. `items` were accepted, `refusals` found at fault. `credited` lists, for
+    the last epochs (as many as there are validators), the places counted in each: of items, refusals and
+    receipts; this epoch's is last."""
 
     kind: Literal["tally-body/2"] = "tally-body/2"
     run: Digest

@@ -86,8 +86,8 @@ def submissions_of(items: Iterable[TallyItem], spec: RunSpec) -> list[Submission
 
 
 def check_item(item: TallyItem, context: TallyContext, *, disputed: Collection[str] = ()) -> JudgedItem:
-    """Check a submission to be counted. Raises TallyRefused unless a quorum of validators accepted it and it is
-    creditable."""
+    """Check a submission to be counted. Raises TallyRefused unless a quorum of validators
+    accepted it and it is creditable."""
     judged = _check(item, context, "accept", TallyFault.INVALID_ITEM)
     if judged.digest in disputed:
         raise TallyRefused(TallyFault.DISPUTED)
@@ -112,8 +112,8 @@ def _check(item: TallyItem, context: TallyContext, outcome: Outcome, fault: Tall
 
 
 def open_item(item: TallyItem, bench: Bench, outcome: Outcome) -> tuple[Envelope, Submission, dict[str, Verdict]]:
-    """Row and message of a submission, and the verdicts of a quorum, all with this `outcome`, by validator. Raises
-    Malformed."""
+    """Row and message of a submission, and the verdicts of a quorum, all with this `outcome`, by
+    validator. Raises Malformed."""
     row = row_from_text(item.submission, "submission/1")
     submission = open_submission(row, run=bench.run, buckets=bench.buckets)
     verdicts: dict[str, Verdict] = {}

@@ -10,19 +10,19 @@ from roles.messages import Role
 from roles.tally.body import MAX_BODY, MAX_ROWS, TallyBody
 
 MOST_LEAVES: Mapping[Role, int] = {"worker": 60_000, "relay": 30_000}
-"""Number of leaves of a role beyond which no new node is credited in it. Validators and trainers are few and the
-owner's choice."""
+"""Number of leaves of a role beyond which no new node is credited in it. Validators and trainers are
+few and the owner's choice."""
 LEAF_BYTES, PLACE_BYTES, ROW_BYTES, HEADER_BYTES = 240, 72, 24, 2**16
-"""Maximum bytes in the body of a leaf, a place, a row besides its text, and everything else (including validators'
-leaves)."""
+"""Maximum bytes in the body of a leaf, a place, a row besides its text, and everything else
+(including validators' leaves)."""
 NEW_BYTES = 2**24
 """Maximum bytes that an epoch's rows add to the body besides themselves: leaves and places."""
 
 
 @dataclass(frozen=True, slots=True)
 class TallyLimits:
-    """Bytes of a body, bytes of its signed rows, leaves by role. These are rules of the protocol; other values are for
-    tests."""
+    """Bytes of a body, bytes of its signed rows, leaves by role. These are rules of the protocol;
+    other values are for tests."""
 
     body: int = MAX_BODY
     rows: int = MAX_ROWS
@@ -34,8 +34,8 @@ class TallyLimits:
         return min(self.body, self.rows + NEW_BYTES + _kept_bytes(parent))
 
     def bytes_for_rows(self, parent: TallyBody | None) -> int:
-        """Bytes of a body left for rows and their places, after reserving space for all leaves that may still be
-        added."""
+        """Bytes of a body left for rows and their places, after reserving space for all
+        leaves that may still be added."""
         held = Counter(leaf.role for leaf in (parent.leaves if parent else ()))
         coming = sum(max(0, most - held[role]) for role, most in self.leaves.items())
         return max(0, self.body - HEADER_BYTES - _kept_bytes(parent) - LEAF_BYTES * coming)
@@ -71,8 +71,8 @@ def _costs(texts: tuple[str, ...]) -> tuple[int, int]:
 
 
 def _kept_bytes(parent: TallyBody | None) -> int:
-    """Bytes of the parent's leaves and places. A leaf that earned without a wallet needs a second one once there is a
-    wallet."""
+    """Bytes of the parent's leaves and places. A leaf that earned without a wallet needs a second
+    one once there is a wallet."""
     if parent is None:
         return 0
     to_move = sum(leaf.wallet is None and leaf.amount > 0 for leaf in parent.leaves)

@@ -1,8 +1,8 @@
 """Whether a proposed tally leaves out much of what it could contain. Pure.
 
-A unit's pay depends on the other units counted: by leaving out everybody else, a proposer could share an epoch's
-payment among its friends. Honest validators do not know the same things at the same time, so small omissions are
-tolerated.
+A unit's pay depends on the other units counted: by leaving out everybody else, a proposer could share an
+epoch's payment among its friends. Honest validators do not know the same things at the same time, so
+small omissions are tolerated.
 """
 
 from __future__ import annotations

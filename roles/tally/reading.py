@@ -46,9 +46,9 @@ async def read_context(
 
 
 def bench_of(closing: ValidatorSet, in_force: ValidatorSet) -> ValidatorSet:
-    """The validators whose verdicts count: the set at the closing block, unless too few of them remain for its quorum.
-    Verdicts of validators that have left are not kept, so the set in force then judges again whatever can still be
-    credited."""
+    """The validators whose verdicts count: the set at the closing block, unless too few of them remain for
+    its quorum. Verdicts of validators that have left are not kept, so the set in force then judges again
+    whatever can still be credited."""
     left = {item.node for item in closing.validators} & {item.node for item in in_force.validators}
     return closing if len(left) >= closing.quorum else in_force
 

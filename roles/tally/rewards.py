@@ -3,9 +3,9 @@
     pot = min(budget, funds - promised before)
     role's part = pot * thousandths // 1000;  node's part = role's part * its units // the role's units of the epoch
 
-The remainder of a division stays in the pool. Nothing is ever promised twice, and a payable leaf never decreases.
-Leaves are never dropped, so their number is limited: past the limit no new node is credited, while those with a leaf
-continue.
+The remainder of a division stays in the pool. Nothing is ever promised twice, and a payable leaf never
+decreases. Leaves are never dropped, so their number is limited: past the limit no new node is credited, while
+those with a leaf continue.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ def _with_room(units: Mapping[str, int], *, known: Collection[str], most: int | 
 
 
 def _move_linked(sums: dict[Holder, _Sums], leaves: Counter[Role], context: TallyContext) -> None:
-    """Move amounts without a wallet to the node's wallet, if it has one now. This may take as many leaves again as
-    earners have."""
+    """Move amounts without a wallet to the node's wallet, if it has one now. This may take as many
+    leaves again as earners have."""
     for (role, node, wallet), held in list(sums.items()):
         linked = context.wallet_of(role, node) if wallet is None and held.amount else None
         if linked is None:

@@ -21,8 +21,8 @@ def answer_part(completion: str) -> str:
 
 
 def ask_scorer(scorer: ConfinedFunction, *arguments: object) -> float:
-    """A score from 0.0 to 1.0; 0.0 when the scorer raises or does not return a number. Raises Undecided when it ran out
-    of time or memory."""
+    """A score from 0.0 to 1.0; 0.0 when the scorer raises or does not return a number. Raises Undecided when it
+    ran out of time or memory."""
     try:
         return min(1.0, max(0.0, float(scorer(*arguments))))
     except CallBroken as error:

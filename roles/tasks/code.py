@@ -98,9 +98,9 @@ def parse_tests(text: str) -> Tests:
 
 
 def load_code(parameters: Mapping[str, int | str], folder: Path | None) -> Code:
-    """Build the task. Parameters: `data`, the digest of a data set with `prompt` and `tests`; `limit`. Raises
-    TaskError, also where programs cannot be confined or have threads: a node that cannot score as others do does not
-    take part."""
+    """Build the task. Parameters: `data`, the digest of a data set with `prompt` and `tests`; `limit`.
+    Raises TaskError, also where programs cannot be confined or have threads: a node that cannot score as
+    others do does not take part."""
     if (reason := why_threadless()) is not None:
         raise TaskError(f"task {NAME}: {reason}")
     problems = load_problems(parameters, folder, right="tests")

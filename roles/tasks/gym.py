@@ -1,5 +1,5 @@
-"""Any reasoning-gym data set, by name, seed and configuration. Problems are generated and scored in confined
-processes."""
+"""Any reasoning-gym data set, by name, seed and configuration. Problems are generated and
+scored in confined processes."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class Gym(ProblemList):
 
 
 def load_gym(parameters: Mapping[str, int | str], folder: Path | None) -> Gym:
-    """Build the task. Parameters: `dataset` (a name of reasoning-gym), `seed`, `size`, `config` (JSON of its settings),
-    `prefix` and `suffix` (text before and after each question), `full_marks` (1: partly right answers get nothing; many
-    data sets give some credit to a text that merely contains the answer, and policies learn to exploit that). Raises
-    TaskError."""
+    """Build the task. Parameters: `dataset` (a name of reasoning-gym), `seed`, `size`, `config` (JSON of its
+    settings), `prefix` and `suffix` (text before and after each question), `full_marks` (1: partly right answers
+    get nothing; many data sets give some credit to a text that merely contains the answer, and policies learn to
+    exploit that). Raises TaskError."""
     place = _place(parameters)
     scorer = ConfinedFunction("roles.tasks.gym_scorer:act", seconds=30.0, memory=4 * 2**30, warm=[("warm", *place)])
     around = str(parameters.get("prefix", "")), str(parameters.get("suffix", ""))

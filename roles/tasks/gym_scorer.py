@@ -1,7 +1,7 @@
 """Generates and scores reasoning-gym problems inside the sandbox.
 
-Several of its data sets pass the answer to `eval`, or to sympy, which does the same: an answer that would become code
-there is wrong.
+Several of its data sets pass the answer to `eval`, or to sympy, which does the same: an answer that would
+become code there is wrong.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ def exact(score: float, *, target: int, length: int, alpha: float) -> float:
 
 
 def at_most(score: float, *, target: int, length: int, alpha: float) -> float:
-    """`score clip(alpha (target - length) + 0.5, 0, 1)`: longer than the target earns less, shorter earns more
-    (L1-Max)."""
+    """`score clip(alpha (target - length) + 0.5, 0, 1)`: longer than the target earns less,
+    shorter earns more (L1-Max)."""
     return score * min(1.0, max(0.0, alpha * (target - length) + CLIP_MIDDLE))
 
 

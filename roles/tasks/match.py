@@ -32,8 +32,8 @@ class Match(ProblemList):
 
 
 def load_match(parameters: Mapping[str, int | str], folder: Path | None) -> Match:
-    """Build the task. Parameters: `data`, the digest of a data set with `prompt` and `answer`; `limit`; `after`, the
-    mark."""
+    """Build the task. Parameters: `data`, the digest of a data set with `prompt` and `answer`;
+    `limit`; `after`, the mark."""
     problems, after = load_problems(parameters, folder), str(parameters.get("after", ""))
     return Match(problems, digest_of(SCORER_VERSION, after, *texts_of(problems)), after)
 

@@ -50,8 +50,8 @@ class Mixture:
 
 
 def load_tasks(listed: Sequence[TaskSpec], folder: Path | None = None) -> Task:
-    """A run's tasks combined into one, each checked against the digest in the spec. Raises TaskError naming one that
-    differs."""
+    """A run's tasks combined into one, each checked against the digest in the spec. Raises
+    TaskError naming one that differs."""
     tasks = [_load(each, folder) for each in listed]
     return tasks[0] if len(tasks) == 1 else Mixture(tasks, [each.weight for each in listed])
 

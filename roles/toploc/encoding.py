@@ -1,7 +1,7 @@
 """How a value of the run's number format becomes a field element: which bits of its pattern are committed to.
 
-A proof's dtype is the spec's (`model.dtype`); it is never guessed from the proof's bytes, which do not name it
-(TOP-13).
+A proof's dtype is the spec's (`model.dtype`); it is never guessed from the proof's bytes,
+which do not name it (TOP-13).
 
 | dtype | encoding | sign, exponent, mantissa | is |
 |---|---|---|---|
@@ -70,8 +70,8 @@ ENCODINGS: dict[str, Encoding] = {"bfloat16": BF16, "float16": FP16, "float32": 
 
 
 def encoding_of(completions: Sequence[torch.Tensor]) -> Encoding:
-    """The encoding for these states' dtype (bfloat16's for an empty sequence). Raises ValueError for a dtype that has
-    none."""
+    """The encoding for these states' dtype (bfloat16's for an empty sequence). Raises ValueError
+    for a dtype that has none."""
     kind = completions[0].dtype if len(completions) else torch.bfloat16
     for encoding in ENCODINGS.values():
         if encoding.dtype == kind:

@@ -19,9 +19,9 @@ DIGITS = 6  # decimals of a stored margin; float32 logits are no more precise
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Observation:
-    """One submission, completion by completion. `chunks[i]` are the statistics of completion i's proof, in order, and
-    `margins[i]` (float64 `[T_i]`) the margins of its tokens. `chunk` is the number of tokens per chunk; the last may be
-    shorter."""
+    """One submission, completion by completion. `chunks[i]` are the statistics of completion i's proof, in
+    order, and `margins[i]` (float64 `[T_i]`) the margins of its tokens. `chunk` is the number of tokens per
+    chunk; the last may be shorter."""
 
     chunks: tuple[tuple[ProofStatistics, ...], ...]
     margins: tuple[Margins, ...]

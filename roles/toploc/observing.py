@@ -1,5 +1,5 @@
-"""From an engine's completions to the measurements of a validator's audit. Used by calibration and by simulated
-attacks.
+"""From an engine's completions to the measurements of a validator's audit. Used by calibration
+and by simulated attacks.
 
 `prove` is the worker's half (any engine, honest or not), `observe` the validator's. Blocking; no I/O.
 """

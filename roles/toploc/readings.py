@@ -1,6 +1,6 @@
-"""What the validator's own logits say of each token of a submission: its margin, its probability, and the total
-probability of unlikely tokens there. Logits are computed in parts and never all held: 8 x 128 tokens of 49,152 would be
-200 MB."""
+"""What the validator's own logits say of each token of a submission: its margin, its probability, and the
+total probability of unlikely tokens there. Logits are computed in parts and never all held: 8 x 128 tokens
+of 49,152 would be 200 MB."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def read_tokens(
     vocabulary: int,
     most: int = BLOCK_ELEMENTS,
 ) -> list[Readings]:
-    """Read completions whose states came from one engine, which must still hold the same weights. Holds at most `most`
-    logits."""
+    """Read completions whose states came from one engine, which must still hold the same weights.
+    Holds at most `most` logits."""
     if not prefills:
         return []
     states = torch.cat([item.states for item in prefills])

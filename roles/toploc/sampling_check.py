@@ -1,5 +1,5 @@
-"""Checks that tokens are those that seeded sampling gives: Token-DiFR margins (arXiv 2511.20621), endings, and the
-two-hump test.
+"""Checks that tokens are those that seeded sampling gives: Token-DiFR margins (arXiv 2511.20621),
+endings, and the two-hump test.
 
 TOPLOC alone lets a small model decode and the large one prefill (TOP-24). Here every token is compared with the one
 that the validator's own logits and the assigned seed give. Knows nothing of files, tasks or penalties.
@@ -18,8 +18,8 @@ from roles.toploc.verify import Judgement
 MARGIN_CAP = 5.0  # the most that a single extreme token contributes to a mean
 LOW, HIGH = 0.1, 0.9
 LEAST_TOKENS, LOW_SHARE, HIGH_SHARE, EXCESS = 30, 0.2, 0.5, 8.0
-"""When probabilities count as two-humped: minimum tokens, minimum shares below LOW and above HIGH, standard
-deviations."""
+"""When probabilities count as two-humped: minimum tokens, minimum shares below LOW and above
+HIGH, standard deviations."""
 
 Margins = npt.NDArray[np.float64]
 
@@ -87,8 +87,8 @@ def find_termination_fault(output: Sequence[int], finish: str, *, eos: int, max_
 
 
 def is_two_humped(logprobs: Margins, unlikely: Margins) -> bool:
-    """Whether chosen-token probabilities have one hump near 1 and one near 0: another model decoded and this one
-    prefilled.
+    """Whether chosen-token probabilities have one hump near 1 and one near 0: another model
+    decoded and this one prefilled.
 
     Some tokens below 0.1 are honest chance, and a flat policy gives many. They therefore count only when they exceed
     what the policy itself gives, `sum over positions of the mass below 0.1`, by `EXCESS` standard deviations.

@@ -31,8 +31,8 @@ class PooledGroup:
 
 @dataclass(frozen=True, slots=True)
 class ClosedBatch:
-    """The groups that step `step` uses up. "short": `max_groups` arrived, and fewer than `batch_groups` of them are
-    usable.
+    """The groups that step `step` uses up. "short": `max_groups` arrived, and fewer than
+    `batch_groups` of them are usable.
 
     `rounds` counts consecutive saturated batches, including this one. `reward` is the mean over all completions of all
     groups examined. A saturated batch uses up only groups that teach nothing, and leaves the weights unchanged.

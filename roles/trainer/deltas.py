@@ -47,8 +47,8 @@ class Deltas:
     def make(self, step: int) -> tuple[Envelope, Path] | None:
         """The signed row and the folder of the delta to a checkpoint, reusing one made before a restart.
 
-        None when the checkpoint itself is the shorter way, its parent is not here, or the delta cannot be written to
-        disk.
+        None when the checkpoint itself is the shorter way, its parent is not here, or the delta
+        cannot be written to disk.
         """
         if not self._spec.broadcast.delta or step == 0:
             return None

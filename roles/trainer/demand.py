@@ -56,8 +56,8 @@ def open_demand(spec: RunSpec, *, workers: int, usable_fraction: float, in_hand:
 def raised_limit(
     spec: RunSpec, opened: Demand, *, workers: int, usable: int, pending: int, usable_fraction: float
 ) -> int:
-    """The new limit: higher while the batch would stay short even with all `pending` groups (submitted, not judged)
-    counted."""
+    """The new limit: higher while the batch would stay short even with all `pending` groups
+    (submitted, not judged) counted."""
     lacking = spec.training.batch_groups - usable - pending * usable_fraction
     if lacking <= 0:
         return opened.limit

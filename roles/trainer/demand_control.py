@@ -90,8 +90,8 @@ class DemandControl:
         return opened.share < SHARE_ALL and ((bool(nodes) and all(done)) or self._is_quiet(opened))
 
     def _is_quiet(self, opened: OpenStep) -> bool:
-        """Whether no worker has submitted anything for this step for a while: those that the share admits may all be
-        gone."""
+        """Whether no worker has submitted anything for this step for a while: those that the
+        share admits may all be gone."""
         now = self._clock()
         ours = [item for item in self._trusted.submissions.values() if item.submission.step == opened.step]
         nodes = self._counted()

@@ -10,8 +10,8 @@ class BaseMismatch(NodeError):
 
 
 class StateMissing(NodeError):
-    """The ledger has checkpoints of this run that this trainer's folder lacks; starting anew would overwrite a live
-    run."""
+    """The ledger has checkpoints of this run that this trainer's folder lacks; starting anew
+    would overwrite a live run."""
 
 
 class StateForked(NodeError):

@@ -36,8 +36,8 @@ class HeadBoard:
         return latest.step if latest else 0
 
     def _latest(self) -> Head | None:
-        """The latest head of this term. After a lost disk, an earlier one may be read only after our first, which
-        nobody then accepts."""
+        """The latest head of this term. After a lost disk, our earlier head may turn up only after we have published a
+        first one, which nobody then accepts."""
         said = (head for head in (self.head, self._trusted.head) if head and head.term == self._term)
         return max(said, key=lambda head: head.step, default=None)
 

@@ -83,8 +83,8 @@ class Journal:
         return _read(path, partial(from_bytes, limit=MAX_MANIFEST_BYTES))
 
     def save_manifest(self, step: int, row: Envelope) -> None:
-        """Save a sealed manifest; call it before sending it. Its existence means that the step is never trained
-        again."""
+        """Save a sealed manifest; call it before sending it. Its existence means that the
+        step is never trained again."""
         write_durably(self._root / "manifests" / f"{step}.row", to_bytes(row))
 
     def copy_base(self, base: Path, model: ModelSpec) -> None:
@@ -114,9 +114,9 @@ class Journal:
         sync(target.parent)
 
     def forget_after(self, step: int) -> None:
-        """Drop the learner's state, everything beyond a step, and that step's batch: another trainer made it from
-        groups not known here. The state goes first, so that a kill from here on leaves a folder that is simply rebuilt
-        again."""
+        """Drop the learner's state, everything beyond a step, and that step's batch: another trainer made
+        it from groups not known here. The state goes first, so that a kill from here on leaves a folder
+        that is simply rebuilt again."""
         for path in self.learner.glob("*.safetensors"):
             path.unlink()
         for name, last in (("manifests", step), ("batches", step - 1), ("checkpoints", step)):

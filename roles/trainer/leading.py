@@ -1,5 +1,5 @@
-"""The leading trainer's loop, for one term: collect a batch, move the head, make the GRPO step, hand the checkpoint to
-publication.
+"""The leading trainer's loop, for one term: collect a batch, move the head, make the GRPO step, hand the
+checkpoint to publication.
 
 The head moves to the next step before the update runs, so workers never wait for it. A checkpoint is broadcast and
 committed while the next batch is collected; at most `async_level` of them may be pending.
@@ -125,8 +125,8 @@ class Leading:
             raise await self._explained(fault)
 
     async def _explained(self, fault: NodeError) -> NodeError:
-        """The fault, or Fenced instead if another trainer leads: the ledger may refuse us before our view shows the new
-        leader."""
+        """The fault, or Fenced instead if another trainer leads: the ledger may refuse us before our
+        view shows the new leader."""
         if not isinstance(fault, Fenced | DiskFailed):
             with suppress(LedgerError, TimeoutError):
                 async with asyncio.timeout(RENEW_TIMEOUT):
@@ -211,8 +211,8 @@ class Leading:
         return OpenStep(step=step, limit=demand.limit, share=SHARE_ALL if was_open else demand.share)
 
     async def _batch(self, step: int) -> ClosedBatch:
-        """The step's batch: the one closed before a restart, or a new one, written to disk before anything depends on
-        it."""
+        """The step's batch: the one closed before a restart, or a new one, written to disk
+        before anything depends on it."""
         kept = self._journal.batch(step)
         if kept is not None:
             self._lifecycle.on("batch full")
@@ -267,8 +267,8 @@ class Leading:
     # -- end -----------------------------------------------------------------------------------------------------
 
     async def _end(self) -> None:
-        """Wait for the final commit, publish the end of the run, and stay until it is tallied or `linger` seconds have
-        passed."""
+        """Wait for the final commit, publish the end of the run, and stay until it is tallied or
+        `linger` seconds have passed."""
         last = self._stepper.made
         await self._committed(last)
         commit = self._trusted.newest_commit()

@@ -1,5 +1,5 @@
-"""Accepted groups waiting to be trained on. Their blobs are fetched concurrently, checked again, and kept in order of
-acceptance.
+"""Accepted groups waiting to be trained on. Their blobs are fetched concurrently, checked again, and
+kept in order of acceptance.
 
 A quorum's ACCEPT is trusted for what only validators check; digest, schema, identity and counts are also checked here.
 """
@@ -110,8 +110,8 @@ class Pool:
                 await self._watch.changed(RETRY_SECONDS)
 
     def take_accepted(self) -> None:
-        """Queue submissions that a quorum has accepted since the last call and that got no fault within the audit
-        window."""
+        """Queue submissions that a quorum has accepted since the last call and that got no
+        fault within the audit window."""
         oldest, window = self._oldest_policy(), self._spec.checks.audit_window
         accepted = {item.digest: item for item in self._trusted.accepted() if item.submission.policy_step >= oldest}
         self._since = {digest: self._since.get(digest, self._monotonic()) for digest in accepted} if window else {}
@@ -120,8 +120,8 @@ class Pool:
                 self._entries[digest] = _Entry(item, since=self._monotonic())
 
     def groups(self, step: int) -> Iterator[PooledGroup]:
-        """Unused groups that the step may train on, in order of acceptance. A blob being fetched holds up later ones
-        for a while."""
+        """Unused groups that the step may train on, in order of acceptance. A blob being fetched holds
+        up later ones for a while."""
         held_up = self._monotonic() - HELD_UP_SECONDS
         window = policy_window(step, self._spec.training.async_level)
         for entry in self._entries.values():

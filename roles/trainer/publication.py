@@ -1,5 +1,5 @@
-"""Publishes checkpoints to relays, then the directory, then the ledger, in order of steps and concurrently with
-training."""
+"""Publishes checkpoints to relays, then the directory, then the ledger, in order of steps and
+concurrently with training."""
 
 from __future__ import annotations
 
@@ -103,8 +103,8 @@ class Publication:
             await self._mend(self._newest[0] + 1)
 
     async def _mend(self, before: int) -> bool:
-        """Commit again the steps below `before` that a re-organisation undid (relays still have them). Returns whether
-        any was."""
+        """Commit again the steps below `before` that a re-organisation undid (relays still have
+        them). Returns whether any was."""
         lost = self._first_lost()
         if lost is None or lost >= before:
             return False

@@ -43,8 +43,8 @@ class Rebuild:
         self._compute, self._following = context.compute, following
 
     async def run(self, commit: Commit) -> None:
-        """Put checkpoint `commit` and its optimizer into the folder. Raises TransportError while no relay delivers
-        it."""
+        """Put checkpoint `commit` and its optimizer into the folder. Raises TransportError
+        while no relay delivers it."""
         folder = await self._relays.fetch_checkpoint(commit.manifest, self._following)
         rows = await self._fetch_rows(commit, folder)
         state = await self._fetch_state(rows)

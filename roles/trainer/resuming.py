@@ -1,5 +1,5 @@
-"""Where a leader resumes: from its own folder if that agrees with the ledger, else from one rebuilt from ledger and
-relays."""
+"""Where a leader resumes: from its own folder if that agrees with the ledger, else from one
+rebuilt from ledger and relays."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ class Resuming:
             return -1
 
     def _is_behind(self, made: int, commits: Mapping[int, Commit]) -> bool:
-        """Whether the ledger has checkpoints that we lack, or our newest ones differ from its own or are not of this
-        term."""
+        """Whether the ledger has checkpoints that we lack, or our newest ones differ from its
+        own or are not of this term."""
         newest = max(commits)
         if made < newest:
             return True
@@ -79,8 +79,8 @@ class Resuming:
         return await self._compute.load(self._stepper.restore)
 
     def mark_used(self, pool: Pool, made: int) -> None:
-        """Mark groups as used that our batches or other leaders' manifests have used, so that none is trained on
-        twice."""
+        """Mark groups as used that our batches or other leaders' manifests have used, so that
+        none is trained on twice."""
         for batch in self._journal.batches():
             pool.mark_used((group.place for group in batch.groups), batch.step)
         for step in range(max(0, made - KEPT_CHECKPOINTS), made + 1):

@@ -1,8 +1,8 @@
 """A trainer that does not lead: it fetches each checkpoint, watches the lease, and takes over when the leader is gone.
 
-The order of the trainers in the run decides who takes over when. The next after the leader may do so once the lapse has
-been visible for the run's number of blocks, the one after that a lease later, and so on. The contract accepts one of
-them.
+The order of the trainers in the run decides who takes over when. The next after the leader may do so once the
+lapse has been visible for the run's number of blocks, the one after that a lease later, and so on. The
+contract accepts one of them.
 """
 
 from __future__ import annotations
@@ -135,8 +135,8 @@ class StandBy:
 
 
 def next_act(lease: Lease, *, view: LedgerView, node: str) -> str | None:
-    """What a stand-by may do about the lease now: "report" that it has expired, "take over", or None for nothing
-    yet."""
+    """What a stand-by may do about the lease now: "report" that it has expired, "take
+    over", or None for nothing yet."""
     now, terms = view.head.timestamp, view.terms
     if not lease.until or now <= lease.until:
         return None

@@ -36,8 +36,8 @@ class StateUploads:
         self._due.set()
 
     async def run(self) -> None:
-        """Upload until cancelled. After a restart the newest state is offered again; relays take only the pieces they
-        lack."""
+        """Upload until cancelled. After a restart the newest state is offered again; relays take
+        only the pieces they lack."""
         while True:
             await self._due.wait()
             self._due.clear()

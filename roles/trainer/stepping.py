@@ -1,7 +1,7 @@
 """One durable update: GRPO step, weights, optimizer state, sealed manifest. Blocking: for the compute thread.
 
-Order on disk: weights, state (it records which step is made), manifest. After a kill between any two, `restore` repairs
-the folder.
+Order on disk: weights, state (it records which step is made), manifest. After a kill between any two,
+`restore` repairs the folder.
 """
 
 from __future__ import annotations

@@ -66,8 +66,8 @@ class Trainer:
         return self._lifecycle.state
 
     async def run(self) -> None:
-        """Lead and stand by until the run is over. Raises NodeError with a message for the operator when it cannot go
-        on."""
+        """Lead and stand by until the run is over. Raises NodeError with a message for the
+        operator when it cannot go on."""
         fault: NodeError | None = None
         try:
             await self._await_ledger()

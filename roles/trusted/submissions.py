@@ -60,9 +60,9 @@ class Submissions(LedgerFacts):
         self._opened_in[opened.step] = max(term, self._opened_in.get(opened.step, 0))
 
     def admit_submission(self, row: Envelope) -> AdmittedSubmission:
-        """Stage 1 of verification, except timing. Raises Malformed, Reject or Ignore. A refusal changes nothing, with
-        one exception: the predecessor that the row names may become admissible when another key of the same node signed
-        it."""
+        """Stage 1 of verification, except timing. Raises Malformed, Reject or Ignore. A refusal changes
+        nothing, with one exception: the predecessor that the row names may become admissible when another key
+        of the same node signed it."""
         submission = self.open_submission(row)
         if (known := self.submissions.get(row.digest)) is not None:
             return self._say_again(known, row)
@@ -88,8 +88,8 @@ class Submissions(LedgerFacts):
             raise Ignore(Reason.NO_STAKE)
 
     def _was_handed_in_before(self, row: Envelope, submission: Submission) -> bool:
-        """Whether a row signed by a replaced key is known to predate the replacement: a row of the node's new key names
-        it."""
+        """Whether a row signed by a replaced key is known to predate the replacement: a row of
+        the node's new key names it."""
         return row.digest in self._named.get((self.root_of(submission.node), submission.step), ())
 
     def name(self, digest: str, *, node: str, step: int) -> None:

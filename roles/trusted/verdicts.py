@@ -64,8 +64,8 @@ class Verdicts(Submissions):
         self._early_seals: defaultdict[str, set[str]] = defaultdict(set)
 
     def admit_view(self, view: LedgerView) -> None:
-        """As `LedgerFacts.admit_view`; when the validator set changes, also drop the verdicts of validators that left
-        it."""
+        """As `LedgerFacts.admit_view`; when the validator set changes, also drop the verdicts
+        of validators that left it."""
         before = self.judges
         super().admit_view(view)
         if before and before != self.judges:
@@ -164,8 +164,8 @@ class Verdicts(Submissions):
         return standing.count("accept", submission, audited=True) >= self.quorum
 
     def is_accepted(self, digest: str) -> bool:
-        """Whether a quorum accepts this submission and it was the first of its (node, step, index) to reach a
-        quorum."""
+        """Whether a quorum accepts this submission and it was the first of its (node, step,
+        index) to reach a quorum."""
         admitted = self.submissions.get(digest)
         if admitted is None or not self._has_quorum(admitted):
             return False

@@ -64,8 +64,8 @@ _DEFAULTS = {"opening": "", "closing": "=", "after": ""}
 
 
 def is_mark(text: str) -> bool:
-    """Whether a text can mark the start or end of a call: every tokenizer must write it so that it can be found
-    again."""
+    """Whether a text can mark the start or end of a call: every tokenizer must write it so
+    that it can be found again."""
     return 1 <= len(text) <= 16 and all("!" <= character <= "~" for character in text)
 
 

@@ -31,8 +31,8 @@ class Spoken:
 
 
 def speak(engine: Engine, requests: Sequence[Request], settings: SamplingSettings, use: ToolUse | None) -> list[Spoken]:
-    """Complete all requests and answer their calls. `settings.max_tokens` limits the policy's tokens over all turns
-    together."""
+    """Complete all requests and answer their calls. `settings.max_tokens` limits the policy's
+    tokens over all turns together."""
     if use is None:
         return [
             Spoken(item.tokens, (), item.finish, item.logprobs, item.states)
@@ -81,8 +81,8 @@ def answer_tokens(engine: Engine, use: ToolUse, call: str) -> tuple[int, ...]:
 
 
 def find_turn_fault(output: Sequence[int], turns: Turns, *, engine: Engine, use: ToolUse, limit: int) -> str | None:
-    """Why a completion cannot have come about in these turns, or None. `limit`: maximum number of the policy's
-    tokens."""
+    """Why a completion cannot have come about in these turns, or None. `limit`: maximum
+    number of the policy's tokens."""
     own, answers = list(own_spans(turns, len(output))), list(tool_spans(turns, len(output)))
     if len(answers) > use.max_calls:
         return "more calls than the run allows"

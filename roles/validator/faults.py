@@ -1,8 +1,8 @@
-"""Submissions that a quorum of validators found at fault, with the rows that prove it, kept for as long as they are
-useful.
+"""Submissions that a quorum of validators found at fault, with the rows that prove it, kept for
+as long as they are useful.
 
-Tallies credit the validators behind a fault, and strikes rest on it. A node's faults add up over epochs, so they are on
-disk.
+Tallies credit the validators behind a fault, and strikes rest on it. A node's faults add up over
+epochs, so they are on disk.
 """
 
 from __future__ import annotations

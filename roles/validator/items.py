@@ -1,5 +1,5 @@
-"""What a validator knows of each submission: whether it came in time, whether it still needs a verdict, and what it is
-waiting for."""
+"""What a validator knows of each submission: whether it came in time, whether it still needs a verdict,
+and what it is waiting for."""
 
 from __future__ import annotations
 
@@ -97,8 +97,8 @@ class Items:
         return said or self.is_pending(item)
 
     def note_new(self) -> None:
-        """Register submissions seen for the first time. Whether one is in time or late is decided once and
-        remembered."""
+        """Register submissions seen for the first time. Whether one is in time or late is
+        decided once and remembered."""
         fresh = [item for digest, item in self._trusted.submissions.items() if digest not in self._held]
         for admitted in fresh:
             self._held[admitted.digest] = Item(admitted, self._is_in_time(admitted), self._clock())
@@ -137,8 +137,8 @@ class Items:
         return rival or (not verdict.audited and self._trusted.is_doubted(digest))
 
     def _waits_for_other(self, item: Item) -> bool:
-        """Whether another submission of the same index was accepted here, or was seen earlier and has no verdict
-        yet."""
+        """Whether another submission of the same index was accepted here, or was seen
+        earlier and has no verdict yet."""
         submission, digest = item.admitted.submission, item.admitted.digest
         before = True
         for other in self._trusted.known_digests(submission.node, submission.step, submission.index):
@@ -151,8 +151,8 @@ class Items:
         return False
 
     def refusal_by_rival(self, item: Item) -> Finding | None:
-        """The refusal due when another submission of the index was accepted, else None: soft, or a fault once the node
-        repeats it."""
+        """The refusal due when another submission of the index was accepted, else None: soft, or a fault
+        once the node repeats it."""
         submission = item.admitted.submission
         if self._trusted.rival(submission, item.admitted.digest) is None:
             return None

@@ -184,9 +184,9 @@ class Judging:
         return self._verifier.judge(admitted.submission, seed=admitted.seed, data=data, audit=audit)
 
     async def look_again(self, row: Envelope, reason: int) -> bool | None:
-        """Audit the submission in a row of evidence again, from scratch. Returns whether it is at fault, or None when
-        that cannot be decided: blob, policy or assignment is unavailable, or the fault does not show in the submission
-        alone."""
+        """Audit the submission in a row of evidence again, from scratch. Returns whether it is at fault, or
+        None when that cannot be decided: blob, policy or assignment is unavailable, or the fault does not
+        show in the submission alone."""
         if reason in BESIDE:
             return None
         submission = self._trusted.open_submission(row)

@@ -1,5 +1,5 @@
-"""Blobs that validators exchange by digest (tallies, evidence). They are read from our disk, or fetched and stored
-there."""
+"""Blobs that validators exchange by digest (tallies, evidence). They are read from our disk, or
+fetched and stored there."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""New nodes, and nodes found at fault, are always audited until enough of their submissions have passed an audit
-here."""
+"""New nodes, and nodes found at fault, are always audited until enough of their submissions
+have passed an audit here."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from roles.verification import Finding
 
 
 class Probation:
-    """Consecutive audits that each node has passed with this validator, kept on disk. `length` 0: nobody is on
-    probation."""
+    """Consecutive audits that each node has passed with this validator, kept on disk. `length`
+    0: nobody is on probation."""
 
     def __init__(self, length: int, records: JudgedRows) -> None:
         self._length, self._records = length, records

@@ -22,8 +22,8 @@ TRIES = 40
 
 
 class PublishedSizes:
-    """Sizes by checkpoint, each fetched once and stored: relays often drop old manifests before their epoch is
-    tallied."""
+    """Sizes by checkpoint, each fetched once and stored: relays often drop old manifests
+    before their epoch is tallied."""
 
     def __init__(self, *, relays: Relays, records: JudgedRows) -> None:
         self._relays, self._records = relays, records

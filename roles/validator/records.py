@@ -121,8 +121,8 @@ class JudgedRows:
     def keep_history(
         self, node: str, digest: str, step: int, after: Callable[[tuple[float, ...]], tuple[float, ...]]
     ) -> tuple[float, ...]:
-        """Add a submission to the node's sums and return them. Each submission is added once, however often it is
-        judged."""
+        """Add a submission to the node's sums and return them. Each submission is added once,
+        however often it is judged."""
         with self._transaction() as db:
             held = db.execute("SELECT sums FROM histories WHERE node=?", (node,)).fetchone()
             sums = _sums(held[0]) if held is not None else ()

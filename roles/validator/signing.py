@@ -22,8 +22,8 @@ log = structlog.get_logger()
 
 AT_ONCE = 8
 OPEN_MS = 2_000
-"""A sealed verdict is opened after this time, whoever else has sealed, so that a validator that is down delays it no
-longer."""
+"""A sealed verdict is opened after this time, whoever else has sealed, so that a validator that is
+down delays it no longer."""
 LINGER_MS = 300
 """How much longer the other seals are awaited once a quorum has sealed, so that slightly slower validators earn too."""
 
@@ -83,8 +83,8 @@ class Signing:
     # -- sealing -------------------------------------------------------------------------------------------------
 
     async def _seal(self, verdict: Verdict, before: Verdict | None, finding: Finding) -> Verdict:
-        """The verdict with its salt and the seals seen, once it may be opened. Repeating the same verdict opens the
-        same seal."""
+        """The verdict with its salt and the seals seen, once it may be opened. Repeating the same
+        verdict opens the same seal."""
         if before is not None and before.salt and (before.outcome, before.reason) == (verdict.outcome, verdict.reason):
             return verdict.model_copy(update={"salt": before.salt, "seen": before.seen})
         verdict = verdict.model_copy(update={"salt": new_salt()})

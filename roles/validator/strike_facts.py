@@ -1,5 +1,5 @@
-"""What the ledger and the fault book say about strikes: which were made, which nodes are due for one, and what is at
-stake."""
+"""What the ledger and the fault book say about strikes: which were made, which nodes are due for
+one, and what is at stake."""
 
 from __future__ import annotations
 

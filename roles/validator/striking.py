@@ -33,8 +33,8 @@ from roles.validator.waits import Waits
 log = structlog.get_logger()
 
 STAGGER_MS = 5_000
-"""How long each validator waits for the one before it to handle a strike, in an order that differs from strike to
-strike."""
+"""How long each validator waits for the one before it to handle a strike, in an order that
+differs from strike to strike."""
 RESEND_MS = 30_000
 AUDIT_AGAIN_MS, FETCH_AGAIN_MS = 15_000, 10_000
 OTHERS_MS = 60_000
@@ -42,8 +42,8 @@ OTHERS_MS = 60_000
 MOST_CASES = 16
 """Maximum number of a validator's open cases that are examined."""
 Reaudit = Callable[[Envelope, int], Awaitable[bool | None]]
-"""Audits the submission in a row once more. Returns whether it is at fault, or None when that cannot be decided
-(now)."""
+"""Audits the submission in a row once more. Returns whether it is at fault, or None when
+that cannot be decided (now)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +120,8 @@ class Striking:
     # -- attesting -----------------------------------------------------------------------------------------------
 
     async def _propose(self, node: str, faults: Sequence[ProvenFault]) -> None:
-        """Propose a strike of a node, unless this node has attested another validator's case or has to wait for others
-        first."""
+        """Propose a strike of a node, unless this node has attested another validator's case or has
+        to wait for others first."""
         number = self._facts.number(node)
         made = [
             case

@@ -52,8 +52,8 @@ STAGGER_MS = 4_000
 """How long the other validators leave finalising to the proposer."""
 RESEND_MS = 20_000
 ASK_AGAIN_MS, LONGEST_PAUSE_MS = 3_000, 60_000
-"""Shortest and longest pause before a proposer's next proposal is examined. It grows with each one that was unavailable
-or invalid."""
+"""Shortest and longest pause before a proposer's next proposal is examined. It grows with each one that
+was unavailable or invalid."""
 
 
 class Tallying:
@@ -236,8 +236,8 @@ class Tallying:
         await self._attest(proposal, blob, holders)
 
     def _has_proposed(self, context: TallyContext) -> bool:
-        """Whether this node has already proposed in this epoch; that proposal cannot be final, or the epoch would be
-        over."""
+        """Whether this node has already proposed in this epoch; that proposal cannot be final,
+        or the epoch would be over."""
         return any(epoch == self.epoch and context.proposer(number) == self._node for epoch, number in self._attested)
 
     def _round_at(self, closing: Block, head: Block) -> int:
@@ -335,9 +335,7 @@ class Tallying:
             return
         try:
             await self._ledger.finalise(proposal, valid)
-        except (
-            LedgerError
-        ) as error:  # another validator was first, or the chain is unreachable: seen next turn
+        except LedgerError as error:  # another validator was first, or the chain is unreachable: seen next turn
             log.info("tally.unsent", epoch=proposal.epoch, round=proposal.round, why=str(error))
 
 

@@ -1,5 +1,5 @@
-"""When a validator began to wait for something, or last did something. If the clock is set back, each wait starts
-anew."""
+"""When a validator began to wait for something, or last did something. If the clock is set
+back, each wait starts anew."""
 
 from __future__ import annotations
 

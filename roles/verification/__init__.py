@@ -1,5 +1,5 @@
-"""Verification of submissions: eight stages, cheapest first, each refusal with a named reason (INTELLECT-2, section
-2.3).
+"""Verification of submissions: eight stages, cheapest first, each refusal with a named reason
+(INTELLECT-2, section 2.3).
 
 A library without network, ledger or clock access: the validator passes it bytes and signs the finding.
 """

@@ -30,8 +30,8 @@ from roles.verification.duplicates import RUN
 END_MARGIN = 1.0
 """Numerical noise moves a score by a few thousandths; an end token further off was inserted."""
 OWN_SHARE = 0.1
-"""Under a row's own seed, margins amount to less than this share of the tokens' surprise (in nats), usually to
-thousandths."""
+"""Under a row's own seed, margins amount to less than this share of the tokens' surprise (in
+nats), usually to thousandths."""
 
 
 def check_proofs(case: Case) -> None:
@@ -115,8 +115,8 @@ def check_humps(case: Case) -> None:
 
 
 def check_duplicates(case: Case) -> None:
-    """No completion contains a part, too improbable to occur twice, that was accepted from another node before or is in
-    another row.
+    """No completion contains a part, too improbable to occur twice, that was accepted from another node
+    before or is in another row.
 
     Tokens that seeded sampling gives belong to their maker, whoever copied them first, so the owner of the prompt keeps
     its credit. Soft, because validators may differ about which of two came first.

@@ -1,5 +1,5 @@
-"""One submission under judgement: what it claims, and what is recomputed for it, each at most once and only on
-demand."""
+"""One submission under judgement: what it claims, and what is recomputed for it, each at
+most once and only on demand."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ class Means:
 
 
 class Case:
-    """A submission, its blob, and what the checks share, computed lazily: the parsed file, the assignment, one packed
-    prefill."""
+    """A submission, its blob, and what the checks share, computed lazily: the parsed file, the
+    assignment, one packed prefill."""
 
     def __init__(self, submission: Submission, seed: str, data: bytes, means: Means) -> None:
         self.submission = submission

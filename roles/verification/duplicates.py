@@ -1,5 +1,5 @@
-"""Which completions were accepted before, and from whom. Nobody earns twice for one, nor for one with a few tokens
-changed.
+"""Which completions were accepted before, and from whom. Nobody earns twice for one, nor for one
+with a few tokens changed.
 
 A completion is identified by a *sketch* (bottom-k, Broder 1997): of all its runs of 12 neighbouring tokens, the 8 with
 the smallest digests. Changing, inserting or deleting one token breaks at most 12 runs, so the sketches of a copy and

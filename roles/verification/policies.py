@@ -22,8 +22,8 @@ FETCH_SECONDS = 600
 
 
 class PolicyShelf:
-    """Checkpoints by manifest digest. The engine holds one at a time, so submissions of one policy are best judged
-    together."""
+    """Checkpoints by manifest digest. The engine holds one at a time, so submissions of one policy
+    are best judged together."""
 
     def __init__(
         self, *, relays: Relays, folder: Path, engine: Engine, compute: ComputeThread, receipts: Receipts
@@ -64,8 +64,8 @@ class PolicyShelf:
             self._fetching.discard(commit.manifest)
 
     def load(self, manifest: str) -> None:
-        """Load a checkpoint into the engine unless it is there. Blocking: for the compute thread. Raises
-        BadCheckpoint."""
+        """Load a checkpoint into the engine unless it is there. Blocking: for the compute
+        thread. Raises BadCheckpoint."""
         if manifest == self._loaded:
             return
         self._loaded = ""

@@ -64,9 +64,9 @@ class Verifier:
         )
 
     def judge(self, submission: Submission, *, seed: str, data: bytes, audit: bool = True) -> Finding:
-        """Judge a submission that passed the gate, by its assignment seed and its blob (whose digest was verified). The
-        first check that refuses sets the reason. The completions of an accepted submission belong to it from then
-        on."""
+        """Judge a submission that passed the gate, by its assignment seed and its blob (whose digest was
+        verified). The first check that refuses sets the reason. The completions of an accepted submission
+        belong to it from then on."""
         case = Case(submission, seed, data, self._means)
         try:
             for check in self._checks:

@@ -19,8 +19,8 @@ MAX_DOUBTED = 256
 
 
 class Courier:
-    """Tracks doubted relays: validators did not find blobs that were left there, so they are asked last from then
-    on."""
+    """Tracks doubted relays: validators did not find blobs that were left there, so they
+    are asked last from then on."""
 
     def __init__(self, *, observer: Observer, voice: Voice, relays: Relays, store: SubmissionStore) -> None:
         self._observer, self._voice, self._relays, self._store = observer, voice, relays, store

@@ -59,8 +59,8 @@ def submission_digest(submission: Submission) -> str:
 
 
 class Generator:
-    """Makes one node's submissions with one engine. The constructor raises TaskError when the run's tool is not
-    available here."""
+    """Makes one node's submissions with one engine. The constructor raises TaskError when the run's
+    tool is not available here."""
 
     def __init__(self, spec: RunSpec, *, node: str, engine: Engine, task: Task) -> None:
         self._spec, self._run, self._node = spec, spec.run_id, node

@@ -22,8 +22,8 @@ RETRY_SECONDS = 1.0
 
 
 class Outbox:
-    """Sends queued submissions and reports each to `sent`. A blob that no relay takes is retried until its step is too
-    old to be judged."""
+    """Sends queued submissions and reports each to `sent`. A blob that no relay takes is retried until its
+    step is too old to be judged."""
 
     def __init__(
         self,

@@ -1,5 +1,5 @@
-"""The weights a worker holds. The newest committed checkpoint is fetched in the background while the current one
-samples.
+"""The weights a worker holds. The newest committed checkpoint is fetched in the background
+while the current one samples.
 
 A checkpoint that relays announce is fetched before its commit and used once it is committed.
 
@@ -78,8 +78,8 @@ class Policies:
         return RETRY_SECONDS if wanted else 0.0
 
     def _wanted(self) -> list[Commit]:
-        """Commits newer than the held one, newest first. Older ones are listed only as far as the open step may still
-        use them."""
+        """Commits newer than the held one, newest first. Older ones are listed only as far as the
+        open step may still use them."""
         view = self._trusted.view
         held = self.newest.step if self.newest else -1
         commits = view.commits.values() if view else ()
@@ -103,7 +103,7 @@ class Policies:
         return True
 
     def prune(self, keep: HeldPolicy) -> None:
-        """Delete all checkpoints, including partly fetched ones, except the one in use, the newest, and those being
-        fetched. Blocking."""
+        """Delete all checkpoints, including partly fetched ones, except the one in use, the newest, and
+        those being fetched. Blocking."""
         newest = self.newest.manifest if self.newest else keep.manifest
         prune_checkpoints(self._folder, keep={keep.manifest, newest, self._fetching, self._prefetch.manifest})

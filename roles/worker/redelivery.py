@@ -30,8 +30,8 @@ LOOK_AGAIN_SECONDS = 45.0
 """Time after a delivery before an earlier verdict counts against it: validators look for a missing blob at least every
 30 s. Doubled with each delivery."""
 SILENCE_SECONDS = 180.0
-"""Time without any verdict before the relays are suspected; a validator may simply be slow. Doubled with each
-delivery."""
+"""Time without any verdict before the relays are suspected; a validator may simply be slow.
+Doubled with each delivery."""
 TICK_SECONDS = 1.0
 
 

@@ -48,8 +48,8 @@ class Reports:
         return standing is not None and bool(standing.verdicts)
 
     def tell(self, *, at_last: bool = False) -> None:
-        """Log the verdicts that have become final since the last call; with `at_last`, also those that might still have
-        changed."""
+        """Log the verdicts that have become final since the last call; with `at_last`, also those that
+        might still have changed."""
         for digest, submission in list(self._open.items()):
             if self._trusted.is_accepted(digest):
                 self._close(digest, "submission.accepted", submission, tokens=submission.tokens)
@@ -75,8 +75,8 @@ class Reports:
         return (v for v in standing.verdicts.values() if v.outcome != "accept") if standing else iter(())
 
     def _refusal(self, digest: str, *, at_last: bool) -> int | None:
-        """The most frequent reason, once a quorum refuses: counting only refusals that cannot change, or all with
-        `at_last`."""
+        """The most frequent reason, once a quorum refuses: counting only refusals that cannot
+        change, or all with `at_last`."""
         against = [v.reason for v in self._refusals(digest) if at_last or v.reason not in PASSING]
         if len(against) < self._trusted.quorum:
             return None

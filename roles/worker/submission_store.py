@@ -1,8 +1,8 @@
 """A worker's own submissions on disk, written before they are announced and read first after a restart.
 
 `submissions/{step}/{index}.parquet`, then `{index}.json` (its existence means that both are whole), then
-`{index}.relays` once relays hold the blob. A row is announced only after that last mark, so without it nobody has seen
-the index.
+`{index}.relays` once relays hold the blob. A row is announced only after that last mark, so without it
+nobody has seen the index.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class SubmissionStore:
         return (self._folder(submission.step) / f"{submission.index}.parquet").read_bytes()
 
     def load(self) -> list[Kept]:
-        """All stored submissions, by step and index. A damaged one that nobody can have seen is dropped, to be made
-        anew."""
+        """All stored submissions, by step and index. A damaged one that nobody can have seen is
+        dropped, to be made anew."""
         kept = [self._load_one(path) for path in self._root.glob("*/*.json")]
         return sorted((item for item in kept if item), key=lambda item: (item.submission.step, item.submission.index))
 
@@ -83,8 +83,8 @@ class SubmissionStore:
 
 
 def _marked(mark: Path) -> tuple[str, ...] | None:
-    """The relays that a mark names: None when there is no mark, empty for a damaged one, since its row may have been
-    seen."""
+    """The relays that a mark names: None when there is no mark, empty for a damaged one, since
+    its row may have been seen."""
     if not mark.exists():
         return None
     try:

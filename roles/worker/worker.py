@@ -159,8 +159,8 @@ class Worker:
                 await self._sample(ticket)
 
     def _is_over(self, head: Head) -> bool:
-        """Whether the run is over, by the head or the ledger: a leader may die between its last commit and its last
-        head."""
+        """Whether the run is over, by the head or the ledger: a leader may die between its last
+        commit and its last head."""
         newest = self._trusted.newest_commit()
         return head.state == "ended" or (newest is not None and newest.final)
 
@@ -193,8 +193,8 @@ class Worker:
         return self._first_free(opened)
 
     def _inherit(self, step: int) -> None:
-        """Count what an earlier key of this node submitted for a step as ours, if its row can be read, and continue
-        after it."""
+        """Count what an earlier key of this node submitted for a step as ours, if its row can be
+        read, and continue after it."""
         for item in [item for item in self._inherited if item.submission.step == step]:
             self._inherited.remove(item)
             if self._trusted.root_of(item.submission.node) == self._trusted.root_of(self._node):

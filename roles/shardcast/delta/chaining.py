@@ -1,5 +1,5 @@
-"""A base with a delta applied, as the base of the next delta: a chain is applied in one pass, without the intermediate
-checkpoints."""
+"""A base with a delta applied, as the base of the next delta: a chain is applied in one pass, without the
+intermediate checkpoints."""
 
 from __future__ import annotations
 

@@ -60,9 +60,9 @@ class _TooLarge(Exception):
 def encode_delta(base: Path, new: Path, out: Path) -> DeltaReport:
     """Write to `out`, atomically, the lossless delta from the checkpoint in `base` to the one in `new`.
 
-    Files are taken as for a manifest: no hidden ones, no sub-directories. Blocking; holds a few blocks of 4 MiB. Raises
-    ValueError when `new` has no file, too many, or too many alternating kinds of tensors; OSError when a file cannot be
-    read or written.
+    Files are taken as for a manifest: no hidden ones, no sub-directories. Blocking; holds a few blocks of 4 MiB.
+    Raises ValueError when `new` has no file, too many, or too many alternating kinds of tensors; OSError when a file
+    cannot be read or written.
     """
     paths, plan = _plan_all(base, new)
     return _write(base, paths, plan, out, most=None)

@@ -74,8 +74,8 @@ class Bitmap:
         return ranks
 
     def select(self, ranks: Integers) -> Integers:
-        """Find the word by bisection, the byte by prefix sums of its bytes' counts (one multiplication), the bit by
-        table."""
+        """Find the word by bisection, the byte by prefix sums of its bytes' counts (one
+        multiplication), the bit by table."""
         word = np.searchsorted(self.before, ranks, side="right") - 1
         found = self.words[word].astype("<u8")
         sums = np.bitwise_count(found.view(np.uint8)).view("<u8") * np.uint64(0x0101010101010101)

@@ -91,8 +91,8 @@ def _room(width: int) -> int:
 
 
 def build_tables(streams: Sequence[Integers]) -> list[bytes]:
-    """Code the probabilities of each stream's symbols: the nibble count less one, then two nibbles a byte. No stream is
-    empty."""
+    """Code the probabilities of each stream's symbols: the nibble count less one, then two nibbles a
+    byte. No stream is empty."""
     counts = [np.bincount(symbols, minlength=2) for symbols in streams]
     table = np.zeros((len(counts), max(map(len, counts), default=0) + 1 & ~1))
     for row, part in zip(table, counts, strict=True):

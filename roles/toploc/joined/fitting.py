@@ -1,8 +1,8 @@
 """Fits the honest noise to observations of honest submissions, made in as many environments as honest nodes have.
 
-An honest node runs one of the environments (engine, kernel, batch), and it is not known which. Levels are therefore
-those of the environment that deviates most. Spreads are relative to the level and common to all, by the method of
-moments.
+An honest node runs one of the environments (engine, kernel, batch), and it is not known which. Levels are
+therefore those of the environment that deviates most. Spreads are relative to the level and common to all,
+by the method of moments.
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ class History:
         return max(0.0, max(self.sums) - math.log(len(self.sums))) if self.sums else 0.0
 
     def after(self, evidence: Sequence[float], *, limit: float) -> History:
-        """The history after one more submission. Over the limit some is forgotten each time, so that honest work leads
-        back."""
+        """The history after one more submission. Over the limit some is forgotten each time, so
+        that honest work leads back."""
         kept = KEPT if self.total >= limit else 1.0
         before = [kept * each for each in self.sums] if len(self.sums) == len(evidence) else [0.0] * len(evidence)
         most = limit + math.log(max(1, len(evidence))) + MOST_EVIDENCE

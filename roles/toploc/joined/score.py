@@ -1,8 +1,8 @@
-"""From an observation to one number: how rarely an honest submission deviates as much, and its contribution to a
-history.
+"""From an observation to one number: how rarely an honest submission deviates as much, and its
+contribution to a history.
 
-Every bound holds however the statistics are correlated: p-values are combined by Bonferroni, and so are histories
-(`history`).
+Every bound holds however the statistics are correlated: p-values are combined by Bonferroni, and so
+are histories (`history`).
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def score(observation: Observation, calibration: Calibration) -> Score:
 
 
 def tails(component: Component, totals: Floats, counts: Floats, squares: Floats) -> Floats:
-    """P(sum >= total) for honest sums over `counts` units, with `squares` the sum of the completions' squared counts.
-    Elementwise."""
+    """P(sum >= total) for honest sums over `counts` units, with `squares` the sum of the completions'
+    squared counts. Elementwise."""
     variance = component.unit * counts + component.completion * squares + component.submission * counts**2
     shape, scale = torch.from_numpy(counts**2 / variance), torch.from_numpy(variance / counts)
     found: Floats = torch.special.gammaincc(shape, torch.from_numpy(totals) / scale).numpy()
