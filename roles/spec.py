@@ -159,9 +159,7 @@ class JoinedSpec(Message):
     margins: NoiseSpec
     refuse_one_in: Annotated[int, Field(ge=10, le=10**12)] = 1000  # one honest submission in so many is softly refused
     fault_one_in: Annotated[int, Field(ge=0, le=10**18)] = 0  # one honest submission in so many is a fault; 0: none is
-    alarm_one_in: Annotated[int, Field(ge=0, le=10**9)] = (
-        1000  # one honest node in so many deviates a month; 0: not judged
-    )
+    alarm_one_in: Annotated[int, Field(ge=0, le=10**9)] = 1000  # one honest node in so many a month; 0: not judged
     month: Annotated[int, Field(ge=1, le=10**9)] = 3000  # submissions of a node in a month
 
     @model_validator(mode="after")

@@ -1,8 +1,8 @@
 """Philox4x32-10, the counter-based generator behind sampling noise.
 
-Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011 (Random123). A counter-based generator has
-no state: word `i` of a stream is a function of (key, counter), so nothing that happens to a sequence while it is
-generated (pre-emption, another batch) can shift its noise.  # TOP-06
+Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011 (Random123).
+A counter-based generator has no state: word `i` of a stream is a function of (key, counter), so nothing that happens to
+a sequence while it is generated (pre-emption, another batch) can shift its noise.  # TOP-06
 It uses only integers, so every device gives the same words.
 """
 
