@@ -63,7 +63,7 @@ def _read(checkpoint: Path) -> Any:
         raise PolicyError(
             f"it lacks {absent[0]} and {len(absent) - 1} more of the tensors that its config.json asks for"
         )
-    if more := sorted(said["unexpected_keys"]):  # else what is trained is not what workers run
+    if more := sorted(said["unexpected_keys"]):  # workers run them, training does not, and they are never published
         raise PolicyError(f"it holds {more[0]} and {len(more) - 1} more tensors that its config.json does not ask for")
     model.config.use_cache = False
     return model
