@@ -24,7 +24,7 @@ class Voice:
     async def announce(
         self, message: Message, *, relays: Sequence[str] = (), keep_seconds: int | None = None
     ) -> Envelope:
-        """Sign, publish and keep published. `relays` (node ids) travel as the row's hint, outside its digest."""
+        """Sign, publish and keep republishing. `relays` (node ids) travel as the row's hint, outside its digest."""
         kind = str(getattr(message, "kind"))  # noqa: B009 - every message has one; Message itself does not declare it
         key, _ = place_of(message, run=self._run, buckets=self._spec.buckets)
         return await self._announcer.publish(
@@ -38,6 +38,6 @@ class Voice:
         )
 
     def withdraw(self, message: Message) -> None:
-        """Stop keeping a message published."""
+        """Stop republishing a message."""
         key, _ = place_of(message, run=self._run, buckets=self._spec.buckets)
         self._announcer.withdraw(key, subkey_for(message, run=self._run, signer=self.node, buckets=self._spec.buckets))

@@ -1,7 +1,7 @@
-"""Why a worker cannot choose its prompts: everything it samples is drawn from a digest it could not foresee. Pure.
+"""Prompts and sampling seeds are derived from a digest that a worker cannot foresee, so it cannot choose them. Pure.
 
-Draws are SHA-256 based and documented byte for byte, never `random` or `hash()`, so any validator recomputes them in any
-language (docs/protocol.md).
+Draws use SHA-256, never `random` or `hash()`, and are specified byte for byte (docs/protocol.md), so a validator can
+recompute them in any language.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ TWO_63 = 2**63
 
 @dataclass(frozen=True, slots=True)
 class GroupAssignment:
-    """One prompt of a submission, a sampling seed (63 bits) for each of its completions, and, where the run sets them, how
-    many tokens they should have."""
+    """One prompt of a submission, a sampling seed (63 bits) for each of its completions and, where the run sets length
+    targets, the number of tokens they should have."""
 
     group: int
     problem: int
@@ -28,7 +28,8 @@ class GroupAssignment:
 
 
 def compute_beacon(manifest: str, block_hash: str) -> str:
-    """Beacon of a node in a step: digest of manifest max(0, s-1-async_level) and the hash of its registration block + k."""
+    """Beacon of a node in a step: digest of manifest max(0, s-1-async_level) and the hash of
+    its registration block + k."""
     return digest("beacon/1", manifest, block_hash)
 
 
@@ -38,8 +39,10 @@ def compute_seed(*, run: str, node: str, step: int, index: int, beacon: str) -> 
 
 
 def draw(seed: str, label: str, number: int, below: int = TWO_64) -> int:
-    """Uniform integer below `below`: the first 8 bytes, big-endian, of SHA-256 over ("draw/1", seed, label, number), and over
-    the same with a retry count behind it while the value falls in the uneven tail (rejection sampling, no bias)."""
+    """Uniform integer below `below`: the first 8 bytes, big-endian, of SHA-256 over ("draw/1", seed, label, number).
+
+    While the value falls in the uneven tail, a retry count is appended and the hash repeated
+    (rejection sampling, no bias)."""
     tail = TWO_64 - TWO_64 % below
     retry = 0
     while True:
@@ -51,7 +54,7 @@ def draw(seed: str, label: str, number: int, below: int = TWO_64) -> int:
 
 
 def is_admitted(seed: str, share: int) -> bool:
-    """Whether the head's share (of 2**64) admits this index."""
+    """Whether the head's share (of 2**64) admits the index with this seed."""
     return draw(seed, "admit", 0) < share
 
 

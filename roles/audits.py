@@ -1,8 +1,8 @@
-"""Which submissions a validator audits: a coin that nobody else can foresee and its owner could prove.
+"""Which submissions a validator audits: decided by a coin that nobody else can foresee and that its owner could prove.
 
-`coin = first 8 bytes of sha256(sign(validator key, ("audit/1", run, submission)))`, as an integer; the audit is due below
-`rate / 1000 * 2^64`. ed25519 signatures are deterministic: there is one coin for a validator and a submission, no worker can
-compute it beforehand, and the signature would prove it afterwards. Pure.
+`coin = first 8 bytes of sha256(sign(validator key, ("audit/1", run, submission)))`, as an integer; the audit is due
+below `rate / 1000 * 2^64`. ed25519 signatures are deterministic: there is one coin per validator and submission, no
+worker can compute it beforehand, and the signature would prove it afterwards. Pure.
 """
 
 from __future__ import annotations
@@ -30,6 +30,6 @@ class AuditCoin:
 
 
 def sketch_secret(key: NodeKey, run: str) -> bytes:
-    """What a validator keys its sketches of completions with (`roles.verification.duplicates`): nobody else's, and the same
-    after a restart."""
+    """The key for a validator's sketches of completions (`roles.verification.duplicates`): known to nobody else, and
+    the same after a restart."""
     return key.sign(pack("sketches/1", run))

@@ -1,4 +1,5 @@
-"""One worker thread for model work: the event loop never waits for torch (two calls left unanswered, and peers drop us)."""
+"""One worker thread for model work, so that the event loop never waits for torch (peers drop us
+after two unanswered calls)."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ class ComputeStuck(NodeError):
 
 
 class ComputeThread:
-    """Runs blocking calls one after another in a thread of its own."""
+    """Runs blocking calls one after another in its own thread."""
 
     def __init__(self, name: str = "compute", *, patience: float = PATIENCE) -> None:
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
@@ -38,8 +39,8 @@ class ComputeThread:
         self._is_stuck = False
 
     async def run(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function in the thread and wait for its result. Its exceptions are raised here; ComputeStuck once the
-        thread has not come back."""
+        """Call the function in the thread and wait for its result. Its exceptions are raised here; so is ComputeStuck
+        once the thread is stuck."""
         if self._is_stuck:
             raise ComputeStuck(self._patience)
         return await asyncio.get_running_loop().run_in_executor(self._pool, lambda: function(*args, **kwargs))
@@ -49,7 +50,8 @@ class ComputeThread:
         return await self.run(lambda: self.bounded(function, *args, **kwargs))
 
     def bounded(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call, in the thread, what must end within `patience`; `watch` ends the node when it does not (WGT-18)."""
+        """Make a call, in the thread, that must end within `patience`; `watch` ends the node
+        when it does not (WGT-18)."""
         self._until = time.monotonic() + self._patience
         try:
             return function(*args, **kwargs)
@@ -65,5 +67,5 @@ class ComputeThread:
         raise ComputeStuck(self._patience)
 
     def close(self) -> None:
-        """Drop calls that have not begun; one that runs is left to finish."""
+        """Drop calls that have not begun; a running one is left to finish."""
         self._pool.shutdown(wait=False, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""What the actor of a role works with in one run: the node composes it, the actor passes it on to its parts."""
+"""What a role's actor works with in one run: the node composes it, and the actor passes it on to its parts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from roles.trusted import TrustedState
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """One node in one run. It holds neither the node's key nor the ledger: whoever needs those is given them."""
+    """One node in one run. It holds neither the node's key nor the ledger; parts that need
+    those get them separately."""
 
     spec: RunSpec
     node: str

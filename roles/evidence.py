@@ -1,6 +1,6 @@
-"""Evidence of a strike: submissions of one node that a quorum of validators found at fault, as signed. Pure.
+"""Evidence for a strike: submissions of one node that a quorum of validators found at fault, as signed. Pure.
 
-Whoever has the blob and the ledger's list of validators can check it: nobody is struck on a validator's word.
+Anyone with the blob and the ledger's list of validators can check it: nobody is struck on one validator's claim.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ MAX_UNPACKED = 2**25
 
 
 class EvidenceRefused(NodeError):
-    """Evidence that does not prove what it is said to."""
+    """The evidence does not prove what it claims."""
 
 
 class Evidence(Message):
-    """What is held against a node: `number` is how many strikes it had before."""
+    """The faults of a node; `number` is how many strikes it had before."""
 
     kind: Literal["evidence/1"] = "evidence/1"
     run: Digest
@@ -41,7 +41,7 @@ class Evidence(Message):
 
 
 def pack_evidence(*, run: str, node: str, number: int, faults: Iterable[TallyItem]) -> bytes:
-    """The blob."""
+    """Encode evidence as a blob."""
     return zlib.compress(encode(Evidence(run=run, node=node, number=number, faults=tuple(faults))), 6)
 
 
@@ -60,8 +60,8 @@ def open_evidence(data: bytes) -> Evidence:
 
 
 def steps_dealt_with(before: Sequence[HeldStrike], commits: Iterable[Commit], *, async_level: int) -> int:
-    """The last step whose faults were held against the node by an earlier strike of it, or could have been: those that were
-    open when it was made. -1 when there was none."""
+    """The last step whose faults were, or could have been, used by an earlier strike of the node: those that were open
+    when it was made. -1 if there was none."""
     if not before:
         return -1
     committed = [commit.step for commit in commits if commit.block <= before[-1].block]
@@ -69,8 +69,8 @@ def steps_dealt_with(before: Sequence[HeldStrike], commits: Iterable[Commit], *,
 
 
 def held_against(data: bytes, *, bench: Bench, keys: Collection[str]) -> list[tuple[Envelope, int]]:
-    """The submissions by one of these keys that the evidence proves at fault, as signed, each index once, and the reason that
-    most of this bench gave. Whoever packed it may have put in more: that counts for nothing. Raises EvidenceRefused."""
+    """The submissions by one of these keys that the evidence proves at fault, as signed, each index once, with the
+    reason that most of this bench gave. Anything else in the blob is ignored. Raises EvidenceRefused."""
     found: dict[tuple[int, int], tuple[Envelope, int]] = {}
     for item in open_evidence(data).faults:
         with suppress(Malformed):
@@ -90,9 +90,9 @@ def check_evidence(
 ) -> list[tuple[Submission, dict[str, Verdict]]]:
     """The faults that the blob proves: each submission, and the verdicts on it by validator.
 
-    At least `needed` different indices of the node, handed in by one of its `keys`, all of steps after
-    `after_step` (a strike that was lifted is not repeated for the same faults). What those said who are no validators any
-    more counts no more, and refuses nothing. Raises EvidenceRefused.
+    Requires at least `needed` different indices of the node, submitted by one of its `keys`, all of steps after
+    `after_step` (a lifted strike is not repeated for the same faults). Verdicts of former validators are ignored and
+    invalidate nothing. Raises EvidenceRefused.
     """
     evidence = open_evidence(data)
     if (evidence.run, evidence.node, evidence.number) != (bench.run, node, number):
@@ -115,6 +115,6 @@ def check_evidence(
 
 
 def item_for(item: TallyItem, bench: Bench) -> TallyItem:
-    """The item with what those on the bench say, and nobody else. Raises Malformed."""
+    """The item with only the verdicts of the bench's validators. Raises Malformed."""
     own = [text for text in item.verdicts if row_from_text(text, "verdict/2").signer in bench.validators]
     return item.model_copy(update={"verdicts": tuple(own)})

@@ -1,7 +1,9 @@
-"""Turns at fetching blobs of submissions, so that no worker can hold up the others, neither at validators nor at the trainer.
+"""Takes turns at fetching the blobs of submissions, so that no worker can hold up the others, neither at
+validators nor at the trainer.
 
-A node whose blobs no relay has, or that names relays which only pretend to send them, takes few turns: no more than
-`OF_NODE` at once, and once a blob of it could not be fetched, only the `DOUBTFUL` ones kept for such nodes.
+At most `OF_NODE` blobs of a node are fetched at once. A node whose blobs no relay has, or that names relays which only
+pretend to send them, is limited further: once a blob of it could not be fetched, it shares the `DOUBTFUL` slots
+reserved for such nodes.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ FETCH_SECONDS = 30
 
 
 class Fetches:
-    """Blobs of submissions, from any relay."""
+    """Fetches blobs of submissions from any relay."""
 
     def __init__(self, relays: Relays) -> None:
         self._relays = relays
@@ -44,7 +46,7 @@ class Fetches:
         return data
 
     def forget(self, item: AdmittedSubmission) -> None:
-        """Note that a submission's blob was fetched, or is no longer wanted."""
+        """Record that a submission's blob was fetched, or is no longer wanted."""
         self._lost[item.submission.node].discard(item.digest)
         if not self._lost[item.submission.node]:
             del self._lost[item.submission.node]

@@ -16,7 +16,7 @@ S = TypeVar("S", bound=StrEnum)
 
 
 class Lifecycle(Generic[S]):
-    """The current state of one actor. Each transition is logged as `event`; one missing from the table is a bug of ours."""
+    """The current state of one actor. Each transition is logged as `event`; one missing from the table is a bug."""
 
     def __init__(self, table: Mapping[tuple[S, str], S], start: S, *, event: str) -> None:
         self._table, self._event = table, event
@@ -29,11 +29,12 @@ class Lifecycle(Generic[S]):
 
 
 class DiskFailed(NodeError):
-    """The actor's folder cannot be written or read; the cause is the OSError, which may be a full disk."""
+    """The actor's folder cannot be written or read; the cause is the OSError, which may mean a full disk."""
 
 
 def fault_of(errors: ExceptionGroup[NodeError | OSError], actor: str) -> NodeError:
-    """The one error to end an actor with, of all that its tasks raised: a disk error (as DiskFailed) before any other."""
+    """The single error to end an actor with, out of all that its tasks raised: a disk error (as
+    DiskFailed) before any other."""
     disk, _ = errors.split(OSError)
     first = first_error(disk or errors)
     if isinstance(first, NodeError):

@@ -1,7 +1,7 @@
 """Every message of the protocol: fields, bounds, kind, key, subkey, size limit and lifetime. Pure.
 
-A message travels as the payload of a `dht.envelope.Envelope`; which key and subkey it belongs under is fixed here, and a
-row found anywhere else is refused (`open_row`).
+A message travels as the payload of a `dht.envelope.Envelope`. The key and subkey it belongs under are fixed here; a row
+found anywhere else is refused (`open_row`).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ NodeName = Annotated[str, Field(min_length=40, max_length=64, pattern=r"^12D3Koo
 Short = Annotated[str, Field(max_length=64)]
 Address = Annotated[str, Field(max_length=256)]
 HalfDigest = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
-"""The first 16 bytes of a digest: enough to name one that was there before."""
+"""The first 16 bytes of a digest: enough to identify one that was published before."""
 Role = Literal["trainer", "worker", "validator", "relay"]
 ROLES: tuple[Role, ...] = ("trainer", "worker", "validator", "relay")
 
 
 class NodeRecord(Message):
-    """Who is there: the heartbeat. Workers publish no address."""
+    """A node's heartbeat. Workers publish no address."""
 
     kind: Literal["node/1"] = "node/1"
     node: NodeName
@@ -42,12 +42,12 @@ class NodeRecord(Message):
     load_permille: Natural = 0
     policy_step: Natural = 0
     disk_free: Natural = 0  # bytes
-    boot: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]  # fresh at each start: tells a restart from a twin
+    boot: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]  # new at each start: tells a restart from a second process
     state: Literal["online", "offline"] = "online"
 
 
 class OpenStep(Message):
-    """Demand of one step: index `i` is valid when `i < limit` and `H(seed) < share` (of 2**64)."""
+    """Demand for one step: index `i` is valid when `i < limit` and `H(seed) < share` (of 2**64)."""
 
     step: Natural
     limit: Annotated[int, Field(ge=0, le=1_000_000)]
@@ -55,7 +55,7 @@ class OpenStep(Message):
 
 
 class Head(Message):
-    """What the leading trainer collects now. `step` 0 means: nothing yet."""
+    """What the leading trainer is collecting now. `step` 0 means nothing yet."""
 
     kind: Literal["head/1"] = "head/1"
     term: Natural
@@ -68,7 +68,7 @@ class Head(Message):
 
 
 class CheckpointRow(Message):
-    """A manifest's digest; the relays that have it stand in the row's hint."""
+    """A manifest's digest. The row's hint lists the relays that have it."""
 
     kind: Literal["checkpoint/1"] = "checkpoint/1"
     term: Natural
@@ -77,21 +77,22 @@ class CheckpointRow(Message):
 
 
 class FileEntry(Message):
-    """One file of a checkpoint; files are laid end to end in the order of the manifest and cut into shards."""
+    """One file of a checkpoint. Files are concatenated in manifest order and cut into shards."""
 
     name: Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$")]
     size: Natural
 
 
 class UsedGroups(Message):
-    """Groups of one submission that a step used up, by their number in it."""
+    """The groups of one submission that a step used, by their number within it."""
 
     submission: Digest
     groups: Annotated[tuple[Annotated[int, Field(ge=0, lt=1024)], ...], Field(min_length=1, max_length=1024)]
 
 
 class StateRef(Message):
-    """The newest trainer state (`roles.trainer.sealed_state`) when a checkpoint was made: of which step, and its index blob."""
+    """The newest trainer state (`roles.trainer.sealed_state`) when a checkpoint was made:
+    its step and its index blob."""
 
     step: Natural
     index: Digest
@@ -99,9 +100,11 @@ class StateRef(Message):
 
 
 class CheckpointManifest(Message):
-    """What a checkpoint is made of. `weights` is SHA-256 over the ordered shard digests (raw bytes): no second pass.
+    """The contents of a checkpoint. `weights` is SHA-256 over the ordered shard digests (raw bytes), so no second pass
+    over the data is needed.
 
-    `used` and `state` are for whoever leads next: what was trained on already, and where the optimizer's state lies.
+    `used` and `state` are for the next leader: what has been trained on already, and where the
+    optimizer's state is stored.
     """
 
     kind: Literal["manifest/2"] = "manifest/2"
@@ -118,8 +121,8 @@ class CheckpointManifest(Message):
 
 
 class CheckpointDelta(Message):
-    """What turns one checkpoint into another, in shards like a checkpoint's own. The checkpoint it rebuilds is judged by
-    that one's manifest, so a delta is never more than a shorter way to it."""
+    """The difference between two checkpoints, cut into shards as a checkpoint is. The rebuilt checkpoint is checked
+    against its own manifest, so a delta is only a shorter way to get it."""
 
     kind: Literal["delta/1"] = "delta/1"
     run: Digest
@@ -133,12 +136,12 @@ class CheckpointDelta(Message):
 
     @property
     def files(self) -> tuple[FileEntry, ...]:
-        """The one file it is, so that it is cut and fetched as a checkpoint is."""
+        """The delta as a single file, so that it is cut and fetched as a checkpoint is."""
         return (FileEntry(name="delta", size=self.size),)
 
 
 class Submission(Message):
-    """Rollout groups of one assigned index, by digest of their Parquet blob."""
+    """Rollout groups of one assigned index, given by the digest of their Parquet blob."""
 
     kind: Literal["submission/1"] = "submission/1"
     run: Digest
@@ -156,37 +159,38 @@ class Submission(Message):
 
 
 class JoinedStatistics(Message):
-    """How much a submission deviates as a whole (`roles.toploc.joined`). From the sums, the lengths in the blob and the spec
-    anybody computes `rarity` again, without the model, but where one completion alone is the rarest."""
+    """How much a submission deviates as a whole (`roles.toploc.joined`). Anyone can recompute `rarity` without the
+    model, from the sums, the lengths in the blob and the spec, unless a single completion is the rarest part."""
 
     rarity: Natural  # thousandths of -log10 p
-    exponents: Natural  # thousandths: the mean of a unit over its honest level
+    exponents: Natural  # thousandths: the mean per unit divided by its honest level
     mantissas: Natural
     margins: Natural
 
 
 class Statistics(Message):
-    """What an audit measured, joined over a submission (thousandths where not counts)."""
+    """What an audit measured over a whole submission, in thousandths except for counts."""
 
     exponent_mismatches: Natural  # largest of any chunk
     mantissa_mean: Natural  # thousandths, largest of any chunk
     mantissa_median: Natural  # thousandths, largest of any chunk
     margin_mean: Natural  # thousandths, largest of any completion: mean of min(margin, 5)
-    tokens_exact: Natural  # thousandths of tokens that are exactly what seeded sampling gives
+    tokens_exact: Natural  # thousandths of the tokens that equal what seeded sampling gives
     joined: JoinedStatistics | None = None
 
     @model_serializer(mode="wrap")
     def _leave_out(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """A run that does not join them has the bytes it had before there was a test for it."""
+        """Omit `joined` when unset, so that runs without the joined test encode to the same
+        bytes as before it existed."""
         plain: dict[str, Any] = write(self)
         return {name: value for name, value in plain.items() if name != "joined" or value is not None}
 
 
 class Verdict(Message):
-    """A validator's judgement of one submission. The one with the highest sequence stands.
+    """A validator's judgement of one submission. The one with the highest sequence counts.
 
-    Where the run seals verdicts, `salt` opens the seal of this one (`roles.seals`), and `seen` names the seals of
-    other validators on this submission that its author held when it opened its own; else both are empty.
+    In a run that seals verdicts, `salt` opens this verdict's seal (`roles.seals`), and `seen` lists the seals of other
+    validators on this submission that the author held when it opened its own. Otherwise both are empty.
     """
 
     kind: Literal["verdict/2"] = "verdict/2"
@@ -205,7 +209,7 @@ class Verdict(Message):
 
 
 class SealedVerdict(Message):
-    """A validator has judged this submission, and tells nobody yet what it found: the seal of its verdict."""
+    """The seal of a verdict: the validator has judged this submission but does not reveal the result yet."""
 
     kind: Literal["seal/1"] = "seal/1"
     run: Digest
@@ -216,14 +220,15 @@ class SealedVerdict(Message):
 
 
 class ReceivedShare(Message):
-    """Verified bytes of one checkpoint that came from one relay."""
+    """Verified bytes of one checkpoint that one relay delivered."""
 
     relay: NodeName
     size: Annotated[int, Field(ge=1, lt=2**63)]
 
 
 class Receipt(Message):
-    """A client (worker or validator) has downloaded checkpoint `step`, and from whom: what relays are credited for."""
+    """States that a client (worker or validator) downloaded checkpoint `step`, and from which relays;
+    relays earn credit by it."""
 
     kind: Literal["receipt/1"] = "receipt/1"
     run: Digest
@@ -233,7 +238,7 @@ class Receipt(Message):
 
 
 class StrikeRow(Message):
-    """A validator's attestation that a node is to be struck, or that its strike is to be lifted (EIP-712)."""
+    """A validator's attestation (EIP-712) that a node is to be struck, or that its strike is to be lifted."""
 
     kind: Literal["strike/1"] = "strike/1"
     run: Digest
@@ -249,20 +254,21 @@ class StrikeRow(Message):
 
 
 class UpgradeRow(Message):
-    """What the run's owner asks of everybody from a step on, signed by its account (EIP-712); any node may pass it on."""
+    """What the run's owner requires of every node from a step on, signed by its account
+    (EIP-712). Any node may relay it."""
 
     kind: Literal["upgrade/1"] = "upgrade/1"
     run: Digest
-    number: Natural  # of the owner's demands: the highest stands
-    messages: Natural  # least message version
-    software: Annotated[str, Field(pattern=r"^\d{1,4}(\.\d{1,4}){0,2}$")]  # least version of this program
-    step: Natural  # the first for which it is needed
-    by: Natural = 0  # unix seconds at which the owner expects that step; 0: it does not say
+    number: Natural  # of the owner's requests; the highest applies
+    messages: Natural  # minimum message version
+    software: Annotated[str, Field(pattern=r"^\d{1,4}(\.\d{1,4}){0,2}$")]  # minimum version of this program
+    step: Natural  # the first step that requires it
+    by: Natural = 0  # unix seconds at which the owner expects that step; 0: not given
     signature: Annotated[str, Field(pattern=r"^[0-9a-f]{130}$")]
 
 
 class TallyRow(Message):
-    """A validator's attestation of an epoch's tally: the proposal's fields, and the EIP-712 signature over them."""
+    """A validator's attestation of an epoch's tally: the proposal's fields and the EIP-712 signature over them."""
 
     kind: Literal["tally/2"] = "tally/2"
     run: Digest
@@ -280,7 +286,7 @@ class TallyRow(Message):
 
 
 class UploadGrant(Message):
-    """Permission an uploader signs for one relay to store one blob: single use, at most ten minutes long."""
+    """An uploader's signed permission for one relay to store one blob: single use, valid for ten minutes at most."""
 
     kind: Literal["grant/1"] = "grant/1"
     relay: NodeName
@@ -291,7 +297,7 @@ class UploadGrant(Message):
 
 @dataclass(frozen=True, slots=True)
 class RowRule:
-    """Bounds of one kind of row: bytes on the wire and seconds of life."""
+    """Limits of one kind of row: bytes on the wire and lifetime in seconds."""
 
     message: type[Message]
     max_bytes: int
@@ -358,7 +364,7 @@ def strikes_key(run: str) -> str:
 
 
 def upgrades_key(run: str) -> str:
-    """Key of the owner's demands, as nodes pass them on."""
+    """Key of the owner's upgrade requests, as relayed by nodes."""
     return f"{run}/upgrades"
 
 
@@ -368,12 +374,12 @@ def tally_key(run: str, epoch: int) -> str:
 
 
 def bucket_of(node: str, buckets: int) -> int:
-    """Bucket of a worker: a flood hurts the flooder."""
+    """Bucket of a worker. A worker that floods mostly hurts its own bucket."""
     return int(digest("bucket/1", node)[:16], 16) % buckets
 
 
 def place_of(message: Message, *, run: str, buckets: int) -> tuple[str, str]:
-    """Key and subkey (without the signer's id for kinds signed by somebody else) a message belongs under."""
+    """Key and subkey a message belongs under. The subkey omits the signer's id for kinds that other nodes sign."""
     match message:
         case NodeRecord():
             return nodes_key(run, message.role), message.node
@@ -407,13 +413,13 @@ def place_of(message: Message, *, run: str, buckets: int) -> tuple[str, str]:
 
 
 def subkey_for(message: Message, *, run: str, signer: str, buckets: int) -> str:
-    """Full subkey of a message by this signer."""
+    """Full subkey of a message from this signer."""
     _, tail = place_of(message, run=run, buckets=buckets)
     return tail if tail.startswith(signer) else signer + tail
 
 
 def subject_of(row: Envelope) -> str:
-    """The worker that a verdict or a seal is about; nobody for other rows."""
+    """The worker that a verdict or a seal is about; an empty string for other rows."""
     rule = ROW_RULES.get(row.kind)
     if rule is None or rule.message not in (Verdict, SealedVerdict):
         return ""
@@ -424,7 +430,8 @@ def subject_of(row: Envelope) -> str:
 
 
 def open_row(row: Envelope, *, run: str, buckets: int) -> Message:
-    """The message in a verified envelope. Raises Malformed for an unknown kind, another run, or a wrong place."""
+    """The message in a verified envelope. Raises Malformed for an unknown kind, another run,
+    or a wrong key or subkey."""
     rule = ROW_RULES.get(row.kind)
     if rule is None:
         raise Malformed(f"unknown kind of row {row.kind[:32]!r}")
@@ -440,7 +447,7 @@ def open_row(row: Envelope, *, run: str, buckets: int) -> Message:
 
 
 def open_submission(row: Envelope, *, run: str, buckets: int) -> Submission:
-    """The submission in a verified envelope, signed by the node it names. Raises Malformed."""
+    """The submission in a verified envelope. Raises Malformed unless the node it names signed it."""
     submission = open_row(row, run=run, buckets=buckets)
     if not isinstance(submission, Submission) or row.signer != submission.node:
         raise Malformed("not a submission of its signer")

@@ -1,8 +1,8 @@
 """Which validators' soft refusals oblige others to audit, within a budget for each. Pure.
 
-An audited refusal that is soft obliges them: so one audit finds for all what a sampled submission hides. But it is only
-said, never proven, so a validator that refuses what others find to be right has a budget. A fault needs none: it is
-answered by name, and obliges always (`TrustedState.is_doubted`).
+An audited soft refusal obliges the others to audit too, so that one audit reveals to all what sampling would miss. But
+it is only a claim, never proof, so a validator that refuses what others find correct has a budget. A fault needs no
+budget: its author is identified, and it always obliges (`TrustedState.is_doubted`).
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from itertools import islice
 from roles.messages import Verdict
 
 FREE = 16
-"""Soft refusals of one validator that oblige although no quorum refuses with it, of the submissions remembered ..."""
+"""Soft refusals of one validator that oblige others without a quorum agreeing, among the submissions remembered ..."""
 SHARE = 16
-"""... and one more for each so many submissions: an honest one is alone much more rarely."""
+"""... plus one for each so many submissions; an honest validator is alone far less often."""
 
 
 class Objections:
-    """The soft refusals of each validator that no quorum has upheld, in the order they came. One that is taken back counts
-    on: else the same budget would be spent again and again."""
+    """Each validator's soft refusals that no quorum has upheld, in order of arrival. One that is withdrawn still
+    counts, or the same budget could be spent again and again."""
 
     def __init__(self) -> None:
         self._alone: defaultdict[str, dict[str, None]] = defaultdict(dict)  # by validator: digests of submissions
 
     def note(self, digest: str, verdicts: Mapping[str, Verdict], *, quorum: int) -> None:
-        """A verdict on this submission has come; `verdicts` are all that stand, by validator."""
+        """Record that a verdict on this submission has arrived; `verdicts` are all current ones, by validator."""
         refusing = [name for name, said in verdicts.items() if said.outcome == "fault" or is_objection(said)]
         if len(refusing) >= quorum:
             self.forget(digest)

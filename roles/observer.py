@@ -1,7 +1,7 @@
 """Polls the ledger and the DHT, feeds what it finds to the trusted state, and wakes the actor. Decides nothing.
 
-Rows that are ignored for now (a gap, an unknown block) are kept while their key is read, at most so many of a signer,
-and offered again at every look, or in turns where many wait.
+Rows that are ignored for now (a gap, an unknown block) are kept while their key is read, up to a limit per signer. They
+are offered again at every look, or in turns when many are waiting.
 """
 
 from __future__ import annotations
@@ -27,24 +27,25 @@ log = structlog.get_logger()
 
 MAX_SEEN = 200_000
 BURIED_BLOCKS = 2
-"""Blocks above a beacon's block before its hash is used: the last blocks of a chain change places now and then, and who
-samples, or judges, by a hash that did not stay would find every submission at fault. Until then the beacon is unknown."""
+"""Blocks above a beacon's block before its hash is used; until then the beacon is unknown. The last blocks of a chain
+are sometimes replaced, and a node that sampled or judged by a replaced hash would find every submission at fault."""
 SETTLED_BLOCKS = 256
-"""Blocks above a block after which its hash is taken to stand; until then a re-organisation may change it."""
+"""Blocks above a block before its hash is taken as final; until then a re-organisation may change it."""
 ASSUMED_SECONDS = 3600.0
-"""Without the ledger the last known leader is believed so long: what it asks for afterwards is perhaps nobody's to pay."""
+"""How long the last known leader is believed while the ledger is unreachable. What it requests
+later may never be paid for."""
 REJECTED: tuple[type[Exception], ...] = (PeerError, Reject)
 
 
 class Watch:
-    """One waiter on an observer: it misses no change between two waits, however many others wait too."""
+    """One waiter on an observer. It misses no change between two waits, however many other waiters there are."""
 
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
-        self._seen = -1  # so the first wait returns at once: whatever stands then is new to this waiter
+        self._seen = -1  # so the first wait returns at once: the current state is new to this waiter
 
     async def changed(self, timeout: float = 5.0) -> None:
-        """Wait until something is new since the last call, or the timeout passed."""
+        """Wait until something has changed since the last call, or until the timeout."""
         try:
             async with asyncio.timeout(timeout):
                 while self._seen == self._observer.version:
@@ -55,7 +56,7 @@ class Watch:
 
 
 class Observer:
-    """Keeps a `TrustedState` current by polling every `interval` seconds. `watch` gives a waiter that hears of changes."""
+    """Keeps a `TrustedState` current by polling every `interval` seconds. `watch` creates a waiter for its changes."""
 
     def __init__(
         self,
@@ -72,7 +73,7 @@ class Observer:
         self.ledger_down: str | None = None
         self.directory_down: str | None = None
         self.ignored: dict[Reason, int] = {}
-        self.watch_seals = False  # validators read seals too, where the run has them
+        self.watch_seals = False  # validators also read seals, in runs that have them
         self.extra_steps: set[int] = set()  # steps beyond the open window that an actor still wants read
         self._directory = directory
         self._ledger = ledger
@@ -81,7 +82,7 @@ class Observer:
         self._monotonic = monotonic
         self._heard_at, self._has_assumed = monotonic(), False
         self.version = 0  # counts changes
-        self.steps_read: frozenset[int] = frozenset()  # steps whose rows the last look that succeeded has read
+        self.steps_read: frozenset[int] = frozenset()  # steps whose rows the last successful look has read
         self._changed = asyncio.Event()
         self._seen: OrderedDict[tuple[str, str, int], None] = OrderedDict()
         self.pending = PendingRows()
@@ -94,11 +95,12 @@ class Observer:
             await asyncio.sleep(self.interval)
 
     def listen(self, rejected: Callable[[Envelope, Reject], None]) -> None:
-        """Call `rejected` with each row that was refused at the gate by a fault of its signer. Replaces an earlier one."""
+        """Call `rejected` with each row that the gate refused because of a fault of its signer.
+        Replaces an earlier listener."""
         self._rejected = rejected
 
     async def read_rows(self, keys: Sequence[str]) -> list[Envelope]:
-        """Rows under keys that polling does not cover; none when the directory does not answer."""
+        """Rows under keys that polling does not cover; an empty list when the directory does not answer."""
         try:
             async with asyncio.timeout(15):
                 found = await self._directory.read(keys)
@@ -112,17 +114,17 @@ class Observer:
         return Watch(self)
 
     async def next_change(self) -> None:
-        """Wait for the next change, whatever came before."""
+        """Wait for the next change, regardless of earlier ones."""
         await self._changed.wait()
 
     def wake(self) -> None:
-        """Wake all waiters though nothing came from outside."""
+        """Wake all waiters although nothing new arrived from outside."""
         self.version += 1
         self._changed.set()
         self._changed = asyncio.Event()
 
     async def look(self) -> None:
-        """Poll ledger and directory once. Failures are remembered and logged once, never raised."""
+        """Poll the ledger and the directory once. Failures are remembered and logged once, never raised."""
         moved = await self._look_at_ledger()
         if self.trusted.view is not None:
             moved |= await self._look_at_directory()
@@ -150,7 +152,7 @@ class Observer:
             if self.trusted.view is not None and head == self.trusted.view.head:
                 return self.trusted.view
             terms = await self._ledger.terms()
-            # before the commits: a new leader must not be shown without the last one's
+            # before the commits: a new leader must not be shown without its predecessor's last commit
             lease = await self._ledger.lease()
             registrations = await self._ledger.registrations()
             commits = {commit.step: commit for commit in await self._ledger.commits()}
@@ -162,7 +164,7 @@ class Observer:
         return LedgerView(terms, head, commits, registrations, beacons, ejected, stakes, lease, judges)
 
     def _say_assumed(self) -> None:
-        """Log once that the last known leader is still believed though its lease may have run out unseen."""
+        """Log once that the last known leader is still believed although its lease may have expired unseen."""
         view, silent = self.trusted.view, self._monotonic() - self._heard_at
         if view is not None and not self._has_assumed and silent > view.terms.lease_seconds:
             self._has_assumed = True
@@ -172,8 +174,8 @@ class Observer:
         return self._monotonic() - self._heard_at > ASSUMED_SECONDS
 
     async def _read_beacons(self, registered: Mapping[str, int], head: int) -> dict[str, str]:
-        """Hash of each node's beacon block, read anew until it is settled: what a re-organised chain left behind would
-        make every honest submission of the node look wrong."""
+        """Hash of each node's beacon block, read again until it is settled. With a hash that a re-organised chain has
+        dropped, every honest submission of the node would look wrong."""
         needed = {first + self._spec.epoch.beacon_blocks for first in registered.values()}
         hashes = {number: self._beacons[number] for number in needed if number in self._beacons}
         for number in sorted(needed - hashes.keys()):
@@ -285,7 +287,7 @@ def _identity(row: Envelope) -> tuple[str, str, int]:
 
 
 def _fair(queue: Iterable[Envelope]) -> Iterator[Envelope]:
-    """The queue, with at most `MAX_OF_SIGNER` rows of each signer."""
+    """The queue, limited to `MAX_OF_SIGNER` rows per signer."""
     taken: Counter[str] = Counter()
     for row in queue:
         taken[row.signer] += 1
@@ -298,7 +300,7 @@ def _gate_order(key: str) -> int:
 
 
 def _admission_order(row: Envelope) -> tuple[int, str]:
-    """Heads first (they open steps), then submissions in order of their index (each needs its predecessor), then verdicts."""
+    """Heads first (they open steps), then submissions by index (each needs its predecessor), then verdicts."""
     rank: Sequence[str] = ("head/1", "submission/1", "verdict/2")
     index = row.subkey.rpartition(":")[2].zfill(9) if row.kind == "submission/1" else ""
     return (rank.index(row.kind) if row.kind in rank else len(rank), index)

@@ -1,4 +1,4 @@
-"""What the actors need from outside, as protocols; adapters in dht, ledger and shardcast fit by shape."""
+"""The actors' external dependencies, as protocols. Adapters in dht, ledger and shardcast conform structurally."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class Directory(Protocol):
     """Signed rows on a DHT. It decides nothing: absence means "unknown"."""
 
     async def publish(self, row: Envelope) -> None:
-        """Store a row; returns once another peer was seen to hold it. Raises TransportError."""
+        """Store a row; returns once another peer has been seen to hold it. Raises TransportError."""
 
     async def read(self, keys: Sequence[str]) -> Mapping[str, Sequence[Envelope]]:
         """Verified, unexpired rows under each key. Raises TransportError."""
 
 
 class Announcer(Protocol):
-    """Signs messages of ours, publishes them, keeps them published."""
+    """Signs this node's messages, publishes them, and republishes them before they expire."""
 
     async def publish(
         self,
@@ -58,7 +58,7 @@ class Announcer(Protocol):
 
 
 class Offer(Protocol):
-    """A checkpoint that a relay says it has; nothing of it is verified."""
+    """A checkpoint that a relay claims to have; nothing about it is verified."""
 
     @property
     def manifest(self) -> str: ...
@@ -68,11 +68,11 @@ class Offer(Protocol):
 
 
 class Relays(Protocol):
-    """The relays, as their client sees them."""
+    """The relays, as seen by their client."""
 
     async def put(self, data: bytes, *, last: Collection[str] = ()) -> tuple[str, ...]:
-        """Upload under signed grants, to those of `last` only when the others do not suffice; ids of the relays that
-        hold it. Raises TransportError when none does."""
+        """Upload under signed grants; relays in `last` are used only when the others do not suffice. Returns the ids of
+        the relays that hold the data. Raises TransportError when none does."""
 
     async def get(self, digest: str, *, limit: int, relays: Sequence[str] = ()) -> bytes:
         """Bytes with this SHA-256. Raises TransportError when no relay has them."""
@@ -81,28 +81,30 @@ class Relays(Protocol):
         """The signed manifest with this digest. Raises TransportError."""
 
     async def fetch_checkpoint(self, digest: str, into: Path) -> Path:
-        """A verified checkpoint directory, complete or not there at all. Raises TransportError."""
+        """A verified checkpoint directory, either complete or absent. Raises TransportError."""
 
     async def watch(self, told: Callable[[Offer], None], *, held: Callable[[], str]) -> None:
-        """Tell of each checkpoint that relays have, the moment one has it; runs until cancelled.
+        """Call `told` for each checkpoint that relays have, as soon as one has it. Runs until cancelled.
 
-        `held` gives the manifest digest this node has now, or nothing. What is told is some relay's word.
+        `held` returns the manifest digest that this node has now, or an empty string. An offer is an unverified claim.
         """
 
     def received(self, manifest: str) -> Mapping[str, int]:
-        """Verified bytes of a checkpoint fetched here, by the relay they came from. Returned once, then forgotten."""
+        """Verified bytes of a checkpoint fetched here, by source relay. The counts are cleared once returned."""
 
     async def put_checkpoint(
         self, manifest: Envelope, directory: Path, *, delta: tuple[Envelope, Path] | None = None, whole: bool = True
     ) -> tuple[str, ...]:
-        """Publish manifest and shards; ids of the relays that hold all of it. Raises TransportError when none does.
+        """Publish the manifest and shards. Returns the ids of the relays that hold all of it. Raises
+        TransportError when none does.
 
-        `delta`: the signed row and the folder of a delta to it. Not `whole`: relays that can rebuild the shards do.
+        `delta`: the signed row and the folder of a delta that leads to it. With `whole` False, relays that can rebuild
+        the shards from the delta do so instead of receiving them.
         """
 
 
 class Ledger(Protocol):
-    """The contract: who is eligible, what is committed, what is final. Raises LedgerError."""
+    """The contract: who is eligible, what is committed, what is final. Methods raise LedgerError."""
 
     async def terms(self) -> RunTerms: ...
 
@@ -124,19 +126,19 @@ class Ledger(Protocol):
     async def final_roots(self) -> Sequence[FinalRoot]: ...
 
     async def lease(self, until: int | None = None) -> Lease:
-        """Who leads, in which term, and until when, now or as of block `until`."""
+        """The leader, its term and when the lease ends, now or as of block `until`."""
 
     async def validators_at(self, block: int | None = None) -> ValidatorSet:
-        """Whose attestations count, now or as of a block."""
+        """The validators whose attestations count, now or as of a block."""
 
     async def funds_at(self, block: int | None = None) -> int:
-        """Base units that roots may promise in all, now or as of a block."""
+        """Total base units that roots may promise, now or as of a block."""
 
     async def stakes(self) -> Mapping[tuple[str, str], Stake]:
         """Stakes by (node, wallet)."""
 
     async def strikes(self) -> Sequence[HeldStrike]:
-        """Every strike in the order made."""
+        """Every strike, in the order it was made."""
 
     async def attest_strike(self, strike: Strike) -> Attestation: ...
 

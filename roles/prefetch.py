@@ -1,7 +1,7 @@
-"""Fetches checkpoints that relays announce before the ledger shows their commit, so that they are here once it does.
+"""Fetches checkpoints that relays announce before the ledger shows their commit, so that they are here by then.
 
-Nodes fetch on sight of the manifest and use it only once the commit is seen. What a relay announces is a hint: the client
-judges the signed manifest, and the user of the checkpoint goes by the ledger.
+Nodes fetch as soon as they see a manifest, but use the checkpoint only once its commit is seen. A relay's announcement
+is a hint: the client checks the signed manifest, and users of the checkpoint rely on the ledger.
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ MOST_TRIED, MOST_OFFERS = 64, 16
 
 
 class Prefetch:
-    """Fetches ahead into `folder`. `manifest` is the digest being fetched now or fetched last (empty at first): keep it when
-    pruning the folder."""
+    """Fetches ahead into `folder`. `manifest` is the digest being fetched, or fetched last (initially empty); keep it
+    when pruning the folder."""
 
     def __init__(self, *, trusted: TrustedState, observer: Observer, relays: Relays, folder: Path) -> None:
         self._trusted, self._observer, self._relays, self._folder = trusted, observer, relays, folder
         self._watch = observer.watch()
         self.manifest = ""
         self._offers: dict[str, Offer] = {}
-        self._tried: dict[str, None] = {}  # manifests fetched ahead, or that could not be fetched
+        self._tried: dict[str, None] = {}  # manifests fetched ahead, successfully or not
 
     async def listen(self, held: Callable[[], str]) -> None:
-        """Collect announcements until cancelled; `held` gives the manifest digest of the checkpoint this node has now."""
+        """Collect announcements until cancelled; `held` returns the manifest digest of the
+        checkpoint this node has now."""
         await self._relays.watch(self._hear, held=held)
 
     async def run(self, held: Callable[[], str]) -> None:
@@ -53,7 +54,7 @@ class Prefetch:
                     await self.fetch(offer)
 
     def next_offer(self) -> Offer | None:
-        """An announced checkpoint that would be the next to be committed, and was not tried yet."""
+        """An announced checkpoint that would be the next to be committed and has not been tried yet."""
         view = self._trusted.view
         if view is None:
             return None
@@ -62,7 +63,8 @@ class Prefetch:
         return next((offer for offer in offers if offer.manifest not in self._tried), None)
 
     async def fetch(self, offer: Offer) -> None:
-        """Fetch an announced checkpoint; given up once the ledger commits another one of its step, or a later one."""
+        """Fetch an announced checkpoint. Gives up once the ledger commits a different one for
+        its step, or a later one."""
         self._tried[offer.manifest] = None
         while len(self._tried) > MOST_TRIED:
             del self._tried[next(iter(self._tried))]
@@ -84,7 +86,7 @@ class Prefetch:
             self._observer.wake()
 
     def _is_overtaken(self, offer: Offer) -> bool:
-        """Whether the ledger has another checkpoint in its place, or a later one."""
+        """Whether the ledger has a different checkpoint for its step, or a later one."""
         commits = self._trusted.view.commits.values() if self._trusted.view else ()
         return any(commit.step >= offer.step and commit.manifest != offer.manifest for commit in commits)
 

@@ -1,7 +1,9 @@
-"""Receipts: a client that has downloaded a checkpoint says which relays its bytes came from, so that they are credited.
+"""Receipts: a client that has downloaded a checkpoint states which relays its bytes came from,
+so that they are credited.
 
-One signed row for each client and checkpoint, on disk before it is announced. What relays can be paid for is bounded where
-receipts are counted (`roles.tally.receipts`): nobody gains by signing more than a checkpoint has.
+There is one signed row per client and checkpoint, written to disk before it is announced. What relays can be
+paid for is limited where receipts are counted (`roles.tally.receipts`): nobody gains by signing for more
+bytes than a checkpoint has.
 """
 
 from __future__ import annotations
@@ -23,11 +25,12 @@ log = structlog.get_logger()
 
 MOST_RELAYS = 24
 KEPT = 64
-"""Receipts kept, and said again after a restart: those of the newest checkpoints."""
+"""Number of receipts kept and announced again after a restart: those of the newest checkpoints."""
 
 
 class Receipts:
-    """The receipts of one client in one run. `folder` is its own. `note` takes notice, `run` writes and announces."""
+    """The receipts of one client in one run, in its own `folder`. `note` records a download;
+    `run` writes and announces."""
 
     def __init__(self, *, relays: Relays, voice: Voice, folder: Path, run: str) -> None:
         self._relays, self._voice, self._folder, self._run = relays, voice, folder, run
@@ -35,7 +38,7 @@ class Receipts:
         self._queue: asyncio.Queue[Receipt] = asyncio.Queue()
 
     def note(self, step: int, manifest: str) -> None:
-        """Note that a checkpoint was fetched: its receipt is due if any of it came from relays."""
+        """Record that a checkpoint was fetched: its receipt is due if any of it came from relays."""
         receipt = build_receipt(self._relays.received(manifest), run=self._run, client=self._voice.node, step=step)
         if receipt is not None and step not in self._said:
             self._said[step] = receipt
@@ -44,7 +47,7 @@ class Receipts:
     async def run(self) -> None:
         """Announce the receipts kept from before a restart, then each one noted, until cancelled."""
         for receipt in await asyncio.to_thread(_load, self._folder):
-            if receipt.client != self._voice.node:  # signed with a key that was replaced
+            if receipt.client != self._voice.node:  # signed with a key that has been replaced
                 continue
             self._said.setdefault(receipt.step, receipt)
             await self._announce(receipt)
@@ -54,13 +57,13 @@ class Receipts:
                 await asyncio.to_thread(_save, self._folder, receipt)
                 await self._announce(receipt)
                 await self._forget()
-            except OSError as error:  # a full disk costs a relay some credit, and ends nothing
+            except OSError as error:  # a full disk only costs a relay some credit
                 log.warning("receipt.unsaved", step=receipt.step, why=str(error))
 
     async def _announce(self, receipt: Receipt) -> None:
         try:
             await self._voice.announce(receipt)
-        except TransportError as error:  # the publisher goes on trying
+        except TransportError as error:  # the publisher keeps trying
             log.debug("receipt.delayed", step=receipt.step, why=str(error))
             return
         log.debug(
@@ -77,7 +80,8 @@ class Receipts:
 
 
 def build_receipt(received: Mapping[str, int], *, run: str, client: str, step: int) -> Receipt | None:
-    """The receipt for so many bytes by relay: those that gave most, in the order of their ids. None for nothing."""
+    """The receipt for the bytes received by relay: the relays that gave most, ordered by id.
+    None when there are none."""
     most = sorted(((size, relay) for relay, size in received.items() if size > 0), reverse=True)[:MOST_RELAYS]
     if not most:
         return None

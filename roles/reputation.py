@@ -1,7 +1,8 @@
-"""How well each node has done, from signed rows: what a quorum accepted or refused of a worker, how often a validator agreed.
+"""How well each node has done, from signed rows: what a quorum accepted or refused of a worker, and how
+often a validator agreed.
 
-Pure. Nothing here decides anything: it is for people, who choose whom to trust with what. Only rows that a signature
-holds and that are still about (the DHT forgets) are counted, so it tells the last minutes; the ledger tells the rest.
+Pure. Nothing is decided here: the result is for people, who choose whom to trust with what. Only correctly signed rows
+that still exist (the DHT forgets) are counted, so it covers the last minutes; the ledger has the rest.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from roles.trusted import is_verdict_on
 
 @dataclass(slots=True)
 class WorkerRecord:
-    """A worker's submissions by what became of them. `faults` are strikes: provable, and found by a quorum."""
+    """A worker's submissions by outcome. `faults` count towards strikes: provable, and found by a quorum."""
 
     accepted: int = 0
     faults: int = 0
@@ -32,14 +33,14 @@ class WorkerRecord:
 
     @property
     def share(self) -> float | None:
-        """Share of decided submissions that were accepted; None while none is decided."""
+        """Share of decided submissions that were accepted; None if none is decided."""
         decided = self.accepted + self.faults + self.soft
         return self.accepted / decided if decided else None
 
 
 @dataclass(slots=True)
 class ValidatorRecord:
-    """A validator's verdicts, on submissions that a quorum has decided and on those it has not."""
+    """A validator's verdicts, on submissions that a quorum has decided and on undecided ones."""
 
     agreed: int = 0
     differed: int = 0
@@ -47,21 +48,22 @@ class ValidatorRecord:
 
     @property
     def share(self) -> float | None:
-        """Share of verdicts on decided submissions that agreed; None while none is decided."""
+        """Share of verdicts on decided submissions that agreed; None if none is decided."""
         decided = self.agreed + self.differed
         return self.agreed / decided if decided else None
 
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """By node id."""
+    """Records by node id."""
 
     workers: Mapping[str, WorkerRecord]
     validators: Mapping[str, ValidatorRecord]
 
 
 def compute_records(rows: Iterable[Envelope], *, spec: RunSpec, judges: ValidatorSet) -> Records:
-    """Add up verified submission and verdict rows. Those that do not parse or are of others than they say are left out."""
+    """Count verified submission and verdict rows. Rows that do not parse, or misstate whom
+    they are about, are left out."""
     validators = [item.node for item in judges.validators]
     submissions, votes = sort_rows(rows, spec=spec, validators=validators)
     workers: dict[str, WorkerRecord] = {}
@@ -76,7 +78,8 @@ def compute_records(rows: Iterable[Envelope], *, spec: RunSpec, judges: Validato
 
 
 def decide(verdicts: Iterable[Verdict], *, quorum: int) -> str | None:
-    """What a quorum says: `accept`, `fault` or `soft`; a refusal of both kinds is soft; None when it says nothing yet."""
+    """The outcome that a quorum supports: `accept`, `fault` or `soft`; a refusal of both kinds is soft. None while
+    there is no quorum."""
     counts = Counter(verdict.outcome for verdict in verdicts)
     for outcome in ("accept", "fault"):
         if counts[outcome] >= quorum:

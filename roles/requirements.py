@@ -1,7 +1,7 @@
-"""What a run asks of a worker's machine against what the machine has. Pure: who measures is elsewhere.
+"""Compares what a run requires of a worker's machine with what the machine has. Pure: measuring is done elsewhere.
 
-A self-check: it spares an honest owner from work that could never count. It proves nothing to others, and need not:
-what a machine delivers is judged by its submissions.
+A self-check: it spares an honest owner work that could never count. It proves nothing to others and need not, because a
+machine's work is judged by its submissions.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from roles.spec import GpuSpec, RequirementsSpec
 
 GB = 10**9
-"""Bytes: the unit of labels and data sheets, so that an "80 GB" card has 80."""
+"""Bytes per GB as used in labels and data sheets, so that an "80 GB" card has 80."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One card: its name as the driver tells it, and its memory in bytes."""
+    """One card: its name as reported by the driver, and its memory in bytes."""
 
     name: str
     memory: int
@@ -25,8 +25,8 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """A machine, as far as this process may use it. Sizes in bytes; `disk` is free or the node's own already.
-    `download_mbit` is None where it was not measured."""
+    """A machine, as far as this process may use it. Sizes in bytes; `disk` is free space plus the node's own files.
+    `download_mbit` is None if it was not measured."""
 
     machine: str
     cores: int
@@ -38,7 +38,7 @@ class Hardware:
 
 @dataclass(frozen=True, slots=True)
 class Shortfall:
-    """One thing the machine lacks: what the run asks for, and what is there."""
+    """One thing the machine lacks: what the run requires, and what is there."""
 
     what: str
     wanted: str
@@ -49,7 +49,7 @@ class Shortfall:
 
 
 def find_shortfalls(required: RequirementsSpec, hardware: Hardware) -> tuple[Shortfall, ...]:
-    """Everything that is missing, all at once. What was not measured is not missing."""
+    """Everything that is missing, in one list. What was not measured does not count as missing."""
     numbers = (
         ("CPU cores", required.cores, float(hardware.cores), ""),
         ("memory", required.ram_gb, hardware.ram / GB, " GB"),
@@ -78,8 +78,8 @@ def is_satisfied(way: GpuSpec, gpus: tuple[Gpu, ...]) -> bool:
 
 
 def is_model(model: str, name: str) -> bool:
-    """Whether a card's full name has the model's in it, however it is spaced, as a whole: `rtx-4090` is in
-    `NVIDIA GeForce RTX 4090`, `H100` in `NVIDIA H100 80GB HBM3`; `A10` is not in `NVIDIA A100`, nor `L40` in `L40S`."""
+    """Whether a card's full name contains the model's as a whole, however it is spaced: `rtx-4090` is in `NVIDIA
+    GeForce RTX 4090`, `H100` in `NVIDIA H100 80GB HBM3`; `A10` is not in `NVIDIA A100`, nor `L40` in `L40S`."""
     letters = [re.escape(letter) for letter in model if letter.isalnum()]
     return bool(re.search(rf"(?<![a-z0-9]){r'[^a-z0-9]*'.join(letters)}(?![a-z0-9])", name, re.IGNORECASE))
 
@@ -91,7 +91,7 @@ def describe_way(way: GpuSpec) -> str:
 
 
 def describe_requirements(required: RequirementsSpec) -> str:
-    """All of it in one line; `none` when nothing is asked."""
+    """All requirements in one line; `none` when there are none."""
     parts = [" or ".join(map(describe_way, required.gpus))] if required.gpus else []
     parts += [
         f"{value} {unit}"
@@ -107,7 +107,7 @@ def describe_requirements(required: RequirementsSpec) -> str:
 
 
 def describe_gpus(gpus: tuple[Gpu, ...]) -> str:
-    """`2 x NVIDIA H200 of 150 GB`; cards of one kind together."""
+    """`2 x NVIDIA H200 of 150 GB`; cards of one kind are grouped."""
     kinds: dict[tuple[str, int], int] = {}
     for gpu in gpus:
         kind = gpu.name, int(gpu.memory / GB)
@@ -126,8 +126,8 @@ def describe_hardware(hardware: Hardware) -> str:
 
 
 def with_upload(line: str, mbit: float | None) -> str:
-    """The same with what the node's uploads came to, once there was one: that is not measured beforehand, since relays take
-    nothing from who is no member."""
+    """The line with the node's upload speed added, once known. It is not measured beforehand, because relays accept
+    uploads from members only."""
     return line if mbit is None or not line else f"{line}, {mbit:.0f} Mbit/s up"[:256]
 
 

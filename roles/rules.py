@@ -1,7 +1,8 @@
-"""Judgements: every reason a row or submission can be refused for, whose fault it is, and the gate rules. Pure.
+"""Judgements: every reason for refusing a row or submission, whose fault it is, and the gate rules. Pure.
 
-`Reject` with a fault is provable and counts against the signer; a soft one costs the credit only; `Ignore` signs nothing
-and is looked at again when a head, a block or a predecessor arrives. Clock, head and ledger are arguments, never read.
+A `Reject` is provable and counts against the signer; a `SoftReject` costs only the credit. For an `Ignore`
+nothing is signed, and the row is examined again when a head, a block or a predecessor arrives. Clock, head
+and ledger are arguments.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from roles.spec import RunSpec
 
 
 class Reason(IntEnum):
-    """Why. Hundreds are the stages of verification, in their order; 0 is acceptance."""
+    """The reason of a judgement. Hundreds are the stages of verification, in order; 0 is acceptance."""
 
     ACCEPTED = 0
     # 1xx: the row itself
@@ -67,7 +68,7 @@ class Reason(IntEnum):
     TWO_HUMPED = 703
     # 8xx: duplicates
     DUPLICATE = 801
-    # 9xx: everything joined, over a submission and over a node's history
+    # 9xx: all statistics joined, over a submission and over a node's history
     JOINED_MISMATCH = 901
     JOINED_UNCERTAIN = 902
     HISTORY_DEVIATES = 903
@@ -121,16 +122,16 @@ SENTENCES: dict[int, str] = {
 }
 
 PASSING = frozenset({Reason.BLOB_MISSING, Reason.SCORING_TIMEOUT})
-"""Soft refusals that become acceptances once what is missing is there."""
+"""Soft refusals that turn into acceptances once the missing thing is available."""
 
 
 def name_of(reason: int) -> str:
-    """`wrong_reward` for its number; the number itself where this version knows none by it."""
+    """The name of a reason, such as `wrong_reward`; the number itself if this version does not know it."""
     return Reason(reason).name.lower() if reason in SENTENCES else str(reason)
 
 
 class Refusal(Exception):
-    """A judgement against a row; `reason` says which rule, `detail` what was seen."""
+    """A judgement against a row: `reason` names the rule, `detail` what was observed."""
 
     def __init__(self, reason: Reason, detail: str = "") -> None:
         self.reason = reason
@@ -143,15 +144,15 @@ class Reject(Refusal):
 
 
 class SoftReject(Refusal):
-    """Not credited, and nobody is struck: bad luck, or somebody else's fault."""
+    """The submission earns no credit, but nobody is struck: the cause is bad luck or another party's fault."""
 
 
 class Ignore(Refusal):
-    """Late, duplicate, or not known yet: nothing is signed."""
+    """The row is late, a duplicate, or not decidable yet. Nothing is signed."""
 
 
 def check_counts(submission: Submission, spec: RunSpec) -> None:
-    """The signed counts are those the spec fixes. Raises Reject."""
+    """Check the signed counts and size against the spec. Raises Reject."""
     groups = spec.sampling.groups_per_submission
     if submission.groups != groups or submission.completions != groups * spec.sampling.group_size:
         raise Reject(Reason.WRONG_COUNTS)
@@ -160,8 +161,8 @@ def check_counts(submission: Submission, spec: RunSpec) -> None:
 
 
 def check_policy(submission: Submission, *, committed: str | None, async_level: int) -> None:
-    """The policy belongs to the window of the submission's own step (never the head's) and is the committed checkpoint.
-    Raises Reject, or Ignore while the commit has not been seen."""
+    """Check that the policy is the committed checkpoint and lies in the window of the submission's own step, never the
+    head's. Raises Reject, or Ignore while the commit has not been seen."""
     if submission.policy_step not in policy_window(submission.step, async_level):
         raise Reject(Reason.STALE_POLICY, f"policy {submission.policy_step} for step {submission.step}")
     if committed is None:
@@ -171,7 +172,7 @@ def check_policy(submission: Submission, *, committed: str | None, async_level: 
 
 
 def check_open(submission: Submission, *, head: Head | None, opened: OpenStep | None) -> OpenStep:
-    """The step has been opened by the leader and the index is below its limit. Raises Ignore."""
+    """Check that the leader has opened the step and that the index is below its limit. Raises Ignore."""
     if head is None or opened is None or submission.step > head.step:
         raise Ignore(Reason.UNKNOWN_STEP)
     if submission.index >= opened.limit:
@@ -180,15 +181,15 @@ def check_open(submission: Submission, *, head: Head | None, opened: OpenStep | 
 
 
 def check_predecessor(submission: Submission, *, previous: int | None, known: Collection[str]) -> None:
-    """The predecessor is a seen submission of the previous admitted index, or zeros for the first. Raises Ignore (a gap
-    may close)."""
+    """Check that the predecessor is a known submission of the previous admitted index, or zeros for the first index.
+    Raises Ignore, because the gap may close later."""
     expected = (ZERO_DIGEST,) if previous is None else known
     if submission.predecessor not in expected:
         raise Ignore(Reason.GAP)
 
 
 def check_timing(submission: Submission, *, head: Head, async_level: int, vouched: bool) -> None:
-    """Late = first seen when head.step > step + async_level, unless another validator accepted it already: once in time,
-    always in time. Raises Ignore."""
+    """Check that the submission was first seen while head.step <= step + async_level. A submission that another
+    validator has already accepted is never late. Raises Ignore."""
     if head.step > submission.step + async_level and not vouched:
         raise Ignore(Reason.LATE)

@@ -1,4 +1,5 @@
-"""What the ledger is told of a run when it is made, and must say of it ever after: anyone may have made its id first. Pure."""
+"""The terms that the ledger is given when a run is created, and must show ever after, since anyone may have registered
+its id first. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from roles.spec import OperatorSpec, RunSpec
 
 
 def terms_of(spec: RunSpec) -> NewRun:
-    """Who, in which order, with which keys, paid where, by which numbers."""
+    """The terms from the spec: operators in order with their keys and payout addresses, and the parameters."""
     return NewRun(
         run=spec.run_id,
         validators=operators_of(spec.validators),
@@ -36,5 +37,5 @@ def operators_of(items: Sequence[OperatorSpec]) -> tuple[Operator, ...]:
 
 
 def differing_terms(terms: RunTerms, wanted: NewRun) -> list[str]:
-    """Names of the terms in which the ledger's run is not the one wanted; none: it is the same."""
+    """Names of the terms in which the ledger's run differs from the one wanted; empty when it is the same."""
     return [name for name, value in wanted.items() if getattr(terms, name) != value]

@@ -1,7 +1,8 @@
 """Sealed verdicts: a validator commits to its verdict before it can read the others'. Pure.
 
-The seal of a verdict is published first; the verdict opens it with its salt and lists the seals that its author had seen by
-then. A verdict earns only if another validator's opening lists its seal: whoever copies comes too late to be listed.
+The seal of a verdict is published first. The verdict then opens it with its salt and lists the seals that
+its author had seen by then. A verdict earns only if another validator's opening lists its seal, so a copier
+is too late to be listed.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ def new_salt() -> str:
 
 
 def seal_of(verdict: Verdict, validator: str) -> str:
-    """The seal that this verdict of this validator opens: over what it was found to be, and why."""
+    """The seal that this validator's verdict opens: a digest of the outcome and the reason."""
     return digest("seal/1", validator, verdict.submission, verdict.outcome, verdict.reason, verdict.salt)
 
 
 def earning_validators(verdicts: Mapping[str, Verdict], *, sealed: bool) -> frozenset[str]:
-    """Of the validators behind these verdicts on one submission, those whose verdict earns: all of them where the run does
-    not seal, else those whose seal another one's opening lists."""
+    """The validators whose verdicts on one submission earn: all of them in a run without seals, else those whose seal
+    another validator's opening lists."""
     if not sealed:
         return frozenset(verdicts)
     return frozenset(
@@ -47,8 +48,8 @@ def _is_listed(seal: str, lists: Iterable[Collection[str]]) -> bool:
 
 
 def seen_seals(seals: Mapping[str, str], validator: str) -> tuple[str, ...]:
-    """The other validators' seals that this validator's opening lists, first half of each. Where there are more than fit,
-    validators list different ones, so that every seal is listed by some."""
+    """The other validators' seals that this validator's opening lists, the first half of each. If there are more than
+    fit, validators list different ones, so that every seal is listed by some of them."""
     others = {seal for name, seal in seals.items() if name != validator}
     chosen = sorted(others, key=lambda seal: digest("seal-order/1", validator, seal))[:MOST_SEEN]
     return tuple(sorted(seal[:HALF] for seal in chosen))

@@ -42,24 +42,24 @@ class ModelSpec(Message):
     name: Annotated[str, Field(max_length=64)]
     files: Annotated[tuple[PinnedFile, ...], Field(min_length=1, max_length=64)]
     engine: Literal["transformers"] = "transformers"
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"  # of the numbers, and of what proofs commit to
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"  # of the computation, and of what proofs commit to
     attention: Literal["sdpa", "eager"] = "sdpa"
-    chat: bool = False  # prompts are put into the tokenizer's chat template, as what a user says
+    chat: bool = False  # prompts are put into the tokenizer's chat template, as the user's message
 
 
 class TaskSpec(Message):
-    """A finite ordered list of problems and its scorer, by digest."""
+    """A finite ordered list of problems and its scorer, identified by digest."""
 
     name: Annotated[str, Field(max_length=64)]
     parameters: dict[str, int | str] = Field(default_factory=dict)
     size: Annotated[int, Field(ge=1, lt=2**53)]
     digest: Digest
-    weight: Annotated[int, Field(ge=1, le=1000)] = 1  # share of the problems, beside the other tasks
+    weight: Annotated[int, Field(ge=1, le=1000)] = 1  # share of the problems, relative to the other tasks
 
 
 class LengthSpec(Message):
-    """How long an answer should be: a target for each prompt, drawn from the assignment's seed, told in the prompt, and
-    counted in the reward (INTELLECT-2, section 3.1.2)."""
+    """How long an answer should be: a target for each prompt is drawn from the assignment's seed, stated in the prompt
+    and counted in the reward (INTELLECT-2, section 3.1.2)."""
 
     targets: Annotated[tuple[Annotated[int, Field(ge=1, le=1_000_000)], ...], Field(min_length=1, max_length=64)]
     alpha: Decimal = "0.0003"
@@ -70,14 +70,14 @@ class LengthSpec(Message):
 
 
 class ToolSpec(Message):
-    """A tool that the policy may call within a completion, by digest (docs/adr/0016)."""
+    """A tool that the policy may call within a completion, identified by digest (docs/adr/0016)."""
 
     name: Annotated[str, Field(min_length=1, max_length=64)]
     parameters: dict[str, int | str] = Field(default_factory=dict)
     digest: Digest
-    # in one completion; what looks like a call after them is plain text
+    # per completion; further text that looks like a call is plain text
     max_calls: Annotated[int, Field(ge=1, le=64)] = 8
-    max_tokens: Annotated[int, Field(ge=1, le=65_536)] = 64  # of one answer; what is longer is cut
+    max_tokens: Annotated[int, Field(ge=1, le=65_536)] = 64  # of one answer; a longer one is cut
 
 
 class SamplingSpec(Message):
@@ -116,7 +116,7 @@ class TrainingSpec(Message):
     micro_batch: Annotated[int, Field(ge=1)] = 64
     old_logprobs: Literal["current", "behaviour"] = "current"  # ratios compare with this policy (docs/training.md)
     loss: Literal["grpo", "tis", "cispo", "gspo", "icepop", "dppo"] = "grpo"
-    loss_low: Decimal | None = None  # bounds of that loss; none: its own (docs/training.md)
+    loss_low: Decimal | None = None  # bounds of that loss; none: its defaults (docs/training.md)
     loss_high: Decimal | None = None
 
     @model_validator(mode="after")
@@ -129,8 +129,8 @@ class TrainingSpec(Message):
 
 
 class Threshold(Message):
-    """Largest values that pass (honest), or that are no proof of fraud; between the two a refusal is soft. Thousandths,
-    but for the count of mismatches."""
+    """The largest values that pass (honest), or that do not prove fraud; between the two a refusal is soft. In
+    thousandths, except the count of mismatches."""
 
     exponent_mismatches: Natural
     mantissa_mean: Natural
@@ -140,9 +140,10 @@ class Threshold(Message):
 
 
 class NoiseSpec(Message):
-    """Honest noise of one statistic (`roles.toploc.joined`): the mean of a unit by class, in 10**-9 (four classes of chunks
-    by how full they are, or one of tokens; 0: not judged), and relative variances in 10**-6. `intellect-node calibrate`
-    measures it."""
+    """Noise of one statistic on honest nodes (`roles.toploc.joined`), measured by `intellect-node calibrate`.
+
+    The mean per unit by class is in 10**-9: four classes of chunks by how full they are, or one of tokens; 0 means not
+    judged. Relative variances are in 10**-6."""
 
     levels: Annotated[tuple[Natural, ...], Field(min_length=1, max_length=4)]
     unit: Annotated[int, Field(ge=1, lt=2**63)]
@@ -151,15 +152,15 @@ class NoiseSpec(Message):
 
 
 class JoinedSpec(Message):
-    """The joined test of a submission, and of a node's history."""
+    """The joined test of a submission and of a node's history."""
 
     exponents: NoiseSpec
     mantissas: NoiseSpec
     margins: NoiseSpec
-    refuse_one_in: Annotated[int, Field(ge=10, le=10**12)] = 1000  # honest submissions, softly
-    fault_one_in: Annotated[int, Field(ge=0, le=10**18)] = 0  # honest submissions are called a fault; 0: none ever is
-    alarm_one_in: Annotated[int, Field(ge=0, le=10**9)] = 1000  # honest nodes a month; 0: histories are not judged
-    month: Annotated[int, Field(ge=1, le=10**9)] = 3000  # submissions of a node
+    refuse_one_in: Annotated[int, Field(ge=10, le=10**12)] = 1000  # one honest submission in so many is softly refused
+    fault_one_in: Annotated[int, Field(ge=0, le=10**18)] = 0  # one honest submission in so many is a fault; 0: none is
+    alarm_one_in: Annotated[int, Field(ge=0, le=10**9)] = 1000  # one honest node in so many a month; 0: not judged
+    month: Annotated[int, Field(ge=1, le=10**9)] = 3000  # submissions of a node in a month
 
     @model_validator(mode="after")
     def _check_classes(self) -> JoinedSpec:
@@ -177,16 +178,16 @@ class CheckSpec(Message):
     chunk: Annotated[int, Field(ge=1, le=4096)] = 32
     honest: Threshold = Threshold(exponent_mismatches=8, mantissa_mean=2000, mantissa_median=2000, margin_mean=50)
     fraud: Threshold = Threshold(exponent_mismatches=38, mantissa_mean=10_000, mantissa_median=8000, margin_mean=400)
-    joined: JoinedSpec | None = None  # none: each chunk and completion is held to its thresholds alone
+    joined: JoinedSpec | None = None  # none: each chunk and completion is judged only by its own thresholds
     duplicate_bits: Natural = 64
     max_blob: Annotated[int, Field(ge=1024, le=2**34)] = 8 * 2**20
-    seals: bool = False  # verdicts are sealed before they are opened; only those that others saw sealed earn
+    seals: bool = False  # verdicts are sealed before they are opened; only those another validator saw sealed earn
     strikes_to_eject: Annotated[int, Field(ge=1, le=1000)] = 3  # submissions that a quorum finds at fault
-    # thousandths of submissions each validator audits, by its coin
+    # thousandths of submissions that each validator audits, chosen by its coin
     audit_rate: Annotated[int, Field(ge=1, le=1000)] = 1000
-    # seconds an accepted submission waits for a fault, then is used
+    # seconds that an accepted submission waits for a fault before it is used
     audit_window: Annotated[int, Field(ge=0, le=86_400)] = 0
-    # audits in a row that a new node, or one found at fault, has to pass before the coin decides
+    # consecutive audits that a new node, or one found at fault, has to pass before the coin decides
     probation: Natural = 16
 
     @model_validator(mode="after")
@@ -199,8 +200,8 @@ class CheckSpec(Message):
 
     @model_serializer(mode="wrap")
     def _leave_out(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """A run without the joined test says nothing of it. Specs and runs of earlier versions are not read: sampling and
-        proofs changed."""
+        """Omit `joined` for a run without the joined test. Specs and runs of earlier versions are not read, because
+        sampling and proofs changed."""
         plain: dict[str, Any] = write(self)
         return {name: value for name, value in plain.items() if name != "joined" or value is not None}
 
@@ -209,13 +210,14 @@ FLOAT32_CHECKS: Mapping[str, Mapping[str, int]] = {
     "honest": {"exponent_mismatches": 2, "mantissa_mean": 300, "mantissa_median": 500, "margin_mean": 10},
     "fraud": {"exponent_mismatches": 20, "mantissa_mean": 40_000, "mantissa_median": 40_000, "margin_mean": 400},
 }
-"""What a draft in float32 gets that names no thresholds: there honest engines differ by far less, in units 32 times as fine."""
+"""Thresholds of a float32 draft that names none. In float32 honest engines differ far less,
+in units 32 times as fine."""
 
 
 class RewardSpec(Message):
-    """What is paid, in base units of the coin or token, and how an epoch's pot is split (thousandths)."""
+    """What is paid, in base units of the coin or token, and how an epoch's payment is split (thousandths)."""
 
-    budget: Amount = "0"  # of one epoch; 0: units are counted, and nothing is paid
+    budget: Amount = "0"  # of one epoch; 0: units are counted, but nothing is paid
     token: EthAddress | None = None  # ERC-20; none: the chain's coin
     min_stake: Amount = "0"  # of a worker's wallet, before its submissions count
     worker: PerMille = 700
@@ -235,7 +237,7 @@ class RewardSpec(Message):
 
 
 class OperatorSpec(Message):
-    """A trainer or validator as it stands on the ledger."""
+    """A trainer or validator as registered on the ledger."""
 
     node: NodeName
     operator: EthAddress
@@ -243,7 +245,7 @@ class OperatorSpec(Message):
 
 
 class EpochSpec(Message):
-    """When a tally closes, and how proposers rotate. Seconds are ledger time."""
+    """When a tally closes and how proposers rotate. Seconds are ledger time."""
 
     checkpoints: Annotated[int, Field(ge=1)] = 5
     max_seconds: Annotated[int, Field(ge=1)] = 600
@@ -252,24 +254,25 @@ class EpochSpec(Message):
 
 
 class TermsSpec(Message):
-    """What else the contract is told once and for all. Seconds are ledger time; what is paid stands under rewards."""
+    """The contract's other fixed parameters. Seconds are ledger time; payments are in `RewardSpec`."""
 
     lease_seconds: Seconds = 600  # how long a trainer leads without a checkpoint
-    takeover_blocks: Annotated[int, Field(ge=1, le=100_000)] = 3  # between a lapse reported and a take-over
-    unbond_seconds: Seconds = 86_400  # a stake stays at risk so long
-    dispute_seconds: Seconds = 86_400  # a strike can be answered so long
-    change_seconds: Seconds = 86_400  # other validators are announced so long before they count
+    takeover_blocks: Annotated[int, Field(ge=1, le=100_000)] = 3  # between the report of a lapse and a take-over
+    unbond_seconds: Seconds = 86_400  # how long a stake stays at risk once unbonding begins
+    dispute_seconds: Seconds = 86_400  # how long a strike can be disputed
+    change_seconds: Seconds = 86_400  # notice given before a change of validators takes effect
 
 
 class BroadcastSpec(Message):
     """How checkpoints reach the relays."""
 
-    delta: bool = True  # beside each checkpoint what turns its parent into it, where that is much smaller
-    anchor_every: Annotated[int, Field(ge=1, le=1000)] = 10  # steps; the trainer sends such a checkpoint whole
+    delta: bool = True  # also publish the delta from a checkpoint's parent, where that is much smaller
+    anchor_every: Annotated[int, Field(ge=1, le=1000)] = 10  # steps; the trainer sends every such checkpoint whole
 
 
 class GpuSpec(Message):
-    """One way to have GPUs enough: so many, each of one of these models (part of the name; none named: any) and so large."""
+    """One sufficient set of GPUs: how many, of which models (part of the name; none listed: any)
+    and how much memory each."""
 
     count: Annotated[int, Field(ge=1, le=1024)] = 1
     models: Annotated[
@@ -279,12 +282,12 @@ class GpuSpec(Message):
 
 
 class RequirementsSpec(Message):
-    """What a worker's machine needs. GB are 10**9 bytes, Mbit 10**6 bits a second; 0 asks for nothing."""
+    """What a worker's machine needs. GB are 10**9 bytes, Mbit 10**6 bits a second; 0 requires nothing."""
 
-    gpus: Annotated[tuple[GpuSpec, ...], Field(max_length=16)] = ()  # one of them is enough; none listed: no GPU needed
+    gpus: Annotated[tuple[GpuSpec, ...], Field(max_length=16)] = ()  # any one suffices; none listed: no GPU needed
     cores: Natural = 0
     ram_gb: Natural = 0
-    disk_gb: Natural = 0  # free, or the node's own
+    disk_gb: Natural = 0  # free, or used by the node itself
     download_mbit: Natural = 0  # from the run's relays
 
 
@@ -322,7 +325,7 @@ class RunSpec(Message):
 
     @model_serializer(mode="wrap")
     def _leave_out(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """A run without a tool says nothing of it."""
+        """Omit `tool` for a run without a tool."""
         plain: dict[str, Any] = write(self)
         return {name: value for name, value in plain.items() if name != "tool" or value is not None}
 
@@ -344,7 +347,7 @@ class RunSpec(Message):
 
     @property
     def max_output_tokens(self) -> int:
-        """Longest completion: the policy's tokens, and what a tool may put between them."""
+        """Longest completion in tokens: the policy's own and those that tool answers may add."""
         return self.sampling.max_tokens + (self.tool.max_calls * self.tool.max_tokens if self.tool else 0)
 
     @property
@@ -354,7 +357,7 @@ class RunSpec(Message):
 
 
 def spec_from_bytes(data: bytes, run_id: str) -> RunSpec:
-    """A spec fetched from a peer. Raises SpecError unless it is the one the id names."""
+    """A spec fetched from a peer. Raises SpecError unless its hash is the run id."""
     if len(data) > MAX_SPEC_BYTES or sha256(data) != run_id:
         raise SpecError("these bytes are not the spec of this run")
     try:

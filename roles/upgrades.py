@@ -1,7 +1,8 @@
-"""What the run's owner asks of every node's software from a step on: signed by the account that owns the run on the ledger.
+"""What the run's owner requires of every node's software from a step on, signed by the account that
+owns the run on the ledger.
 
-Nobody's credit depends on it, so it need not stand on the ledger: each node checks the signature and decides for itself
-that it can no longer take part. Pure.
+Nobody's credit depends on it, so it need not be on the ledger: each node checks the signature and decides for itself
+whether it can still take part. Pure.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def is_of_owner(demand: UpgradeRow, spec: RunSpec, owner: str) -> bool:
 
 
 def is_met(demand: UpgradeRow, *, software: str, messages: int) -> bool:
-    """Whether a node of this version is new enough. A version that does not parse counts as old."""
+    """Whether a node with this version satisfies the demand. A version that does not parse counts as old."""
     return messages >= demand.messages and _numbers(software) >= _numbers(demand.software)
 
 

@@ -1,4 +1,4 @@
-"""Boards: the second way of signed rows, over relays, for when the DHT is eclipsed or down."""
+"""Boards: a second way to exchange signed rows, over relays, for when the DHT is eclipsed or down."""
 
 from roles.boards.union import UnionDirectory
 

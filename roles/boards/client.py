@@ -1,7 +1,7 @@
-"""Client of one relay's board, to write and to read. Nothing is verified here: whoever takes the rows does that.
+"""Client of one relay's board, for writing and reading. Nothing is verified here; the receiver of the rows does that.
 
-`Poster` sends rows in portions; `Follower` asks for keys and holds the question open. Neither ever ends by a fault of the
-relay: it waits, longer each time, and goes on.
+`Poster` sends rows in batches. `Follower` requests keys and holds the request open. Neither ends because of a fault of
+the relay: each waits, longer every time, and goes on.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from roles.shardcast.replies import HELD_OPEN, RelayInfo
 POST_SECONDS = 8.0
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 10.0
-"""What an answer may take on top."""
+"""Additional time allowed for the response."""
 FRESH_SECONDS = 2 * (HELD_OPEN + ANSWER_SECONDS)
-"""For so long after its last answer a board counts as heard."""
+"""How long after its last response a board counts as heard."""
 MAX_QUEUED = 4096
 MAX_MALFORMED = 16
-"""Malformed rows in an answer that are let pass."""
+"""Number of malformed rows tolerated in a response."""
 AT_A_TIME = 16
-"""Rows taken before others have their turn."""
+"""Rows taken before other tasks get a turn."""
 STRANGER_SECONDS = 0.002
-"""Waited for each row of who is no member: ids that cost nothing sign any number, and each takes some 80 us to judge."""
+"""Pause after each row of a non-member: free ids can sign any number, and judging each takes about 80 us."""
 MAX_ROUNDS = 64
-"""Answers in which a board tells all it has: 64 MiB, which is what one keeps."""
+"""Responses until a board has sent all it has: 64 MiB, which is what one holds."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 FAULTS = (
     httpx.HTTPError,
@@ -42,13 +42,12 @@ FAULTS = (
     TimeoutError,
     OSError,
     ValueError,
-    ExceptionGroup,  # what the HTTP library's own task groups leave
+    ExceptionGroup,  # raised by the HTTP library's own task groups
 )
 
 
 async def call(http: httpx.AsyncClient, url: str, body: bytes, *, seconds: float, headers: dict[str, str]) -> bytes:
-    """What a relay answers to a post, at most LARGEST_BATCH bytes as they came: nothing is decompressed. Raises
-    TransportError."""
+    """A relay's response to a POST, at most LARGEST_BATCH bytes, without decompression. Raises TransportError."""
     patience = httpx.Timeout(seconds, connect=CONNECT_SECONDS)
     headers = {"Accept-Encoding": "identity", **headers}
     try:
@@ -77,7 +76,7 @@ class Poster:
         self._filled = asyncio.Event()
 
     def offer(self, row: bytes) -> asyncio.Future[bool]:
-        """Queue a row; the future tells whether the board holds it."""
+        """Queue a row. The future's result is whether the board holds it."""
         future = self._queue.get(row)
         if future is None:
             future = self._queue[row] = asyncio.get_running_loop().create_future()
@@ -114,7 +113,8 @@ def _settle(future: asyncio.Future[bool], is_held: bool) -> None:
 
 
 class Follower:
-    """Follows keys on one board. `took` is given the bytes of each row and says what became of it; None where they are none."""
+    """Follows keys on one board. `took` receives the bytes of each row and returns the outcome;
+    None for a malformed row."""
 
     def __init__(self, relay: RelayInfo, http: httpx.AsyncClient, took: Callable[[bytes], Outcome | None]) -> None:
         self.relay, self._http, self._took = relay, http, took
@@ -138,7 +138,7 @@ class Follower:
         return key in self._followed and time.monotonic() - self._heard < FRESH_SECONDS
 
     async def run(self) -> None:
-        """Ask until cancelled."""
+        """Request rows until cancelled."""
         while True:
             self._changed.clear()
             keys = self._keys
@@ -153,7 +153,7 @@ class Follower:
                 self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
     async def _ask_all(self, keys: tuple[str, ...]) -> None:
-        """New keys from their beginning, then all for what is new, until other keys are wanted."""
+        """Read new keys from their beginning, then follow all of them, until other keys are wanted."""
         if new := tuple(key for key in keys if key not in self._followed):
             upto = await self._read_whole(new)
             if not self._followed:
@@ -175,7 +175,7 @@ class Follower:
             await asyncio.sleep(self.pause())
 
     async def _read_whole(self, keys: tuple[str, ...]) -> int:
-        """Everything under these keys, as far as a board can have so much; the serial up to which that is."""
+        """Read everything under these keys, up to what a board can hold. Returns the serial reached."""
         upto = 0
         for _ in range(MAX_ROUNDS):
             batch = await self._ask(keys, since=upto, wait=0.0)
@@ -195,7 +195,8 @@ class Follower:
         return batch
 
     async def _take_all(self, rows: Sequence[bytes]) -> None:
-        """Raises Malformed for an answer that is mostly rubbish: each row of it costs us a signature's check."""
+        """Take the rows. Raises Malformed when a response is mostly invalid, since each row
+        costs us a signature check."""
         malformed = strangers = 0
         for number, row in enumerate(rows, 1):
             outcome = self._took(row)

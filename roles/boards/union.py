@@ -1,7 +1,7 @@
 """Signed rows over the DHT and over relays' boards at once: written to both, read as the union of both.
 
-Which relays' boards carry a key follows from the key (rendezvous hashing), so that writers and readers meet. While boards
-answer, a DHT that is silent, eclipsed or down delays nobody; while no board does, the DHT alone is what it always was.
+The key decides which relays' boards carry it (rendezvous hashing), so that writers and readers meet. While boards
+respond, a DHT that is silent, eclipsed or down delays nobody. While no board does, the DHT works alone as before.
 """
 
 from __future__ import annotations
@@ -26,35 +26,37 @@ from roles.shardcast.replies import RelayInfo, is_usable
 log = structlog.get_logger()
 
 BOARDS = 2
-"""Boards of each key."""
+"""Number of boards per key."""
 MAX_RELAYS = 16
-"""Relays whose boards one node writes to or reads from."""
+"""Maximum number of relays whose boards one node writes to or reads from."""
 DHT_PATIENCE = 1.5
-"""Seconds that a read waits for the DHT when boards have answered, and a write when a board holds the row."""
+"""Seconds that a read waits for the DHT when boards have responded, and a write when a board holds the row."""
 POOR_PATIENCE = 0.3
-"""The same once it is known that the DHT does not carry."""
+"""The same once the DHT is known not to deliver."""
 OPEN_AT_ONCE = 2
-"""Reads of the DHT left open behind the boards' back."""
+"""Maximum DHT reads left open after boards have answered."""
 MAX_WRITES, MAX_ARRIVED = 64, 8192
-"""Rows on their way to the DHT at once, and those that have arrived since their writer was told to try again."""
+"""Maximum concurrent writes to the DHT, and completed ones remembered after their writer was told to try again."""
 SILENT_SECONDS = 6.0
-"""Without an answer of the DHT, after which that is said, and boards are asked more often."""
+"""Seconds without a response from the DHT after which that is logged, and boards are asked more often."""
 WANTED_SECONDS = 60.0
-"""A key is followed for so long after it was read last."""
+"""How long a key is followed after it was last read."""
 TURN_SECONDS = 1.0
 BEHIND_SECONDS = 8.0
-"""After which a row that only boards have says that the DHT does not carry: an eclipsed one answers, and hides rows."""
+"""Age at which a row that only boards have shows that the DHT does not deliver: an eclipsed
+DHT answers but hides rows."""
 COMPARE_SECONDS = 2.0
 MAX_AHEAD = 1024
 QUIET_PAUSE, BUSY_PAUSE = 0.5, 0.1
-"""Between two questions to a board, while the DHT carries and while it does not."""
+"""Pause between two requests to a board, while the DHT delivers and while it does not."""
 SWEEP_SECONDS = 30.0
 
 
 class UnionDirectory:
-    """`publish` and `read` as the directory's; `run` keeps the boards going, and without it there are none.
+    """Implements the directory's `publish` and `read`. `run` keeps the boards going; without it there are none.
 
-    `relays` gives those known now; `membership`, `settled` and `about` bound what is kept of the boards' rows, as in the DHT.
+    `relays` returns those known now. `membership`, `settled` and `about` limit which of the boards'
+    rows are kept, as in the DHT.
     """
 
     def __init__(
@@ -80,17 +82,17 @@ class UnionDirectory:
         self._posters: dict[str, Poster] = {}
         self._tasks: dict[str, list[asyncio.Task[None]]] = {}
         self._reads: set[asyncio.Task[Mapping[str, Sequence[Envelope]]]] = set()
-        self._writes: dict[tuple[str, str], tuple[int, asyncio.Task[None]]] = {}  # rows on their way to the DHT
-        self._left_open: set[asyncio.Task[None]] = set()  # those whose rows' writers were told to try again
-        self._arrived: dict[tuple[str, str], int] = {}  # sequences that it was seen to hold in between
+        self._writes: dict[tuple[str, str], tuple[int, asyncio.Task[None]]] = {}  # rows being written to the DHT
+        self._left_open: set[asyncio.Task[None]] = set()  # writes whose caller was told to try again
+        self._arrived: dict[tuple[str, str], int] = {}  # sequences that the DHT has since been seen to hold
         self._is_dht_poor = False
-        self._ahead: dict[tuple[str, str], float] = {}  # rows that boards have and the DHT does not, and since when
+        self._ahead: dict[tuple[str, str], float] = {}  # rows that boards have but the DHT lacks, and since when
         self._compared = time.monotonic()
         self._dht_heard = time.monotonic()
         self._woken = asyncio.Event()
 
     async def run(self) -> None:
-        """Follow the boards of the keys that are read, until cancelled."""
+        """Follow the boards of the keys being read, until cancelled."""
         swept = time.monotonic()
         try:
             async with asyncio.TaskGroup() as group:
@@ -108,9 +110,9 @@ class UnionDirectory:
     # -- writing
 
     async def publish(self, row: Envelope) -> None:
-        """Put a row on the DHT and on its boards. Returns once another peer of the DHT holds it; raises TransportError
-        until that is so, at once when a board holds it meanwhile: the DHT's part then goes on, and the next try for the
-        same row waits for that one."""
+        """Put a row on the DHT and on its boards. Returns once another peer of the DHT holds it. Otherwise raises
+        TransportError, at once if a board holds the row meanwhile: the write to the DHT then continues, and the next
+        try for the same row waits for it."""
         if self._arrived.pop(_place(row), None) == row.sequence:
             return  # since the last try
         on_boards = self._post(row)
@@ -128,7 +130,8 @@ class UnionDirectory:
         writing.result()
 
     def _write(self, row: Envelope) -> asyncio.Task[None]:
-        """Start writing the row to the DHT, unless that is under way; a write of an older row in its place is cancelled."""
+        """Start writing the row to the DHT, unless that is in progress. A write of an older row
+        at its place is cancelled."""
         place = _place(row)
         before = self._writes.get(place)
         if before is not None and before[0] == row.sequence:
@@ -162,7 +165,7 @@ class UnionDirectory:
     # -- reading
 
     async def read(self, keys: Sequence[str]) -> dict[str, list[Envelope]]:
-        """Rows under each key, newest of each subkey, from both. Raises TransportError when neither can be read."""
+        """Rows under each key, the newest of each subkey, from both. Raises TransportError when neither can be read."""
         self._want(keys)
         is_covered = all(self.is_covered(key) for key in keys)
         found = await self._read_dht(keys, is_covered=is_covered)
@@ -171,7 +174,7 @@ class UnionDirectory:
         return {key: newest([*found.get(key, ()), *(row for row, _ in self._held.rows(key, now))], now) for key in keys}
 
     def is_covered(self, key: str) -> bool:
-        """Whether a board has answered about this key lately."""
+        """Whether a board has recently responded about this key."""
         return any(
             self._followers[relay.node].covers(key) for relay in self._boards_of(key) if relay.node in self._followers
         )
@@ -206,10 +209,10 @@ class UnionDirectory:
     def _close_read(self, reading: asyncio.Task[Mapping[str, Sequence[Envelope]]]) -> None:
         self._reads.discard(reading)
         if not reading.cancelled():
-            reading.exception()  # looked at: perhaps nobody waits for it any more
+            reading.exception()  # retrieved, since perhaps nobody waits for it any more
 
     def _take_late(self, reading: asyncio.Task[Mapping[str, Sequence[Envelope]]]) -> None:
-        """Take an answer of the DHT that came after its read returned: its rows are for the next read."""
+        """Take a DHT response that arrived after its read returned: its rows are for the next read."""
         if reading.cancelled() or reading.exception() is not None:
             return
         self._dht_heard, now = time.monotonic(), self._clock()
@@ -219,11 +222,12 @@ class UnionDirectory:
                 self._held.put(row, now)
 
     def _note_silence(self, why: str) -> None:
-        if time.monotonic() - self._dht_heard > SILENT_SECONDS:  # one slow answer is no silence
+        if time.monotonic() - self._dht_heard > SILENT_SECONDS:  # one slow response is not silence
             self._note_dht(why)
 
     def _compare(self, found: Mapping[str, Sequence[Envelope]], clock: int) -> None:
-        """Note rows that boards have and the DHT, asked for the same keys, lacks for long: then the DHT hides or loses rows."""
+        """Note rows that boards have but the DHT, asked for the same keys, lacks for long: the DHT
+        then hides or loses rows."""
         now = time.monotonic()
         if not found or now - self._compared < COMPARE_SECONDS:
             return
@@ -255,7 +259,8 @@ class UnionDirectory:
             self._woken.set()
 
     def _take(self, data: bytes) -> Outcome | None:
-        """Take a row from a board. None when it is no row at all: a relay that passes rubbish on is asked less often."""
+        """Take a row from a board. Returns None for a malformed one; a relay that passes
+        those on is asked less often."""
         try:
             return self._held.put(self._gate.open(data), self._clock(), data)
         except Malformed:
@@ -269,7 +274,8 @@ class UnionDirectory:
         return ranked[:BOARDS]
 
     def _choose(self) -> list[RelayInfo]:
-        """The relays whose boards carry rows at all: the same for every node that knows the same relays, in any order."""
+        """The relays whose boards carry rows at all: the same for every node that knows the same
+        relays, in whatever order."""
         usable = [relay for relay in self._relays() if is_usable(relay.url)]
         return sorted(usable, key=lambda relay: (relay.is_free, _rank("", relay.node)))[:MAX_RELAYS]
 

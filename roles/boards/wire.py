@@ -1,6 +1,7 @@
-"""Wire format of boards over HTTP: length-prefixed rows, and a head that names board and serial. Pure.
+"""Wire format of boards over HTTP: length-prefixed rows, and a header that names board and serial. Pure.
 
-`POST /board` takes rows and says which it holds; `POST /board/read` takes `{"board", "since", "keys"}` and answers a batch.
+`POST /board` takes rows and returns which of them it holds; `POST /board/read` takes `{"board", "since",
+"keys"}` and returns a batch.
 """
 
 from __future__ import annotations
@@ -12,18 +13,18 @@ from dataclasses import dataclass
 from dht.errors import Malformed
 
 MAX_POSTED = 64
-"""Rows of one post."""
+"""Rows per post."""
 MAX_POST = 256 * 1024
-"""Their bytes together."""
+"""Total bytes of a post."""
 MAX_KEYS = 256
-"""Keys of one question."""
+"""Keys per request."""
 MAX_QUESTION = 96 * 1024
 MAX_ANSWER = 2**20
-"""Bytes of the rows in an answer; what is left comes with the next."""
+"""Bytes of rows in a response; the rest comes with the next."""
 MAX_ROW = 16 * 1024
 _HEAD = 512
 LARGEST_BATCH = MAX_ANSWER + MAX_ROW + _HEAD + 4 * (MAX_ANSWER // 64)
-"""Bytes of an answer at most; no row has fewer than 64."""
+"""Maximum bytes of a response; every row has at least 64."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a reader asks for."""
+    """A reader's request."""
 
     board: str
     since: int
@@ -45,7 +46,7 @@ class Question:
 
 
 def frame(parts: Iterable[bytes]) -> bytes:
-    """Join parts, each behind its length."""
+    """Join parts, each prefixed with its length."""
     return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
 
 
@@ -63,7 +64,7 @@ def unframe(data: bytes, *, most: int) -> list[bytes]:
 
 
 def pack_batch(batch: Batch) -> bytes:
-    """A batch in wire form."""
+    """Encode a batch."""
     head = json.dumps({"board": batch.board, "upto": batch.upto}).encode()
     return frame([head, *batch.rows])
 
@@ -84,13 +85,13 @@ def parse_batch(data: bytes) -> Batch:
 
 
 def pack_question(question: Question) -> bytes:
-    """A question in wire form."""
+    """Encode a request."""
     body = {"board": question.board, "since": question.since, "keys": list(question.keys)}
     return json.dumps(body).encode()
 
 
 def parse_question(data: bytes) -> Question:
-    """Parse a question. Raises Malformed."""
+    """Parse a request. Raises Malformed."""
     try:
         body = json.loads(data)
         board, since, keys = body["board"], body["since"], body["keys"]
@@ -109,7 +110,7 @@ def _are_keys(keys: object) -> bool:
 
 
 def posts(rows: Sequence[bytes]) -> Iterable[list[bytes]]:
-    """Cut rows into portions that fit one post."""
+    """Split rows into batches that fit one post each."""
     portion, size = list[bytes](), 0
     for row in rows:
         if portion and (len(portion) == MAX_POSTED or size + len(row) + 4 > MAX_POST):

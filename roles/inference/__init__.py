@@ -1,1 +1,1 @@
-"""Inference: generating completions whose every token a validator can recompute, and prefilling them again."""
+"""Inference: generates completions whose every token a validator can recompute, and prefills them again."""

@@ -1,4 +1,4 @@
-"""A checkpoint folder (config.json, *.safetensors, tokenizer files) into a model in memory.
+"""Loads a checkpoint folder (config.json, *.safetensors, tokenizer files) into a model in memory.
 
 No network, no pickle, no remote code.
 """
@@ -38,13 +38,13 @@ _LIBRARY_ERRORS = (
     StrictDataclassError,
 )
 _NO_MEMORY = ("can't allocate memory", "CUDA error: out of memory", "_STATUS_ALLOC_FAILED")
-"""PyTorch on a CPU; CUDA itself; its libraries, which want room of their own."""
+"""Messages of PyTorch on a CPU, of CUDA itself, and of its libraries, which need memory of their own."""
 _NOT_ARCHITECTURE = frozenset({"_name_or_path", "transformers_version"})
 _KERNELS = ("_attn_implementation", "_experts_implementation")
 
 
 def read_architecture(checkpoint: Path) -> dict[str, object]:
-    """What config.json says, less what does not shape the model. Raises `BadCheckpoint`."""
+    """The contents of config.json without what does not shape the model. Raises `BadCheckpoint`."""
     with _refusals(checkpoint):
         raw = (checkpoint / "config.json").read_bytes()
         if len(raw) > _CONFIG_BYTES:
@@ -56,10 +56,10 @@ def read_architecture(checkpoint: Path) -> dict[str, object]:
 
 
 def read_config(checkpoint: Path, *, attention: str) -> Any:
-    """config.json as transformers takes it, but for the kernels: a file of peers may name code on the Hub as one, which the
-    library would fetch and run, whatever it was told otherwise. Raises whatever the library does."""
+    """config.json as transformers reads it, without kernels: a peer's file may name code on the Hub as a kernel, which
+    the library would fetch and run whatever its other settings. Raises whatever the library does."""
     config = AutoConfig.from_pretrained(checkpoint, local_files_only=True, trust_remote_code=False)
-    for name in _KERNELS:  # of its parts too
+    for name in _KERNELS:  # in its parts too
         if hasattr(config, name):
             setattr(config, name, None)
     config._attn_implementation = attention
@@ -67,7 +67,7 @@ def read_config(checkpoint: Path, *, attention: str) -> Any:
 
 
 def load_model(checkpoint: Path, *, device: torch.device, dtype: torch.dtype, attention: str) -> Any:
-    """A causal language model in evaluation mode, with the attention kernel named. Raises `BadCheckpoint`."""
+    """A causal language model in evaluation mode, with the named attention kernel. Raises `BadCheckpoint`."""
     _weight_files(checkpoint)
     with _refusals(checkpoint):
         loaded: Any = AutoModelForCausalLM.from_pretrained(
@@ -99,10 +99,10 @@ def load_model(checkpoint: Path, *, device: torch.device, dtype: torch.dtype, at
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """The tokenizer of a folder, tokenizer.json to the letter; it must name an end-of-sequence token.
+    """The tokenizer of a folder, exactly as in tokenizer.json; it must name an end-of-sequence token.
 
-    Not `AutoTokenizer`: for a model type it knows it puts its own splitting rules over the file's.
-    Raises `BadCheckpoint`.
+    Not `AutoTokenizer`, which overrides the file's splitting rules with its own for model types it
+    knows. Raises `BadCheckpoint`.
     """
     with _refusals(folder):
         tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
@@ -112,7 +112,8 @@ def load_tokenizer(folder: Path) -> Any:
 
 
 def check_tokenizer(tokenizer: Any, folder: Path, *, vocabulary: int, chat: bool) -> None:
-    """Check that a tokenizer fits a model of `vocabulary` tokens and the run's use of a chat template. Raises `BadCheckpoint`."""
+    """Check that a tokenizer fits a model of `vocabulary` tokens and the run's use of a chat
+    template. Raises `BadCheckpoint`."""
     if max(len(tokenizer), tokenizer.eos_token_id + 1) > vocabulary:
         raise BadCheckpoint(f"{folder.name}: the tokenizer has {len(tokenizer)} tokens, the model only {vocabulary}")
     if chat and not tokenizer.chat_template:
@@ -122,7 +123,8 @@ def check_tokenizer(tokenizer: Any, folder: Path, *, vocabulary: int, chat: bool
 
 
 def writes_date(tokenizer: Any) -> bool:
-    """Whether the chat template writes the day it is on this machine: honest prompts then differ by day and time zone."""
+    """Whether the chat template writes this machine's current date: honest prompts would
+    differ by day and time zone."""
     return "strftime_now" in str(tokenizer.chat_template)
 
 
@@ -134,7 +136,7 @@ def tokenizer_digest(folder: Path) -> str | None:
 
 
 def read_shapes(checkpoint: Path) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of a checkpoint's weights, all of which are there and finite. Raises `BadCheckpoint`."""
+    """Names and shapes of a checkpoint's weights, checked to be present and finite. Raises `BadCheckpoint`."""
     shapes = {}
     for name, tensor in _all_tensors(checkpoint):
         _check_finite(checkpoint, name, tensor)
@@ -143,9 +145,9 @@ def read_shapes(checkpoint: Path) -> dict[str, tuple[int, ...]]:
 
 
 def check_fits(checkpoint: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Check, before loading them, that weights have the shapes that config.json describes. Raises `BadCheckpoint`.
+    """Check, before loading, that weights have the shapes that config.json describes. Raises `BadCheckpoint`.
 
-    Not of experts: they are stored one by one, under names of their own, and held stacked.
+    Experts are not checked: they are stored one by one under names of their own, but held stacked.
     """
     if any(".experts." in name for name in shapes):
         return
@@ -164,10 +166,10 @@ def check_fits(checkpoint: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
 
 @torch.inference_mode()
 def swap_weights(model: Any, checkpoint: Path) -> bool:
-    """Copy a checkpoint's weights over a model of the same architecture. False, and nothing copied, when they have other
-    names than the model's own: they do not belong to it, or they are experts stored one by one and held stacked.
+    """Copy a checkpoint's weights into a model of the same architecture. Returns False, with nothing copied, when their
+    names differ from the model's: they do not belong to it, or they are experts stored one by one and held stacked.
 
-    Shapes and numbers are checked before the first byte is copied. Raises `BadCheckpoint`.
+    Shapes and values are checked before the first byte is copied. Raises `BadCheckpoint`.
     """
     targets: dict[str, torch.Tensor] = model.state_dict()
     tensors = dict(_all_tensors(checkpoint))
@@ -193,8 +195,8 @@ def _all_tensors(checkpoint: Path) -> Iterator[tuple[str, torch.Tensor]]:
 
 def _check_finite(checkpoint: Path, name: str, tensor: torch.Tensor) -> None:
     if tensor.is_floating_point() and tensor.numel():
-        with _refusals(checkpoint):  # there are formats that nothing can be asked of
-            low, high = tensor.detach().aminmax()  # a NaN anywhere is both
+        with _refusals(checkpoint):  # some formats do not support the query
+            low, high = tensor.detach().aminmax()  # NaN anywhere makes both NaN
         if not bool(torch.isfinite(low) & torch.isfinite(high)):
             raise BadCheckpoint(f"{checkpoint.name}: {name} holds numbers that are not finite")
 
@@ -214,7 +216,7 @@ def _tensors(file: Path) -> Iterator[tuple[str, torch.Tensor]]:
 
 @contextmanager
 def _refusals(folder: Path) -> Iterator[None]:
-    """Whatever the libraries raise on a bad folder becomes `BadCheckpoint`."""
+    """Turn whatever the libraries raise on a bad folder into `BadCheckpoint`."""
     try:
         yield
     except SafetensorError as error:
@@ -226,7 +228,7 @@ def _refusals(folder: Path) -> Iterator[None]:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error is the allocator's, on a GPU or on the CPU (which has no class of its own)."""
+    """Whether an error comes from the allocator, on a GPU or on the CPU (which has no error class of its own)."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(words in str(error) for words in _NO_MEMORY)

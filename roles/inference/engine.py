@@ -1,4 +1,5 @@
-"""The port to whatever runs the policy. Adapters: `transformers_engine` (any device that PyTorch has), `vllm_engine`.
+"""The port to whatever runs the policy. Adapters: `transformers_engine` (any device that PyTorch
+supports), `vllm_engine`.
 
 Knows nothing of tasks, files or peers. Blocking: call it from a worker thread, one call at a time.
 """
@@ -18,12 +19,12 @@ __all__ = ["Completion", "Engine", "Finish", "Pair", "Prefill", "Request", "Samp
 
 Finish = Literal["eos", "length"]
 Pair = tuple[tuple[int, ...], tuple[int, ...]]
-"""A prompt and what follows it."""
+"""A prompt and its output, as token ids."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One completion wanted: prompt token ids (at least one) and its sampling seed (63 bits)."""
+    """A request for one completion: prompt token ids (at least one) and its sampling seed (63 bits)."""
 
     prompt: tuple[int, ...]
     seed: int
@@ -31,11 +32,11 @@ class Request:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Completion:
-    """What the policy said to one `Request`.
+    """The policy's answer to one `Request`.
 
-    `tokens` includes the end-of-sequence token when `finish` is "eos". `states` `[len(tokens), hidden]` in
-    the engine's dtype: row `i` is the last hidden state, after the final norm, that produced token `i`.  # TOP-04
-    `logprobs` are under `softmax(logits / T)`, whole vocabulary.
+    `tokens` includes the end-of-sequence token when `finish` is "eos". `states` `[len(tokens), hidden]` in the engine's
+    dtype: row `i` is the last hidden state, after the final norm, that produced token `i`.  # TOP-04
+    `logprobs` are under `softmax(logits / T)`, over the whole vocabulary.
     """
 
     tokens: tuple[int, ...]
@@ -46,11 +47,11 @@ class Completion:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prefill:
-    """What made each output token: states `[T, hidden]` in the engine's dtype, on its device.
+    """The states that produced each output token, `[T, hidden]` in the engine's dtype, on its device.
 
     Row 0 is position `len(prompt) - 1`, so the first token is covered.  # TOP-07
-    `head` makes float32 logits `[n, vocabulary]` of any states `[n, hidden]`, with the weights loaded at the time: those of a
-    whole group would fill gigabytes, so who needs many takes them in parts.
+    `head` computes float32 logits `[n, vocabulary]` of any states `[n, hidden]`, with the weights loaded at that time.
+    The logits of a whole group would take gigabytes, so callers that need many compute them in parts.
     """
 
     states: torch.Tensor
@@ -58,7 +59,7 @@ class Prefill:
 
     @property
     def logits(self) -> torch.Tensor:
-        """All of them at once: float32 `[T, vocabulary]`, on the CPU."""
+        """All logits at once: float32 `[T, vocabulary]`, on the CPU."""
         return self.head(self.states).cpu()
 
 
@@ -76,9 +77,9 @@ class Engine(Protocol):
         ...
 
     def load(self, checkpoint: Path) -> None:
-        """Take the weights of a checkpoint folder; in place when the architecture is the same.
+        """Load the weights of a checkpoint folder; in place when the architecture is the same.
 
-        Raises `BadCheckpoint` when the folder is no checkpoint this engine can run; the old weights then stand.
+        Raises `BadCheckpoint` when this engine cannot run the folder's contents; the old weights are then kept.
         """
         ...
 
@@ -91,10 +92,10 @@ class Engine(Protocol):
         ...
 
     def encode(self, text: str, *, is_said: bool = True) -> tuple[int, ...]:
-        """Token ids of a text, no special tokens added. What is said to the policy is put into the chat template of a run that
-        has one; a text that is not (a tool's answer inside a completion) is taken as it is."""
+        """Token ids of a text, without special tokens. With `is_said` the text is put into the chat template of a run
+        that has one; otherwise (a tool's answer inside a completion) it is encoded as it is."""
         ...
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Text of token ids, special tokens left out."""
+        """Text of token ids, without special tokens."""
         ...

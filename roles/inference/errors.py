@@ -10,11 +10,11 @@ class BadCheckpoint(PeerError):
 
 
 class InferenceError(NodeError):
-    """This machine cannot do what was asked; the text says why and what to change."""
+    """This machine cannot do what was requested; the message says why and what to change."""
 
 
 class OutOfMemory(InferenceError):
-    """Not even one sequence fits into the memory that is left."""
+    """Not even one sequence fits into the free memory."""
 
 
 class SequenceTooLong(InferenceError):

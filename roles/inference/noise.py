@@ -1,4 +1,4 @@
-"""Standard Gumbel noise that any device recomputes from (stream, seed, position, item).
+"""Standard Gumbel noise that any device can recompute from (stream, seed, position, item).
 
 word = philox4x32-10(counter = (item // 4, position, stream, 0), key = (seed mod 2^32, seed // 2^32))[item % 4]
 u    = (word + 1/2) / 2^32                       in (0, 1), float64
@@ -15,11 +15,11 @@ from roles.inference.philox import philox4x32
 
 SEED_BITS = 63
 _LOW32 = 0xFFFFFFFF
-_BLOCK_ELEMENTS = 1 << 18  # elements of noise made at once: about 20 MB of temporaries
+_BLOCK_ELEMENTS = 1 << 18  # elements of noise computed at once: about 20 MB of temporaries
 
 
 class Stream(IntEnum):
-    """What the items are. Noises of two streams are independent."""
+    """What the items are. The noises of different streams are independent."""
 
     TOKENS = 0
     GROUPS = 1
@@ -28,7 +28,7 @@ class Stream(IntEnum):
 def gumbel_noise(
     seeds: torch.Tensor, positions: torch.Tensor, items: int, *, first: torch.Tensor | None = None, stream: Stream
 ) -> torch.Tensor:
-    """Noise of `items` items from `first` (each divisible by 4; 0 when None): float32 `[rows, items]`.
+    """Noise of `items` items starting at `first` (each divisible by 4; 0 when None): float32 `[rows, items]`.
 
     `seeds` (0 <= s < 2^63), `positions` (0 <= i < 2^32) and `first` are int64 `[rows]` on one device.
     """
@@ -46,7 +46,8 @@ def gumbel_noise(
 
 
 def check_range(values: torch.Tensor, bits: int, name: str) -> None:
-    """Raises ValueError unless all of the integers are in [0, 2^bits). Looks only where looking costs no wait for a GPU."""
+    """Raises ValueError unless all of the integers are in [0, 2^bits). On a GPU nothing is checked,
+    as that would have to wait."""
     if values.is_floating_point():
         raise ValueError(f"{name} must be an integer")
     if values.device.type == "cpu" and values.numel():

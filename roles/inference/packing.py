@@ -9,13 +9,13 @@ from roles.inference.engine import Pair
 from roles.inference.errors import SequenceTooLong
 
 _LEAST_SHARED = 8
-"""A prompt of fewer tokens is not worth a pass of its own."""
+"""Minimum prompt length for a pass of its own."""
 
 
 def check_sequences(sequences: Sequence[tuple[int, ...]], *, vocabulary: int, positions: int, more: int = 0) -> None:
-    """Check that a model of so many tokens and positions can run the sequences with `more` tokens after them.
+    """Check that a model of these sizes can run the sequences with `more` tokens after them.
 
-    Raises ValueError for none or impossible tokens, `SequenceTooLong`.
+    Raises ValueError for an empty sequence or impossible tokens, `SequenceTooLong`.
     """
     for sequence in sequences:
         if not sequence:
@@ -30,8 +30,8 @@ def check_sequences(sequences: Sequence[tuple[int, ...]], *, vocabulary: int, po
 
 
 def shared_batches(pairs: Sequence[Pair], *, most_tokens: int) -> Iterator[tuple[tuple[int, ...], list[int]]]:
-    """Prompts that several pairs have, each with the indices of such pairs of similar length: outputs of two tokens or more
-    within `most_tokens` padded tokens, prompts counted. Pairs that fit none are left out."""
+    """Prompts that several pairs share, each with the indices of such pairs of similar length: outputs of at least two
+    tokens, within `most_tokens` padded tokens including prompts. Pairs that do not fit are left out."""
     by_prompt: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
     for index, (prompt, output) in enumerate(pairs):
         if len(prompt) >= _LEAST_SHARED and len(output) > 1:
@@ -44,7 +44,7 @@ def shared_batches(pairs: Sequence[Pair], *, most_tokens: int) -> Iterator[tuple
 
 
 def similar_batches(lengths: Sequence[int], *, most_tokens: int) -> Iterator[list[int]]:
-    """Indices grouped by similar length, each group within `most_tokens` padded tokens (or one long row)."""
+    """Indices grouped by similar length, each group within `most_tokens` padded tokens (or a single long row)."""
     batch: list[int] = []
     for index in sorted(range(len(lengths)), key=lambda i: lengths[i]):
         if batch and (len(batch) + 1) * lengths[index] > most_tokens:

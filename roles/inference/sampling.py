@@ -1,15 +1,15 @@
 """Seeded sampling: which token follows from logits, a seed and a position, so that a validator can check it.
 
-The vocabulary is cut into groups of 256 neighbouring token ids. First the group is drawn by its mass, then the token
+The vocabulary is cut into groups of 256 neighbouring token ids. The group is drawn first, by its mass, then the token
 within it, both by the Gumbel-max trick (`noise.py`; DiFR, arXiv 2511.20621):
 
     z        = logits / T on the support, -inf off it             float32
     group    = argmax over k of (logsumexp of z in group k + G(groups, k))
     token    = argmax over v in that group of (z[v] + G(tokens, v))
 
-which is a sample of `softmax(z)`, as the mass of a token is that of its group times its share of it. A row costs the noise
-of V/256 groups and 256 tokens instead of V tokens (ADR 19), and nothing in it depends on a border that two engines could
-draw differently. `position` counts output tokens: 0 is the first token after the prompt.
+which is a sample of `softmax(z)`, because a token's mass is its group's mass times its share of the group. A row costs
+the noise of V/256 groups and 256 tokens instead of V tokens (ADR 19). Nothing in it depends on a border that two
+engines could draw differently. `position` counts output tokens: 0 is the first token after the prompt.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ from roles.inference.support import support
 from roles.spec import SamplingSpec
 
 GROUP = 256
-"""Tokens in a group. Cheapest near the root of the vocabulary; its power as a check does not depend on it (ADR 19)."""
+"""Tokens in a group. Cheapest near the square root of the vocabulary; the check's power does
+not depend on it (ADR 19)."""
 BORDER = 0.5
-"""Nats about the border of the support within which two honest engines may differ on what is in it."""
+"""Distance in nats from the border of the support within which two honest engines may disagree about membership."""
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingSettings:
-    """How tokens are drawn. `temperature` 0 is greedy, `top_k` 0 and `top_p` 1 are off; part of the run spec."""
+    """How tokens are drawn; part of the run spec. `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 are off."""
 
     temperature: float
     top_p: float
@@ -48,12 +49,12 @@ class SamplingSettings:
 
     @classmethod
     def from_spec(cls, spec: SamplingSpec) -> SamplingSettings:
-        """The run's sampling as the engine takes it."""
+        """The run's sampling settings as the engine takes them."""
         return cls(float(spec.temperature), float(spec.top_p), spec.top_k, spec.max_tokens)
 
     @property
     def is_greedy(self) -> bool:
-        """Whether the seed plays no part."""
+        """Whether sampling ignores the seed."""
         return self.temperature == 0.0
 
     @property
@@ -64,15 +65,16 @@ class SamplingSettings:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Drawn:
-    """Tokens int64 `[rows]`, and their log-probabilities float32 `[rows]` under `softmax(logits / T)`, whole vocabulary."""
+    """Tokens int64 `[rows]`, and their log-probabilities float32 `[rows]` under
+    `softmax(logits / T)`, whole vocabulary."""
 
     tokens: torch.Tensor
     logprobs: torch.Tensor
 
 
 def draw(logits: torch.Tensor, seeds: torch.Tensor, positions: torch.Tensor, settings: SamplingSettings) -> Drawn:
-    """The tokens that seeded sampling gives, with their log-probabilities: logits `[rows, vocabulary]`, seeds and positions
-    `[rows]`; one pass over the logits, on their device."""
+    """The tokens that seeded sampling gives, with their log-probabilities. Logits `[rows, vocabulary]`, seeds and
+    positions `[rows]`; one pass over the logits, on their device."""
     whole = _scaled(logits, settings)
     mass = _group_mass(whole)
     total = mass.logsumexp(-1)
@@ -95,11 +97,12 @@ def token_margins(
     positions: torch.Tensor,
     settings: SamplingSettings,
 ) -> torch.Tensor:
-    """By how much each token misses being the choice: float32 `[rows]`, 0 where it is.
+    """By how much each token misses being the choice: float32 `[rows]`, 0 where it is the choice.
 
-    What its group lacks to the best group, plus what it lacks to the best token of its group, plus what it lacks to the
-    least likely token that may be in the support. A token at the border, which two engines may draw in or out, is nobody's
-    rival and not off the support, and counts for its own group only. When greedy: `max(logits) - logits[token]`.
+    The margin is the sum of what its group lacks to the best group, what it lacks to the best token of its group, and
+    what it lacks to the least likely token that may be in the support. A token at the border, which engines may
+    include or exclude, is never a rival nor off the support, and counts only for its own group. When greedy:
+    `max(logits) - logits[token]`.
     """
     scaled = _scaled(logits, settings)
     own = scaled.gather(1, tokens[:, None])
@@ -131,9 +134,10 @@ def _scaled(logits: torch.Tensor, settings: SamplingSettings) -> torch.Tensor:
 def _about_border(
     scaled: torch.Tensor, allowed: torch.Tensor, settings: SamplingSettings
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """What is surely and what is possibly in the support of an engine whose support here is `allowed`: tokens over
-    `BORDER` above the likeliest left out, and down to `BORDER` below the least likely kept, with the log-odds of the
-    nucleus's mass as far down or up. Bool `[rows, vocabulary]` each."""
+    """The tokens surely and those possibly in the support of another engine, where the support here is `allowed`.
+    Sure are tokens more than `BORDER` above the likeliest excluded one; possible are those down to `BORDER` below
+    the least likely included one; in both cases the log-odds of the nucleus's mass are shifted by as much. Bool
+    `[rows, vocabulary]` each."""
     left_out = scaled.masked_fill(allowed, -torch.inf).amax(-1, keepdim=True)
     kept = scaled.masked_fill(~allowed, torch.inf).amin(-1, keepdim=True)
     sure = _nucleus_moved(scaled, allowed, settings, by=-BORDER) & (scaled >= left_out + BORDER)
@@ -143,7 +147,7 @@ def _about_border(
 def _nucleus_moved(
     scaled: torch.Tensor, allowed: torch.Tensor, settings: SamplingSettings, *, by: float
 ) -> torch.Tensor:
-    """The support `allowed` with `by` nats more in the log-odds of the mass of its nucleus. Bool `[rows, vocabulary]`."""
+    """The support `allowed` with the log-odds of its nucleus's mass raised by `by` nats. Bool `[rows, vocabulary]`."""
     if settings.top_p == 1.0:
         return allowed
     moved = settings.top_p / (settings.top_p + (1 - settings.top_p) * math.exp(-by))
@@ -151,7 +155,7 @@ def _nucleus_moved(
 
 
 def _group_mass(scaled: torch.Tensor) -> torch.Tensor:
-    """Logsumexp of every group, float32 `[rows, groups]`; the last group may be a short one."""
+    """Logsumexp of every group, float32 `[rows, groups]`; the last group may be shorter."""
     whole = scaled.shape[1] // GROUP * GROUP
     parts = [scaled[:, :whole].reshape(len(scaled), -1, GROUP).logsumexp(-1)] if whole else []
     if whole < scaled.shape[1]:
@@ -160,7 +164,7 @@ def _group_mass(scaled: torch.Tensor) -> torch.Tensor:
 
 
 def _within(scaled: torch.Tensor, groups: torch.Tensor, seeds: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """Scores of the tokens of one group a row, float32 `[rows, GROUP]` or all there are; -inf past the vocabulary."""
+    """Scores of the tokens of one group per row, float32 `[rows, GROUP]` or fewer; -inf past the vocabulary."""
     size, first = scaled.shape[1], groups * GROUP
     width = min(GROUP, size)
     tokens = first[:, None] + torch.arange(width, device=scaled.device)

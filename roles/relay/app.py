@@ -1,4 +1,4 @@
-"""The relay's HTTP face: routes, and what each may take and give. State lives in `Relay`'s parts, never here."""
+"""The relay's HTTP interface: routes and the bounds of each. State lives in `Relay`'s parts, never here."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ from roles.shardcast.errors import StaleCheckpoint, StoreFull, WrongBytes
 log = structlog.get_logger("relay")
 
 MOST_LISTED = 64
-"""Checkpoints, or deltas, in one answer: an archive has thousands, and readers take 64 KiB."""
+"""Checkpoints, or deltas, per response: an archive has thousands, and readers accept 64 KiB."""
 MOST_HELD_OPEN = 512
-"""Questions that wait for news at once, those to the board aside; with those fewer than a server's connections."""
+"""Concurrent requests that wait for news, those to the board not counted. Both together are fewer
+than a server's connections."""
 Handler = Callable[[Request], Awaitable[Response]]
 
 
@@ -50,7 +51,7 @@ class RelayRoutes:
         self._readers, self._waiting = Readers(), Waiting(MOST_HELD_OPEN)
 
     def app(self) -> ASGIApp:
-        """The whole application. It never raises: every fault is an answer."""
+        """The whole application. It never raises: every error becomes a response."""
         table: list[tuple[str, str, Handler]] = [
             ("/blobs/{digest}", "PUT", self._uploads.put_blob),
             ("/blobs/{digest}", "GET", self.get_blob),
@@ -71,7 +72,8 @@ class RelayRoutes:
         return _Outermost(app, self._counters)
 
     async def get_blob(self, request: Request) -> Response:
-        """A blob or a range of it; GET and HEAD. With X-Wait, a listed shard still on its way is waited for."""
+        """A blob or a range of it; GET and HEAD. With X-Wait, the response waits for a listed
+        shard that is still arriving."""
         digest = digest_in_path(request)
         store = self._shelf.store
         if digest not in store and self._shelf.catalogue.lists(digest):
@@ -102,8 +104,8 @@ class RelayRoutes:
         self._counters.bytes_served += size
 
     async def get_manifest(self, request: Request) -> Response:
-        """The envelope of a manifest, or of a delta's row, as it was signed. With X-Wait, one that is not here yet is
-        waited for."""
+        """The envelope of a manifest, or of a delta's row, as it was signed. With X-Wait, the response waits for one
+        that is not here yet."""
         name, catalogue = digest_in_path(request), self._shelf.catalogue
         async with self._held(request):
             while catalogue.parcel(name) is None:
@@ -114,10 +116,10 @@ class RelayRoutes:
         return Response(kept.data, media_type="application/octet-stream")
 
     async def list_shards(self, request: Request) -> Response:
-        """Which shards of a checkpoint or a delta are here, as a number whose bit i is shard i, in hexadecimal.
+        """Which shards of a checkpoint or a delta are here, as a hexadecimal number whose bit i is shard i.
 
-        With X-Wait, and X-Known saying how many the asker knows of, the answer waits until there is another; with
-        X-Follow it goes on for so long, a line each time.
+        With X-Wait, and X-Known giving the number of shards the client knows of, the response waits until that number
+        changes. With X-Follow the response is a stream for that long, one line per change.
         """
         kept = self._shelf.catalogue.parcel(digest_in_path(request))
         if kept is None:
@@ -132,10 +134,12 @@ class RelayRoutes:
         return JSONResponse({"held": f"{held:x}"})
 
     async def list_manifests(self, request: Request) -> Response:
-        """Checkpoints kept, newest first, with the count of shards that are here, and a token that names this state.
+        """Checkpoints kept, newest first, with the count of shards that are here, and a token
+        that identifies this state.
 
-        With X-Wait, and that token as X-Known, the answer waits until there is news. X-Held names the checkpoint that
-        the asker has: it is counted, and the deltas that lead on from exactly that one are listed, those of a chain all.
+        With X-Wait, and that token as X-Known, the response waits until there is news. X-Held names the checkpoint that
+        the client has: the client is counted under it, and all deltas of the chains that start from exactly that
+        checkpoint are listed.
         """
         catalogue, held = self._shelf.catalogue, request.headers.get("x-held", "")
         with self._readers.counted(held):
@@ -148,7 +152,8 @@ class RelayRoutes:
         return JSONResponse(body)
 
     async def list_deltas(self, request: Request) -> Response:
-        """Deltas kept, newest first: which checkpoint each needs and which it leads to. Their rows are signed, this is not."""
+        """Deltas kept, newest first: which checkpoint each needs and which it leads to. Their rows are
+        signed; this list is not."""
         deltas = self._shelf.catalogue.deltas()[:MOST_LISTED]
         return JSONResponse({"deltas": [_listed(delta) for delta in deltas]})
 
@@ -171,7 +176,7 @@ class RelayRoutes:
         return Response(data, media_type="application/json")
 
     async def status(self, request: Request) -> Response:
-        """What the relay holds and did, as JSON."""
+        """What the relay holds and has done, as JSON."""
         store, counters = self._shelf.store, self._counters
         return JSONResponse(
             {
@@ -194,7 +199,7 @@ class RelayRoutes:
         )
 
     async def metrics(self, request: Request) -> Response:
-        """What the relay holds and did, as Prometheus text."""
+        """What the relay holds and has done, as Prometheus text."""
         store = self._shelf.store
         gauges = {
             "disk_used_bytes": store.used,
@@ -207,7 +212,7 @@ class RelayRoutes:
         return PlainTextResponse(prometheus_text(self._counters, gauges), media_type="text/plain; version=0.0.4")
 
     def _held(self, request: Request) -> AbstractAsyncContextManager[None]:
-        """Let the block wait for news, at most as long as the asker would."""
+        """Let the block wait for news, at most as long as the client would."""
         return self._waiting.held(address_of(request), waiting_time(request))
 
     def _checkpoints(self) -> list[dict[str, object]]:
@@ -232,7 +237,7 @@ class RelayRoutes:
                 except (Refusal, PeerError, StoreFull, OSError) as error:
                     refusal = _refusal_for(error)
                 except ClientDisconnect:
-                    return Response(status_code=400)  # nobody reads it
+                    return Response(status_code=400)  # the client is gone and will not read it
             self._counters.refusals[refusal.code] += 1
             is_read = request.method in ("GET", "HEAD") or await drain(request)
             return refusal.response(close=not is_read)
@@ -245,7 +250,8 @@ def _listed(kept: KeptDelta) -> dict[str, object]:
 
 
 class _Outermost:
-    """Outermost middleware: counts answers, and swallows errors already answered with a 500, so that no traceback is printed."""
+    """Outermost middleware: counts responses, and swallows errors already answered with a 500, so
+    that no traceback is printed."""
 
     def __init__(self, app: ASGIApp, counters: Counters) -> None:
         self._app, self._counters = app, counters

@@ -1,4 +1,4 @@
-"""A blob, or a span of it, as an HTTP answer."""
+"""A blob, or a range of it, as an HTTP response."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from roles.relay.connections import ZERO_COPY
 from roles.shardcast.blobs import BlobReader
 
 FILE_STEP = 2**25
-"""Bytes handed to the server at once, and counted as served."""
+"""Bytes handed to the server at once and then counted as served."""
 
 
 class BlobResponse(StreamingResponse):
-    """A span of a blob: without a copy where the server can, in blocks elsewhere. Closes it however the response ends."""
+    """A range of a blob, sent zero-copy where the server can and in blocks elsewhere. Closes the blob
+    however the response ends."""
 
     def __init__(
         self,
@@ -46,7 +47,7 @@ class BlobResponse(StreamingResponse):
         start, length = self._span
         for offset in range(start, start + length, FILE_STEP):
             step = min(FILE_STEP, start + length - offset)
-            self._count(step)  # before: who has read it all may look at the count at once
+            self._count(step)  # before sending: a client that has read everything may look at the count at once
             await send({"type": ZERO_COPY, "file": self._reader.file, "offset": offset, "count": step})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 

@@ -15,11 +15,11 @@ from roles.relay.refusal import Refusal
 from roles.relay.waiting import Waiting
 
 MOST_HELD_OPEN = 256
-"""Questions that wait for rows at once; see `Waiting`."""
+"""Concurrent requests that wait for rows; see `Waiting`."""
 AT_A_TIME = 8
-"""Rows judged before others have their turn; so many cost as much as a request, since each is a signature to verify."""
+"""Rows judged before other tasks get a turn. As many cost one request, since each is a signature to verify."""
 ROWS_OF_A_REQUEST = 2048
-"""Looking through so many costs as much as a request."""
+"""Scanning this many rows costs one request."""
 
 
 class BoardRoutes:
@@ -30,8 +30,9 @@ class BoardRoutes:
         self._waiting = Waiting(MOST_HELD_OPEN)
 
     async def post_rows(self, request: Request) -> Response:
-        """Signed rows for the board; a byte for each, 1 where it is held now. Eight cost their sender as much as a request,
-        and so does each that is not held; who has no more requests left has the rest not looked at."""
+        """Take signed rows for the board. The response has one byte per row, 1 if it is now held. Every eight rows
+        cost the sender one request, and so does each row that is not held; when its requests are used up, the
+        remaining rows are not examined."""
         board, sender = self._board(), address_of(request)
         body = await read_body(request, limit=MAX_POST, idle=self._settings.idle, total=self._settings.base)
         rows = unframe(body, most=MAX_POSTED)
@@ -47,7 +48,7 @@ class BoardRoutes:
         return Response(bytes(held), media_type="application/octet-stream")
 
     async def read_rows(self, request: Request) -> Response:
-        """Rows of some keys that came after a serial. With X-Wait, the answer waits until there are any."""
+        """Rows of some keys that came after a serial number. With X-Wait, the response waits until there are any."""
         board = self._board()
         body = await read_body(request, limit=MAX_QUESTION, idle=self._settings.idle, total=self._settings.base)
         asked = parse_question(body)
@@ -61,7 +62,7 @@ class BoardRoutes:
     async def _follow(self, board: Board, asked: Question, sender: str, seconds: float) -> Batch:
         async with self._waiting.held(sender, seconds):
             return await board.follow(asked.keys, board=asked.board, since=asked.since, seconds=seconds)
-        return board.read(asked.keys, board=asked.board, since=asked.since)  # somebody else needed its place
+        return board.read(asked.keys, board=asked.board, since=asked.since)  # its place was given to another request
 
     def _board(self) -> Board:
         if self._parts.board is None:

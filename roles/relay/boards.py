@@ -1,8 +1,9 @@
-"""A relay's board: signed rows in the order they came, which readers follow from wherever they left off.
+"""A relay's board: signed rows in order of arrival, which readers follow from wherever they left off.
 
-A second way for the rows that the DHT carries, under the same gate and the same caps (`dht.rows`): a row is judged by its
-own bytes, a flood makes room at the flooder's expense, and what has expired is gone. Serial numbers only rise; a board that
-was begun anew says so by its name. Nothing is kept on disk: writers say every row again each third of its life.
+It is a second way for the rows that the DHT carries, with the same gate and the same caps (`dht.rows`): a row is
+judged by its own bytes, a flood evicts the flooder's own rows, and expired rows are gone. Serial numbers only
+rise; a board that was started anew has a new name. Nothing is kept on disk, because writers republish every row
+each third of its lifetime.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from dht.rows import Caps, Membership, Outcome, RowGate, RowStore, Subject, ever
 from roles.boards.wire import MAX_ANSWER, Batch
 
 SWEEP_EVERY = 4096
-"""Rows taken between two looks for places whose rows are gone."""
+"""Rows accepted between two sweeps of the index for rows that are gone."""
 
 
 class Board:
-    """One run's board at one relay. `clock` gives unix milliseconds; `membership`, `settled` and `about` are as in `RowStore`."""
+    """One run's board at one relay. `clock` gives unix milliseconds; `membership`, `settled` and
+    `about` are as in `RowStore`."""
 
     def __init__(
         self,
@@ -41,7 +43,7 @@ class Board:
         self._rows = RowStore(lifetimes=lifetimes, membership=membership, settled=settled, about=about, caps=caps)
         self._clock = clock
         self._serial = 0
-        self._serials: dict[str, dict[str, int]] = {}  # by key and subkey, of each key the newest last
+        self._serials: dict[str, dict[str, int]] = {}  # by key, then subkey; within a key the newest is last
         self._latest: dict[str, int] = {}  # the newest serial of each key
         self._followers: dict[str, set[asyncio.Event]] = {}  # by key
 
@@ -56,7 +58,7 @@ class Board:
         return self._rows.total_bytes
 
     def put(self, data: bytes) -> bool:
-        """Take a row. Returns whether it is held now. Never raises for what a peer sends."""
+        """Store a row. Returns whether it is now held. Never raises, whatever a peer sends."""
         try:
             row = self._gate.open(data)
         except Malformed:
@@ -74,8 +76,8 @@ class Board:
         return outcome.kept
 
     def read(self, keys: Sequence[str], *, board: str, since: int) -> Batch:
-        """Rows of these keys that came after a serial, oldest first, as many as an answer holds. A reader that comes from
-        another board, or from this one before it was begun anew, is given everything."""
+        """Rows of these keys that came after a serial number, oldest first, as many as fit in a response. A reader that
+        comes from another board, or from this one before it was started anew, gets everything."""
         since = since if board == self.name else 0
         found = sorted(row for key in dict.fromkeys(keys) for row in self._newer(key, since))
         taken, size, upto = list[bytes](), 0, self._serial
@@ -88,12 +90,12 @@ class Board:
         return Batch(self.name, upto, tuple(taken))
 
     def weight(self, keys: Sequence[str], *, board: str, since: int) -> int:
-        """Rows that `read` looks through at most."""
+        """Upper bound on the rows that `read` scans."""
         since = since if board == self.name else 0
         return sum(len(self._serials[key]) for key in dict.fromkeys(keys) if self._latest.get(key, 0) > since)
 
     async def follow(self, keys: Sequence[str], *, board: str, since: int, seconds: float) -> Batch:
-        """`read`, waited for until there is something, at most so long. A row wakes those who follow its key."""
+        """As `read`, but wait up to `seconds` until there is something. A row wakes those that follow its key."""
         until, told = time.monotonic() + seconds, asyncio.Event()
         with self._following(frozenset(keys), told):
             while True:

@@ -1,4 +1,4 @@
-"""Reading request bodies within limits of time and size."""
+"""Reads request bodies within limits of time and size."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from roles.relay.refusal import Refusal
 from roles.shardcast.sinks import Sink, pour
 
 LONGEST_WAIT = 10.0
-"""Seconds an answer is held back at most."""
+"""Maximum number of seconds that a response is held back."""
 DRAINED = 2**20
-"""Bytes of a refused body still read, so that the refusal reaches its sender."""
+"""Bytes of a refused body that are still read, so that the refusal reaches the sender."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 def address_of(request: Request) -> str:
-    """The address the connection is counted under (`party_of`); headers that claim another are not believed."""
+    """The address that the connection is counted under (`party_of`). Headers that claim another are ignored."""
     return party_of(request.client.host) if request.client else ""
 
 
 def digest_in_path(request: Request) -> str:
-    """The digest in the path. Raises Refusal."""
+    """The digest in the path. Raises Refusal when it is malformed."""
     digest = str(request.path_params["digest"])
     if not _DIGEST.fullmatch(digest):
         raise Refusal(404, "not_a_digest", "a blob is named by 64 lower-case hexadecimal digits")
@@ -34,7 +34,7 @@ def digest_in_path(request: Request) -> str:
 
 
 def declared_length(request: Request) -> int:
-    """Content-Length. Raises Refusal when there is none (chunked bodies are not taken)."""
+    """Content-Length. Raises Refusal when there is none (chunked bodies are not accepted)."""
     text = request.headers.get("content-length", "")
     if not (text.isascii() and text.isdigit() and len(text) < 19):
         raise Refusal(411, "length_required", "an upload says its length")
@@ -42,7 +42,8 @@ def declared_length(request: Request) -> int:
 
 
 async def body_blocks(request: Request, *, idle: float, total: float) -> AsyncIterator[bytes]:
-    """The body as it arrives. Raises Refusal when nothing comes for `idle` seconds, or not all in `total`."""
+    """The body as it arrives. Raises Refusal when nothing arrives for `idle` seconds, or not
+    everything within `total`."""
     stream = request.stream()
     end = asyncio.get_running_loop().time() + total
     while True:
@@ -59,8 +60,8 @@ async def body_blocks(request: Request, *, idle: float, total: float) -> AsyncIt
 
 
 async def pour_body(request: Request, sink: Sink, size: int, *, idle: float, total: float) -> None:
-    """A body of `size` bytes into a sink, and commit it: from the socket itself where the server can. Raises Refusal, and
-    the sink's errors."""
+    """Read a body of `size` bytes into a sink and commit it, directly from the socket where the server can. Raises
+    Refusal, and the sink's errors."""
     raw = request.scope.get("extensions", {}).get(RAW_BODY)
     if raw is None or "expect" in request.headers:
         await pour(body_blocks(request, idle=idle, total=total), sink)
@@ -74,7 +75,7 @@ async def pour_body(request: Request, sink: Sink, size: int, *, idle: float, tot
 
 
 async def read_body(request: Request, *, limit: int, idle: float, total: float) -> bytes:
-    """A small body, whole. Raises Refusal when it is over the limit."""
+    """Read a small body completely. Raises Refusal when it is over the limit."""
     if declared_length(request) > limit:
         raise Refusal(413, "too_large", f"at most {limit} bytes are taken here")
     data = bytearray()
@@ -86,7 +87,7 @@ async def read_body(request: Request, *, limit: int, idle: float, total: float) 
 
 
 async def drain(request: Request) -> bool:
-    """Read the rest of a refused body if it is short and comes at once. Returns whether its end was reached."""
+    """Read the rest of a refused body if it is short and arrives at once. Returns whether its end was reached."""
     if getattr(request.state, "is_body_lost", False):
         return False
     if getattr(request.state, "is_body_read", False):
@@ -105,7 +106,7 @@ async def drain(request: Request) -> bool:
 
 
 def waiting_time(request: Request) -> float:
-    """Seconds that the asker would wait for an answer, by X-Wait; at most LONGEST_WAIT."""
+    """Seconds that the client would wait for a response, from X-Wait; at most LONGEST_WAIT."""
     try:
         seconds = float(request.headers.get("x-wait", "0"))
     except ValueError:

@@ -1,7 +1,8 @@
-"""Bounds on open connections, in all and per address, and which one is closed when a new one finds no room.
+"""Bounds on open connections, in total and per address, and which one is closed to admit a new one.
 
-Room is made by the address with the most idle connections. When none is idle, an address that holds more than `FAIR`
-times as many as the newcomer's makes room. So idle or slow connections in a crowd cost the crowd, and others get in.
+The address with the most idle connections gives one up. When none is idle, an address gives one up that
+holds more than `FAIR` times as many as the newcomer's address. So many idle or slow connections hurt whoever
+opened them, and others get in.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 FAIR = 4
-"""Times the newcomer's connections that another address may hold before it has to make room."""
+"""Another address has to give up a connection once it holds more than this many times the newcomer's."""
 Close = Callable[[], None]
 
 
 def party_of(host: str) -> str:
-    """What a connection is counted under: an IPv4 address, or an IPv6 /64, since one party commonly owns all 2^64 of it."""
+    """The key a connection is counted under: an IPv4 address, or an IPv6 /64, since one party
+    commonly owns all 2^64 of it."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -35,10 +37,10 @@ class ConnectionSlots:
     per_address: int
     _open: dict[str, dict[object, Close]] = field(default_factory=dict)  # by address, oldest first
     _total: int = 0
-    _idle: dict[str, dict[object, Close]] = field(default_factory=dict)  # those of `_open` that wait for a request
+    _idle: dict[str, dict[object, Close]] = field(default_factory=dict)  # those of `_open` waiting for a request
 
     def take(self, address: str, connection: object, close: Close) -> bool:
-        """Count a new connection. Returns whether it may stay; to make room for it another may be closed (see above)."""
+        """Count a new connection. Returns whether it may stay; another may be closed to make room (see above)."""
         theirs = self._open.setdefault(address, {})
         theirs[connection] = close
         self._total += 1
@@ -53,11 +55,11 @@ class ConnectionSlots:
         self._forget(self._open, address, connection)
 
     def mark_idle(self, address: str, connection: object, close: Close) -> None:
-        """Note that the connection waits for a request to arrive; `close` ends it."""
+        """Record that the connection waits for a request; `close` ends it."""
         self._idle.setdefault(address, {}).setdefault(connection, close)
 
     def mark_busy(self, address: str, connection: object) -> None:
-        """Note that the connection has a request to answer."""
+        """Record that the connection has a request to answer."""
         self._forget(self._idle, address, connection)
 
     def _make_room(self, own: int) -> bool:
@@ -68,7 +70,7 @@ class ConnectionSlots:
         connection, close = next(iter(places[busiest].items()))
         self.mark_busy(busiest, connection)
         if places is self._open:
-            self._forget(self._open, busiest, connection)  # it is chosen once
+            self._forget(self._open, busiest, connection)  # so that it is not chosen twice
         close()
         return True
 

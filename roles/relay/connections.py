@@ -1,7 +1,7 @@
-"""One connection of a relay's server: how long its head, its body and its reader may take, and bodies in threads.
+"""One connection of a relay's server: time limits on request head, body and reader, and bodies handled in threads.
 
-uvicorn times out idle keep-alive connections only; what it leaves open is closed here: a request head that does not
-come, a reader that does not read, one address with too many connections.
+uvicorn only times out idle keep-alive connections. The other cases are closed here: a request head that never arrives,
+a client that does not read, one address with too many connections.
 """
 
 from __future__ import annotations
@@ -31,31 +31,32 @@ from roles.shardcast.threads import Call, run_stoppable
 MAX_HEAD = 32 * 1024
 ZERO_COPY = "http.response.zerocopysend"
 RAW_BODY = "intellect.request.rawbody"
-"""Our own extension: a request's body straight from the socket, in a thread."""
+"""Our own ASGI extension: a request's body straight from the socket, in a thread."""
 FIRST_PART = 2**12
-"""Bytes of a file that go by the event loop where a head still waits to be sent before it."""
+"""Bytes of a file sent through the event loop when a head still waits to be sent before it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """Bounds of a server's connections. Seconds, counts."""
+    """Bounds of a server's connections, in seconds and counts."""
 
-    head: float = 10.0  # for a request's head to come
-    reader: float = 30.0  # for a reader to take what is waiting for it
+    head: float = 10.0  # for a request's head to arrive
+    reader: float = 30.0  # for a client to read what is waiting for it
     total: int = 1024
     per_address: int = 512
 
 
 @dataclass(frozen=True, slots=True)
 class Threads:
-    """A server's threads: each incoming body holds one of `intake`, outgoing files share those of `outlet`."""
+    """A server's thread pools: each incoming body holds a thread of `intake`; outgoing
+    files share those of `outlet`."""
 
     intake: ThreadPoolExecutor
     outlet: ThreadPoolExecutor
 
 
 class GuardedProtocol(H11Protocol):
-    """uvicorn's HTTP protocol, with time limits on both directions and a bound per address and in all.
+    """uvicorn's HTTP protocol, with time limits on both directions and bounds per address and in total.
 
     `slots`, `threads` and `line` are shared by all connections of one server.
     """
@@ -81,13 +82,13 @@ class GuardedProtocol(H11Protocol):
         self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop counting."""
+        """Stop counting the connection."""
         self._expect(None)
         self._slots.release(self._address, self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes came: once they make a request its own limits apply, until then the deadline stands."""
+        """Data arrived. Once it makes a request, the request's own limits apply; until then the deadline remains."""
         super().data_received(data)
         if self.cycle is not None and not self.cycle.response_complete:
             self._expect(None)
@@ -96,20 +97,20 @@ class GuardedProtocol(H11Protocol):
             self._expect_head()
 
     def on_response_complete(self) -> None:
-        """The next request's head is waited for as long as the first one's."""
-        if self._was_raw:  # h11 saw no body, and would wait for it
+        """Wait for the next request's head as long as for the first one's."""
+        if self._was_raw:  # h11 saw no body and would wait for it
             self.conn, self._was_raw = h11.Connection(h11.SERVER, MAX_HEAD), False
         super().on_response_complete()
         if not self.transport.is_closing():
             self._expect_head()
 
     def pause_writing(self) -> None:
-        """The reader is slow: it has a while to take what is waiting."""
+        """The client reads slowly: it has `reader` seconds to take what is waiting."""
         super().pause_writing()
         self._expect(self._limits.reader)
 
     def resume_writing(self) -> None:
-        """The reader took what was waiting."""
+        """The client took what was waiting."""
         self._expect(None)
         super().resume_writing()
 
@@ -129,15 +130,15 @@ class GuardedProtocol(H11Protocol):
             return message
 
         extensions: dict[str, Any] = {}
-        if self.scheme == "http":  # TLS wants every byte in its hands
+        if self.scheme == "http":  # TLS must encrypt every byte itself
             extensions = {ZERO_COPY: {}, RAW_BODY: {"pour": self._pour}}
         await self._inner({**scope, "extensions": extensions}, receiving, sending)
 
     async def _pour(
         self, take: Callable[[memoryview], None], size: int, *, idle: float, total: float, last: Callable[[], None]
     ) -> None:
-        """Give a body of `size` bytes to `take`, and call `last`, in a thread. What they raise passes through; then the
-        connection must be closed. Raises TimeoutError, ClientDisconnect."""
+        """Pass a body of `size` bytes to `take`, then call `last`, in a thread. Their exceptions pass through, and the
+        connection must then be closed. Raises TimeoutError, ClientDisconnect."""
         if self.transport.is_closing():
             raise ClientDisconnect
         self.flow.pause_reading()
@@ -164,7 +165,7 @@ class GuardedProtocol(H11Protocol):
         try:
             if self.transport.get_write_buffer_size():
                 first = min(count, FIRST_PART)
-                async with asyncio.timeout(within):  # by the loop, which sends what waits before it
+                async with asyncio.timeout(within):  # through the loop, which first sends what is queued
                     await self.loop.sendfile(self.transport, file, offset, first)
             await send_file(
                 self._threads.outlet,
@@ -175,7 +176,7 @@ class GuardedProtocol(H11Protocol):
                 within=within,
                 pace=self._line.up,
             )
-        except (OSError, TimeoutError, TransportError) as error:  # the reader went away, or does not read
+        except (OSError, TimeoutError, TransportError) as error:  # the client is gone or does not read
             self.transport.abort()
             raise ClientDisconnect from error
 

@@ -1,6 +1,7 @@
-"""How a relay learns of checkpoints: from the rows of trainers, and from other relays the moment they have one.
+"""How a relay learns of checkpoints: from the rows of trainers, and from other relays as soon as they have one.
 
-A manifest is fetched from whichever relay gives it, and kept if a trainer signed it; its shards are the `Puller`'s business.
+A manifest is fetched from any relay that delivers it, and kept if a trainer signed it. Its shards
+are left to the `Puller`.
 """
 
 from __future__ import annotations
@@ -36,14 +37,15 @@ Read = Callable[[Sequence[str]], Awaitable[Mapping[str, Sequence[Envelope]]]]
 MOST_OFFERS = 32
 STALE = inf
 FIRST_POLL = 2.0
-"""Seconds between two looks at the rows while no checkpoint is known at all."""
+"""Seconds between two reads of the rows while no checkpoint is known at all."""
 MOST_DELTAS = 4
-"""To one checkpoint, taken from another relay."""
+"""Maximum number of deltas to one checkpoint that are taken from another relay."""
 READ_PATIENCE = 15.0
 
 
 class Discovery:
-    """Puts manifests and rows of deltas on the shelf as they become known. Without a link it only notes who holds what."""
+    """Puts manifests and rows of deltas on the shelf as they become known. Without a link it
+    only records who holds what."""
 
     def __init__(
         self,
@@ -60,7 +62,7 @@ class Discovery:
         self._run, self._trainers, self._settings = run, trainers, settings
         self._shelf, self._link, self._fence = shelf, link, fence
         self._puller, self._read = puller, read
-        self._asked: dict[str, float] = {}  # manifests: when they may be asked for again
+        self._asked: dict[str, float] = {}  # by manifest: when it may be requested again
 
     async def run(self) -> None:
         """Watch the rows and other relays until cancelled."""
@@ -85,7 +87,7 @@ class Discovery:
             )
 
     async def _subscribe(self) -> None:
-        """Hold questions open at other relays and note each checkpoint they announce."""
+        """Keep subscriptions open at other relays and record each checkpoint they announce."""
         if self._link is None:
             return
         offers: asyncio.Queue[Offered] = asyncio.Queue(MOST_OFFERS)
@@ -120,8 +122,8 @@ class Discovery:
             await self._fetch_manifest(self._link, message.manifest, hints)
 
     def _is_past(self, message: CheckpointRow) -> bool:
-        """Whether the checkpoint is older than all that a full shelf keeps. Rows outlive checkpoints by minutes, and each
-        question for one that nobody has delays the next."""
+        """Whether the checkpoint is older than everything on a full shelf. Rows outlive checkpoints by minutes, and
+        each request for one that no relay has delays the next."""
         kept = list(self._shelf.catalogue)
         if self._settings.archive or len(kept) < self._settings.kept:
             return False
@@ -135,14 +137,14 @@ class Discovery:
                 return
 
     async def _take_up(self, link: RelayLink, relay: RelayInfo, digest: str) -> bool:
-        """Fetch a manifest from one relay. Returns whether no other relay need be asked."""
+        """Fetch a manifest from one relay. Returns whether no other relay needs to be asked."""
         if digest in self._shelf.catalogue:
             return True
         self._asked[digest] = time.monotonic() + RETRY_PULL
         try:
             envelope = await link.receive_manifest(relay, digest)
             kept = self._fence.check_parcel(self._shelf.catalogue.check(envelope))
-            await self._fetch_deltas(link, relay, digest)  # first: pulling begins once the manifest is there
+            await self._fetch_deltas(link, relay, digest)  # first: pulling begins once the manifest is here
             await self._shelf.add(kept)
         except StaleCheckpoint:
             self._asked[digest] = STALE
@@ -156,8 +158,8 @@ class Discovery:
         return True
 
     async def _fetch_deltas(self, link: RelayLink, relay: RelayInfo, target: str) -> None:
-        """The signed rows of deltas to a checkpoint, as the relay that told of it lists them, and of those on the way to it
-        from one that is here."""
+        """Fetch the signed rows of deltas to a checkpoint, as listed by the relay that announced it, and of the deltas
+        that lead to it from a checkpoint that is here."""
         with suppress(NodeError, OSError):
             listed = await link.read_deltas(relay)
             last = [hint for hint in listed if hint.target == target][:MOST_DELTAS]

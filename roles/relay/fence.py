@@ -1,4 +1,4 @@
-"""Checkpoints of a leader whose lease was taken over: a relay neither takes nor spreads them."""
+"""Fencing: a relay neither accepts nor spreads checkpoints of a leader whose lease was taken over."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ class TermRule(Protocol):
 
 
 class FencedLeader(PeerError):
-    """The checkpoint is of a leader that lost its lease, or not the committed one of its step."""
+    """The checkpoint is from a leader that lost its lease, or is not the committed one of its step."""
 
 
 def no_terms(*, signer: NodeId, term: int, step: int, manifest: str) -> None:
-    """The rule of a relay that has no ledger: everything a trainer signed may be spread."""
+    """The rule of a relay without a ledger: everything a trainer signed may be spread."""
 
 
 class Fence:
-    """Applies the rule. A term not seen yet passes: our view of the ledger may lag, and whoever loads it checks again."""
+    """Applies the rule. A term not seen yet passes: our view of the ledger may lag, and every loader checks again."""
 
     def __init__(self, rule: TermRule) -> None:
         self._rule = rule
 
     def check(self, *, signer: NodeId, term: int, step: int, manifest: str) -> None:
-        """Raises FencedLeader."""
+        """Raises FencedLeader when the rule rejects the checkpoint."""
         try:
             self._rule(signer=signer, term=term, step=step, manifest=manifest)
         except Ignore:

@@ -1,4 +1,4 @@
-"""A streamed answer: which shards are held, a new line each time there is another, so that nobody has to poll."""
+"""A streamed response listing the shards held, with a new line for each further one, so that clients need not poll."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from starlette.types import Receive, Scope, Send
 from roles.relay.bodies import LONGEST_WAIT
 
 BETWEEN_LINES = 0.02
-"""Seconds: what comes sooner is told of together."""
+"""Minimum seconds between lines; changes in between are reported together."""
 
 
 def holdings_line(held: int) -> bytes:
-    """Shards held as a line of JSON: bit i is shard i."""
+    """The shards held, as a line of JSON: bit i is shard i."""
     return json.dumps({"held": f"{held:x}"}).encode() + b"\n"
 
 
 class FollowedHoldings(StreamingResponse):
-    """The lines of one answer. It ends once all of `every` are held, or its place to wait is given up."""
+    """The lines of one response. It ends once all of `every` are held, or when its waiting place is given up."""
 
     def __init__(
         self,

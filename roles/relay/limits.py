@@ -1,4 +1,5 @@
-"""What one address or one node may use: token buckets, quotas, single-use grants. Pure but for the clock it is given."""
+"""What one address or one node may use: token buckets, quotas, single-use grants. Pure
+except for the clock passed in."""
 
 from __future__ import annotations
 
@@ -14,18 +15,19 @@ from roles.shardcast.grants import MAX_GRANT_LIFE_MS
 
 MAX_TRACKED = 65_536
 LEAST_CHARGE = 4096
-"""Bytes an upload costs at least, so that empty blobs are not free."""
+"""Minimum number of bytes charged for an upload, so that empty blobs are not free."""
 
 
 class AddressRate:
-    """A token bucket for each address: `rate` requests a second, `burst` at once. The least used address is forgotten."""
+    """A token bucket for each address: `rate` requests a second, bursts of `burst`. The least
+    recently used address is evicted."""
 
     def __init__(self, *, rate: float, burst: float, clock: Callable[[], float]) -> None:
         self._rate, self._burst, self._clock = rate, burst, clock
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, address: str, requests: int = 1) -> bool:
-        """Whether work that weighs as much as so many requests is admitted now."""
+        """Whether work that costs this many requests is admitted now."""
         now = self._clock()
         tokens, since = self._buckets.pop(address, (self._burst, now))
         tokens = min(self._burst, tokens + (now - since) * self._rate)
@@ -36,7 +38,7 @@ class AddressRate:
         return is_admitted
 
     def give_back(self, address: str) -> None:
-        """Return the token of a request that proved to be a member's."""
+        """Return the token of a request that turned out to be a member's."""
         if address in self._buckets:
             tokens, since = self._buckets[address]
             self._buckets[address] = (tokens + 1, since)
@@ -51,7 +53,7 @@ class _Usage:
 
 @dataclass(slots=True)
 class Quota:
-    """Bytes and uploads of each node in each window of `seconds`."""
+    """Bytes and uploads allowed per node in each window of `seconds`."""
 
     limit: int
     uploads: int
@@ -60,7 +62,7 @@ class Quota:
     _used: dict[NodeId, _Usage] = field(default_factory=dict)
 
     def charge(self, node: NodeId, size: int) -> None:
-        """Count an upload about to begin. Raises Refusal when it would be over."""
+        """Charge an upload that is about to begin. Raises Refusal when it would exceed the quota."""
         usage = self._usage(node)
         cost = max(size, LEAST_CHARGE)
         if usage.bytes + cost > self.limit or usage.uploads >= self.uploads:
@@ -69,7 +71,7 @@ class Quota:
         usage.uploads += 1
 
     def refund(self, node: NodeId, size: int) -> None:
-        """Give back bytes that never arrived; the upload itself stays counted."""
+        """Refund bytes that never arrived; the upload itself stays counted."""
         usage = self._usage(node)
         usage.bytes = max(0, usage.bytes - size)
 
@@ -84,9 +86,9 @@ class Quota:
 
 
 class GrantBook:
-    """Judges grants and remembers the used ones until they expire. `clock` gives unix milliseconds.
+    """Judges grants and remembers used ones until they expire. `clock` gives unix milliseconds.
 
-    What was used before a restart is not remembered: grants sealed before it are refused instead.
+    Grants used before a restart are not remembered. Grants sealed before the restart are refused instead.
     """
 
     def __init__(self, relay: NodeId, *, clock: Callable[[], int]) -> None:
@@ -96,7 +98,7 @@ class GrantBook:
         self._swept_ms = self._started_ms
 
     def check(self, row: Envelope, grant: UploadGrant, *, blob: str, size: int) -> None:
-        """Raises Refusal unless the grant is for this relay, this blob, this length and this time."""
+        """Raises Refusal unless the grant is valid now for this relay, this blob and this length."""
         now = self._clock()
         if grant.relay != self._relay:
             raise Refusal(403, "grant_other_relay", "the grant is for another relay")
@@ -108,7 +110,7 @@ class GrantBook:
             raise Refusal(403, "grant_expired", "the grant has expired; is the clock right?")
         if row.expiration > now + MAX_GRANT_LIFE_MS:
             raise Refusal(403, "grant_too_long", "a grant lives ten minutes at most; is the clock right?")
-        if row.sequence < self._started_ms <= now:  # a start in the future: the clock was set back since
+        if row.sequence < self._started_ms <= now:  # a start in the future means that the clock was set back since
             raise Refusal(403, "grant_stale", "the grant is older than this relay's start")
         if (row.signer, grant.nonce) in self._used:
             raise Refusal(409, "grant_used", "the grant has been used")
@@ -130,6 +132,6 @@ class Members:
     is_member: Callable[[NodeId], bool]
 
     def check(self, node: NodeId) -> None:
-        """Raises Refusal for a stranger."""
+        """Raises Refusal for a node that is neither a trainer nor a member."""
         if node not in self.trainers and not self.is_member(node):
             raise Refusal(403, "not_member", "this node is not registered in the run")

@@ -1,6 +1,7 @@
-"""Sends files to sockets from the page cache, in threads: through the event loop each piece would cost more than its bytes.
+"""Sends files from the page cache to sockets in threads, because in the event loop the overhead per piece
+exceeds the cost of its bytes.
 
-A thread stays with a reader only as long as that one takes what it is given; who does not is waited for in the loop.
+A thread stays with a client only while the client keeps reading; slow clients are waited for in the event loop.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from roles.shardcast.threads import Call, run_stoppable
 AT_ONCE = 2**23
 """Bytes, and ..."""
 TURN = 0.1
-"""... seconds, after which another reader may have the thread."""
+"""... seconds, after which another client may have the thread."""
 PATIENCE_MS = 10
 TAKEN = 2**20
-"""Bytes a reader must take before its time limit begins anew."""
+"""Bytes a client must read before its time limit restarts."""
 
 
 async def send_file(
@@ -37,8 +38,8 @@ async def send_file(
     within: float,
     pace: Pace,
 ) -> None:
-    """Send a part of a file over a transport that has nothing left to send, in plain text. Raises TimeoutError when the
-    reader does not take a MiB, or the rest, in `within` seconds; OSError, TransportError when it is gone."""
+    """Send part of a file, in plain text, over a transport with an empty write buffer. Raises TimeoutError when the
+    client does not read a MiB, or the rest, within `within` seconds; OSError or TransportError when it is gone."""
     call, loop, taken, most = Call(), asyncio.get_running_loop(), 0, min(AT_ONCE, pace.piece)
     with socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno())) as sink:
         call.use(sink)
@@ -48,7 +49,7 @@ async def send_file(
                 offset, count, taken = offset + sent, count - sent, taken + sent
                 if transport.is_closing():
                     raise TransportError("the connection was closed")
-                has_waited = await pace.pause(sent)  # which is not the reader's doing
+                has_waited = await pace.pause(sent)  # a delay that is not the client's fault
                 if has_waited or taken >= TAKEN:
                     limit.reschedule(loop.time() + within)
                     taken = 0
@@ -57,7 +58,7 @@ async def send_file(
 
 
 def _push(sink: socket.socket, file: BinaryIO, offset: int, count: int) -> int:
-    """As much as the socket takes without much waiting."""
+    """Send as much as the socket takes without much waiting."""
     sent, until, waiting = 0, time.monotonic() + TURN, select.poll()
     waiting.register(sink, select.POLLOUT)
     while sent < count and time.monotonic() < until:

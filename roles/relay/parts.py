@@ -1,4 +1,4 @@
-"""The parts of a relay that its HTTP routes work with, made once by the actor."""
+"""The parts of a relay that its HTTP routes use, created once by the actor."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from roles.shardcast.shelf import Shelf
 
 @dataclass(frozen=True, slots=True)
 class RelayParts:
-    """Parts of one relay. `noticed` is told of each manifest and each pushed shard; `state_quota` bounds what a trainer
-    stores beside its checkpoints, `quota` what anybody else does."""
+    """Parts of one relay. `noticed` is called for each manifest and each pushed shard. `state_quota` limits what a
+    trainer stores besides its checkpoints, `quota` what any other node does."""
 
     run: str
     node: str

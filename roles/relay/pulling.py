@@ -1,6 +1,6 @@
 """How a relay gets the shards of the checkpoints on its shelf: rebuilt from deltas, or pulled from other relays.
 
-A source that fails costs time, never what is already here (WGT-11).
+A source that fails only costs time, never what is already here (WGT-11).
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ from roles.shardcast.sinks import Sink
 log = structlog.get_logger("relay")
 
 PUSH_QUIET = 0.5
-"""Seconds without a pushed shard after which the trainer is taken to push elsewhere, and pulling begins."""
+"""Seconds without a pushed shard after which the trainer is assumed to push elsewhere, and pulling begins."""
 PULLS_AT_ONCE = 2
 RETRY_PULL = 3.0
 MOST_REMEMBERED = 1024
-"""Checkpoints of which it is remembered when they were tried last."""
+"""Number of checkpoints whose last attempt is remembered."""
 
 
 class Puller:
-    """Completes checkpoints, two at a time. `hints` names, by manifest digest, relays that are said to hold a checkpoint.
-    Without a link only deltas and shards that were pushed here are of use."""
+    """Completes checkpoints, two at a time. `hints` lists, by manifest digest, relays that are said to hold a
+    checkpoint. Without a link only pushed deltas and shards are of use."""
 
     def __init__(self, shelf: Shelf, link: RelayLink | None, *, settings: RelaySettings, counters: Counters) -> None:
         self._shelf, self._link, self._settings, self._counters = shelf, link, settings, counters
         self.rebuilder = Rebuilder(shelf, link, opener=self._opener, arrived=self._count)
         self.hints: dict[str, tuple[NodeId, ...]] = {}
         self._pulling: set[str] = set()
-        self._rested: dict[str, float] = {}  # checkpoints: when they may be pulled again
+        self._rested: dict[str, float] = {}  # by checkpoint: when it may be pulled again
         self._news = asyncio.Event()
         self._last_push = 0.0
 
     def wake(self) -> None:
-        """Look for something to pull now: there is another checkpoint."""
+        """Look for something to pull now, because there is another checkpoint."""
         self._news.set()
 
     def note_push(self) -> None:
-        """A trainer has pushed a manifest or a shard."""
+        """Record that a trainer has pushed a manifest or a shard."""
         self._last_push = time.monotonic()
         self._news.set()
 
@@ -90,7 +90,7 @@ class Puller:
             self._news.set()
 
     async def _rebuild(self, kept: KeptCheckpoint) -> bool:
-        """Rebuild the checkpoint from deltas, if possible. Returns whether it is whole now."""
+        """Rebuild the checkpoint from deltas, if possible. Returns whether it is complete now."""
         chain = self.rebuilder.way_to(kept)
         if not chain:
             return False
@@ -117,12 +117,12 @@ class Puller:
         log.info("checkpoint.pulled", step=kept.manifest.step, manifest=kept.digest, shards=len(missing))
 
     async def _until_quiet(self, is_enough: Callable[[], bool]) -> None:
-        """Wait while the trainer pushes shards here: pulling the same ones would only send them twice."""
+        """Wait while the trainer pushes shards here: pulling the same ones would transfer them twice."""
         while not is_enough() and (left := self._last_push + PUSH_QUIET - time.monotonic()) > 0:
             await self._shelf.store.wait_for_any(left)
 
     async def _until_useful(self, link: RelayLink, kept: KeptCheckpoint) -> None:
-        """Wait while the trainer pushes shards here, until another relay has some that we lack."""
+        """Wait while the trainer pushes shards here, but only until another relay has some that we lack."""
         while (left := self._last_push + PUSH_QUIET - time.monotonic()) > 0:
             for relay in link.order(self.hints.get(kept.digest, ()), most=PULLS_AT_ONCE):
                 with suppress(NodeError):
@@ -151,5 +151,5 @@ class Puller:
 
 
 def has_rested(times: Mapping[str, float], digest: str) -> bool:
-    """Whether something may be tried again; `times` holds when, in seconds of the monotonic clock."""
+    """Whether something may be tried again; `times` holds the earliest time, in seconds of the monotonic clock."""
     return times.get(digest, 0.0) <= time.monotonic()

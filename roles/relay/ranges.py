@@ -10,10 +10,10 @@ _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
 
 def parse_range(header: str | None, size: int) -> tuple[int, int] | None:
-    """(start, length) asked for; None means the whole. `bytes=-5` of 10 -> (5, 5). Raises Refusal (416)."""
+    """Parse a range to (start, length); None means the whole. `bytes=-5` of 10 -> (5, 5). Raises Refusal (416)."""
     match = _RANGE.fullmatch(header.strip()) if header else None
     if match is None:
-        return None  # several ranges, or another unit: the whole is a correct answer
+        return None  # several ranges, or another unit: sending the whole is a correct response
     first, last = match.groups()
     if not first and not last:
         return None

@@ -1,4 +1,4 @@
-"""Counts the nodes that wait for news here by the checkpoint they hold, which tells how far a run's nodes are."""
+"""Counts the nodes that wait for news here by the checkpoint they hold, which shows how far a run's nodes are."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ NONE = "none"
 
 
 class Readers:
-    """Questions held open now. What a reader says that it holds is its own word: only known versions are named."""
+    """Requests held open now. The checkpoint a reader claims to hold is unverified, so only
+    known versions are named."""
 
     def __init__(self) -> None:
         self._open: Counter[str] = Counter()
 
     @contextmanager
     def counted(self, held: str) -> Iterator[None]:
-        """Count one reader that holds `held`, while the block lasts."""
+        """Count one reader that holds `held` for the duration of the block."""
         held = held[:64]
         self._open[held] += 1
         try:
@@ -29,7 +30,8 @@ class Readers:
                 del self._open[held]
 
     def by_version(self, known: Container[str]) -> dict[str, int]:
-        """Readers by the manifest digest they hold; those that hold none, or one that is not known here, apart."""
+        """Readers by the manifest digest they hold. Those with none, or with one not known
+        here, are counted separately."""
         counts: Counter[str] = Counter()
         for held, count in self._open.items():
             counts[held if held in known else OTHER if held else NONE] += count

@@ -1,4 +1,4 @@
-"""How a relay rebuilds a checkpoint from deltas and a base that it holds in shards."""
+"""How a relay rebuilds a checkpoint from deltas and a base that it stores in shards."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ from roles.shardcast.sinks import Sink
 log = structlog.get_logger("relay")
 
 DELTA_SECONDS = 30.0
-"""Time to fetch a delta from other relays, on top of its bytes at the slowest pace; then the shards themselves are pulled."""
+"""Time to fetch a delta from other relays, besides its transfer at the slowest pace; after
+that the shards are pulled."""
 
 
 class Rebuilder:
-    """Rebuilds checkpoints from deltas. `opener` makes the sinks of a parcel's shards, `arrived` is told of bytes that were
-    fetched; without a link only a delta that was pushed here whole is of use."""
+    """Rebuilds checkpoints from deltas. `opener` makes the sinks for a parcel's shards; `arrived` is called with the
+    bytes fetched. Without a link only a delta that was pushed here completely is of use."""
 
     def __init__(
         self,
@@ -40,11 +41,11 @@ class Rebuilder:
     ) -> None:
         self._shelf, self._link, self._opener, self._arrived = shelf, link, opener, arrived
         self._refused: set[str] = set()
-        self._turn = asyncio.Lock()  # chains share deltas, which are fetched once; and all cores are at one of them
+        self._turn = asyncio.Lock()  # chains share deltas, which are fetched once; one rebuild uses all cores
 
     def way_to(self, kept: KeptCheckpoint) -> list[KeptDelta]:
-        """Deltas to apply one after the other to get a checkpoint from one that is here whole; none when there is no such
-        way, or the shards are a shorter one."""
+        """Deltas to apply in order to get a checkpoint from one that is completely here. Empty when there is no such
+        chain, or fetching the shards is shorter."""
         return self._ways(kept, self.bases())
 
     def bases(self) -> set[str]:
@@ -52,7 +53,7 @@ class Rebuilder:
         return {base.digest for base in self._shelf.catalogue if not self._shelf.missing(base)}
 
     def may_come(self, kept: KeptCheckpoint, pulling: Collection[str]) -> bool:
-        """Whether there will be a way (`way_to`) once the checkpoints being pulled are complete."""
+        """Whether there will be a chain (`way_to`) once the checkpoints being pulled are complete."""
         return bool(self._ways(kept, pulling))
 
     def _ways(self, kept: KeptCheckpoint, held: Collection[str]) -> list[KeptDelta]:
@@ -60,7 +61,7 @@ class Rebuilder:
         return find_chain(deltas, kept.digest, held, below=WORTHWHILE_SHARE * kept.layout.total + 1)
 
     async def rebuild(self, kept: KeptCheckpoint, chain: Sequence[KeptDelta], hints: Sequence[NodeId]) -> bool:
-        """Fetch what is missing of the deltas and rebuild the checkpoint; whether it is whole now."""
+        """Fetch missing shards of the deltas and rebuild the checkpoint. Returns whether it is complete now."""
         started = time.monotonic()
         try:
             async with self._turn:

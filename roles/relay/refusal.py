@@ -13,6 +13,6 @@ class Refusal(Exception):
         self.status, self.code, self.detail = status, code, detail
 
     def response(self, *, close: bool = False) -> JSONResponse:
-        """The JSON answer; `close` where the request's body was not read to its end."""
+        """The JSON response; `close` when the request's body was not read to its end."""
         headers = {"Connection": "close"} if close else None
         return JSONResponse({"error": self.code, "detail": self.detail}, self.status, headers=headers)

@@ -1,4 +1,4 @@
-"""Serving an application with uvicorn inside our own loop: no signal handlers, no access log, guarded connections."""
+"""Serves an application with uvicorn inside our own loop: no signal handlers, no access log, guarded connections."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ GRACE = 1
 
 
 class PortTaken(NodeError):
-    """The address cannot be listened on; the text says which and why."""
+    """The address cannot be listened on; the message says which and why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """Files in PEM: the certificate with its chain, and its key, if that is not in the same file."""
+    """PEM files: the certificate with its chain, and its key if that is in a separate file."""
 
     chain: Path
     key: Path | None = None
 
     def check(self) -> None:
-        """Raises BadCertificate."""
+        """Raises BadCertificate when the files cannot be used."""
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.chain, self.key, password=_no_password)
         except (OSError, ValueError) as error:  # SSLError is an OSError
@@ -62,13 +62,13 @@ class _Server(uvicorn.Server):
         self.has_started = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Say so once it listens."""
+        """Set `has_started` once the server listens."""
         await super().startup(sockets)
         self.has_started.set()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals are the program's business."""
+        """Leave signals to the program."""
         yield
 
 
@@ -83,10 +83,11 @@ async def serve(
     line: Line | None = None,
     flag: str = "--port",
 ) -> AsyncIterator[str]:
-    """Serve until the block is left, then stop within two seconds. Gives the base URL. Bodies keep to the pace of
-    `line`.
+    """Serve until the block is left, then stop within two seconds. Yields the base URL. Bodies
+    keep to the pace of `line`.
 
-    Port 0 takes a free one; `flag` chooses another. With a certificate, over TLS only. Raises PortTaken, BadCertificate.
+    Port 0 picks a free one; `flag` is the option that chooses another. With a certificate, the server speaks TLS only.
+    Raises PortTaken, BadCertificate.
     """
     if certificate is not None:
         certificate.check()
@@ -126,7 +127,7 @@ def _configuration(
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        limit_concurrency=2 * limits.total,  # ours comes first: those being closed still count there
+        limit_concurrency=2 * limits.total,  # our own limit applies first: closing connections still count here
         h11_max_incomplete_event_size=MAX_HEAD,
         timeout_keep_alive=10,
         timeout_graceful_shutdown=GRACE,
@@ -136,7 +137,7 @@ def _configuration(
 
 
 def _silence_uvicorn() -> None:
-    """Its logger prints tracebacks of requests cut off at the end; what matters is logged by the application."""
+    """Its logger prints tracebacks of requests cut off at shutdown; the application logs what matters."""
     logger = logging.getLogger("uvicorn.error")
     if not logger.handlers:
         logger.addHandler(logging.NullHandler())

@@ -1,4 +1,5 @@
-"""Sponsored registrations and rotations: a relay pays the gas of newcomers who did a little work, by an hourly budget."""
+"""Sponsored registrations and rotations: a relay pays the gas of newcomers that did some proof of
+work, by an hourly budget."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ from roles.relay.refusal import Refusal
 from roles.shardcast.work import is_work_done
 
 Sponsor = Callable[[RegistrationRequest | RotationRequest], Awaitable[object]]
-"""Sends the registration or rotation to the ledger and gives something JSON can say, e.g. the transaction's hash."""
+"""Sends the registration or rotation to the ledger and returns something JSON-serialisable,
+e.g. the transaction's hash."""
 
 MAX_FORM = 8 * 1024
 HOUR = 3600.0
@@ -42,12 +44,12 @@ class RegistrationForm(Message):
     node_signature: Signature
 
     def request(self) -> RegistrationRequest:
-        """The form as the ledger takes it."""
+        """The form as the ledger's request."""
         return RegistrationRequest(**self.model_dump())
 
 
 class RotationForm(Message):
-    """The other JSON body of POST /register: a node key in the place of another."""
+    """The other JSON body of POST /register: replaces one node key by another."""
 
     run: Digest
     old_node: NodeName
@@ -59,12 +61,12 @@ class RotationForm(Message):
     new_node_signature: Signature
 
     def request(self) -> RotationRequest:
-        """As the ledger takes it."""
+        """The form as the ledger's request."""
         return RotationRequest(**self.model_dump())
 
     @property
     def node(self) -> str:
-        """The node that has to show proof of work: the key that is registered already."""
+        """The node that must show proof of work: the key that is already registered."""
         return self.old_node
 
 
@@ -73,7 +75,7 @@ _FORMS: TypeAdapter[Form] = TypeAdapter(Form)
 
 
 class SponsorDesk:
-    """Judges and sponsors forms. The same form sent again gets the same answer, and is paid for once."""
+    """Judges and sponsors forms. Sending the same form again gets the same answer and is paid for only once."""
 
     def __init__(
         self,
@@ -99,7 +101,7 @@ class SponsorDesk:
             raise Refusal(403, "work_missing", f"the X-Work header must give {self._bits} leading zero bits")
         if form not in self._answers:
             async with self._turn:
-                if form not in self._answers:  # nor meanwhile
+                if form not in self._answers:  # nor answered while we waited
                     self._answers[form] = await self._pay(self._sponsor, form)
                     if len(self._answers) > REMEMBERED:
                         self._answers.popitem(last=False)

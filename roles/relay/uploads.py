@@ -1,4 +1,4 @@
-"""HTTP routes for uploads: blobs and manifests under grants, which are judged before a body is read."""
+"""HTTP routes for uploads: blobs and manifests under grants, which are checked before a body is read."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Uploads:
         self._uploading: Counter[NodeId] = Counter()
 
     async def put_blob(self, request: Request) -> Response:
-        """Store a blob under a grant: hashed and counted while it streams to disk."""
+        """Store a blob under a grant. It is hashed and counted while it streams to disk."""
         digest, size = digest_in_path(request), declared_length(request)
         row, grant = self._open_grant(request, digest, size)
         listed = self._shelf.catalogue.shard_size(digest)
@@ -95,7 +95,7 @@ class Uploads:
         try:
             async with writer:
                 idle, total = self._settings.idle, self._settings.total(size)
-                if is_shard and size >= self._settings.bulk:  # slow members must not hold the few threads
+                if is_shard and size >= self._settings.bulk:  # slow members must not occupy the few threads
                     await pour_body(request, writer, size, idle=idle, total=total)
                 else:
                     await pour(body_blocks(request, idle=idle, total=total), writer)
@@ -103,9 +103,10 @@ class Uploads:
             self._counters.bytes_received += writer.received
 
     async def put_manifest(self, request: Request) -> Response:
-        """Take a manifest, or a delta's row, signed by a trainer; its shards may come then, or are pulled.
+        """Take a manifest, or a delta's row, signed by a trainer. Its shards may be pushed afterwards, or are pulled.
 
-        The trainer's grant is looked at before a byte of the body: strangers cannot hold the few places here.
+        The trainer's grant is checked before any of the body is read, so that strangers cannot
+        occupy the few places here.
         """
         digest, size = digest_in_path(request), declared_length(request)
         row, grant = self._open_grant(request, digest, size)
@@ -125,7 +126,7 @@ class Uploads:
             is_new = kept.digest not in self._shelf.catalogue
             await self._shelf.add(kept)
         self._parts.noticed()
-        if is_new and isinstance(kept, KeptCheckpoint):  # a trainer gives it again now and then, to see who forgot it
+        if is_new and isinstance(kept, KeptCheckpoint):  # a trainer resends it to find relays that lost it
             log.info("manifest.accepted", step=kept.manifest.step, manifest=digest)
         return JSONResponse({"stored": digest}, 201)
 

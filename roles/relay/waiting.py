@@ -1,7 +1,7 @@
-"""Requests held open until there is news, bounded in number and shared fairly among the addresses that ask.
+"""Requests held open until there is news, bounded in number and shared fairly among client addresses.
 
-When there are too many, the oldest request of the address that has most is answered at once as things stand, and its
-sender asks again. So a crowd of requests costs the crowd and keeps nobody else from asking.
+When there are too many, the oldest request of the address with the most is answered at once as things stand, and its
+client asks again. So a flood of requests hurts only the addresses that send it.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from contextlib import asynccontextmanager, suppress
 
 
 class Waiting:
-    """The questions held open of one kind, `most` at once."""
+    """The open requests of one kind, at most `most` at once."""
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._open: dict[str, dict[asyncio.Timeout, None]] = {}  # by address, the eldest first
+        self._open: dict[str, dict[asyncio.Timeout, None]] = {}  # by address, oldest first
         self._total = 0
 
     def __len__(self) -> int:
@@ -25,7 +25,8 @@ class Waiting:
 
     @asynccontextmanager
     async def held(self, address: str, seconds: float) -> AsyncIterator[None]:
-        """Let the block wait for at most `seconds`; it is left without an error when that is over or its place is needed."""
+        """Let the block wait for at most `seconds`. It ends without an error when they are
+        over or its place is needed."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds) as place:
                 if seconds <= 0:
@@ -50,7 +51,7 @@ class Waiting:
     def _leave(self, address: str, place: asyncio.Timeout) -> None:
         of_address = self._open.get(address, {})
         if place not in of_address:
-            return  # it made room already
+            return  # its place was already given up
         del of_address[place]
         self._total -= 1
         if not of_address:

@@ -1,7 +1,7 @@
-"""What the series of steps says of a run that is going wrong, before its reward does.
+"""Signs in the series of steps that a run is going wrong, before its reward shows it.
 
-INTELLECT-2's runs ended with entropy that rose again after it had fallen; growing clip fractions and log-probabilities that two
-ways of computing do not agree on come before a collapse, too. Pure; begins anew with the process.
+INTELLECT-2's runs ended with entropy that rose again after it had fallen. Growing clip fractions, and log-probabilities
+on which two computations disagree, also precede a collapse. Pure; starts anew with the process.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from dataclasses import dataclass, field
 from roles.rl.metrics import StepMetrics
 
 WINDOW = 5
-"""Steps that are averaged: one of them says little."""
+"""Number of steps averaged, since a single step says little."""
 REBOUND, REBOUND_NATS = 1.5, 0.05
-"""Entropy above its lowest mean by this factor, and by so much."""
+"""Entropy must exceed its lowest mean by this factor and by this amount."""
 GROWTH, MUCH_CLIPPED = 3.0, 0.05
-"""Clipped share above that of the first steps by this factor, and above this share of all tokens."""
+"""The clipped share must exceed that of the first steps by this factor, and this share of all tokens."""
 MISMATCH = 0.02
-"""Nats between equal weights: bf16 on one machine gives some thousandths."""
+"""Nats of difference between equal weights; bf16 on one machine gives a few thousandths."""
 AGAIN = 10
-"""Steps before the same alarm is raised again."""
+"""Number of steps before the same alarm is raised again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """An alarm for the operator: event name, the value measured, and the one it is compared with."""
+    """An alarm for the operator: event name, measured value, and the value it is compared with."""
 
     event: str
     value: float
@@ -43,7 +43,7 @@ class Alarms:
     _raised: dict[str, int] = field(default_factory=dict)
 
     def look(self, metrics: StepMetrics) -> list[Alarm]:
-        """Alarms raised by this step; none for a step that nothing was learned from."""
+        """Alarms raised by this step; none for a step in which nothing was learned."""
         if not metrics.tokens:
             return []
         self._entropy.append(metrics.entropy)
@@ -52,7 +52,7 @@ class Alarms:
         return [alarm for alarm in found if alarm and self._is_due(alarm, metrics.step)]
 
     def _rebound(self) -> Alarm | None:
-        """TRN-02"""
+        """Entropy rebound (TRN-02)."""
         if len(self._entropy) < WINDOW:
             return None
         now = sum(self._entropy) / WINDOW
@@ -70,7 +70,7 @@ class Alarms:
         return Alarm("clipping.grown", now, self._usual) if grown else None
 
     def _disagreement(self, metrics: StepMetrics) -> Alarm | None:
-        """TRN-10: here twice, or at the workers' and here."""
+        """Two computations disagree: both here, or the workers' and ours (TRN-10)."""
         worst = max(metrics.mismatch, metrics.reported_mismatch)
         return Alarm("logprobs.mismatched", worst, MISMATCH) if worst > MISMATCH else None
 

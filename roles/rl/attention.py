@@ -1,7 +1,8 @@
-"""Attention over packed rows: each attends to itself alone, and to a prompt it shares, without a mask as wide as the pack.
+"""Attention over packed rows: each row attends only to itself and to a prompt it shares, without a
+mask as wide as the pack.
 
-Registered with transformers under the name `packed`. On a GPU in half precision it is PyTorch's variable-length flash kernel;
-elsewhere each row is a causal attention of its own. Knows tensors; knows nothing of models.
+Registered with transformers under the name `packed`. On a GPU in half precision it is PyTorch's variable-length flash
+kernel; elsewhere each row is a separate causal attention. Knows tensors, but nothing of models.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ NAME = "packed"
 _HALF = (torch.bfloat16, torch.float16)
 
 _varlen: Any = None
-_needs_gqa_flag = False  # whether grouped heads have to be asked for: before PyTorch 2.12 they are taken as they come
-with suppress(ImportError):  # an older PyTorch has none, or one without windows: each row by itself on a GPU too
+_needs_gqa_flag = False  # whether grouped heads must be requested: before PyTorch 2.12 they are accepted as they are
+with suppress(ImportError):  # older PyTorch lacks it, or has it without windows: then rows are separate on a GPU too
     _found = import_module("torch.nn.attention.varlen").varlen_attn
     if "window_size" in signature(_found).parameters:
         _varlen, _needs_gqa_flag = _found, "enable_gqa" in signature(_found).parameters
@@ -32,7 +33,7 @@ with suppress(ImportError):  # an older PyTorch has none, or one without windows
 def packing_of(
     bounds: Sequence[int], device: torch.device, stems: Sequence[int | None] | None = None
 ) -> dict[str, Any]:
-    """What a model's forward pass is told of a pack, most of it under the names that transformers has for it.
+    """The arguments that describe a pack to a model's forward pass, most of them under transformers' own names.
 
     `bounds` are the ends of its strands; `stems` name the strand that each continues (`roles.rl.strands`).
     """
@@ -67,9 +68,10 @@ def attend(
     key_places: Tensor | None = None,
     **_others: Any,
 ) -> tuple[Tensor, None]:
-    """Attend within each row: query (1, H, T, D), key and value (1, K, T, D) -> (1, T, H, D). One row where none are told.
+    """Attend within each row: query (1, H, T, D), key and value (1, K, T, D) -> (1, T, H, D).
+    Without bounds it is one row.
 
-    `key_places` names the tokens that the strands see, one strand behind the other: those of its stem, then its own.
+    `key_places` lists the tokens that the strands see, strand after strand: those of its stem, then its own.
     """
     if key_places is not None:
         key, value = key.index_select(2, key_places), value.index_select(2, key_places)
@@ -80,7 +82,7 @@ def attend(
             cu_seq_lens_q = cu_seq_lens_k = torch.tensor((0, max_length_q), dtype=torch.int32, device=query.device)
         places = (cu_seq_lens_q, cu_seq_lens_k, max_length_q, max_length_k)
         return _attend_flash(query, key, value, places, scaling, sliding_window), None
-    # split and not slices: the gradient of each slice would be as wide as the pack
+    # split rather than slices: the gradient of each slice would be as wide as the pack
     parts = (
         torch.split(tensor, tensor.shape[2] if ends is None else ends.diff().tolist(), dim=2)
         for tensor, ends in ((query, cu_seq_lens_q), (key, cu_seq_lens_k), (value, cu_seq_lens_k))
@@ -92,9 +94,9 @@ def attend(
 def _attend_flash(
     query: Tensor, key: Tensor, value: Tensor, places: tuple[Any, ...], scaling: float | None, window: int | None
 ) -> Tensor:
-    """All rows at once by PyTorch's variable-length kernel, given the ends and longest of queries and keys."""
+    """All rows at once in PyTorch's variable-length kernel, given the ends and longest of queries and keys."""
     q, k, v = (tensor[0].transpose(0, 1).contiguous() for tensor in (query, key, value))
-    sides = (-1 if window is None else window - 1, 0)  # to the right: the ends of both are level
+    sides = (-1 if window is None else window - 1, 0)  # nothing to the right: queries and keys end at the same token
     grouped = {"enable_gqa": q.shape[1] != k.shape[1]} if _needs_gqa_flag else {}
     mixed: Tensor = _varlen(q, k, v, *places, scale=scaling, window_size=sides, **grouped)
     return mixed.unsqueeze(0)
@@ -103,7 +105,7 @@ def _attend_flash(
 def _attend_row(
     query: Tensor, key: Tensor, value: Tensor, scaling: float | None, window: int | None, softcap: float | None
 ) -> Tensor:
-    """One row, or the end of one: (1, H, Q, D), and keys of the whole -> (1, H, Q, D)."""
+    """One row, or the end of one: query (1, H, Q, D), with keys of the whole row -> (1, H, Q, D)."""
     length, shares = key.shape[2], query.shape[1] != key.shape[1]
     if softcap is not None:
         return _attend_capped(query, key, value, scaling, window, softcap)
@@ -116,7 +118,7 @@ def _attend_row(
 def _attend_capped(
     query: Tensor, key: Tensor, value: Tensor, scaling: float | None, window: int | None, softcap: float
 ) -> Tensor:
-    """Scores bounded to [-softcap, softcap] by a hyperbolic tangent, which no fused kernel here does (Gemma 2)."""
+    """Scores bounded to [-softcap, softcap] by a hyperbolic tangent, which no fused kernel here supports (Gemma 2)."""
     repeats = query.shape[1] // key.shape[1]
     key, value = (tensor.repeat_interleave(repeats, dim=1) for tensor in (key, value))
     scores = query @ key.transpose(2, 3) * (scaling if scaling is not None else query.shape[-1] ** -0.5)
@@ -128,7 +130,7 @@ def _attend_capped(
 
 
 def _window_mask(count: int, length: int, window: int, device: torch.device) -> Tensor:
-    """(Q, T), True where each of the last Q of T tokens may look: `window` tokens back, itself counted."""
+    """(Q, T), True where each of the last Q of T tokens may attend: `window` tokens back, itself included."""
     at = torch.arange(length, device=device)
     ahead = at[length - count :].unsqueeze(1) - at
     return (ahead >= 0) & (ahead < window)

@@ -1,6 +1,6 @@
-"""From accepted rollout groups to the packed tensors of an optimizer step.
+"""Turns accepted rollout groups into the packed tensors of an optimizer step.
 
-Knows tokens, rewards and shapes; knows nothing of models, peers or files.
+Knows tokens, rewards and shapes, but nothing of models, peers or files.
 """
 
 import math
@@ -22,9 +22,10 @@ from roles.turns.spans import Turns, own_count, own_spans
 class TrainingGroup:
     """All completions of one prompt by one worker. Raises ValueError when the parts do not fit together.
 
-    A completion holds every generated token, the end-of-sequence token included where it was sampled. `turns` says of each
-    completion which of its tokens a tool put there (`roles.turns.spans`), and is empty in a run without one. `reported` are the
-    worker's own log-probabilities of each, empty where it gave none: looked at by an alarm, never learned from.
+    A completion holds every generated token, including the end-of-sequence token where it was sampled. `turns`
+    marks the tokens of each completion that a tool inserted (`roles.turns.spans`), and is empty in a run without a
+    tool. `reported` are the worker's own log-probabilities, empty where it gave none; they are used for an alarm
+    only, never for training.
     """
 
     prompt: tuple[int, ...]
@@ -48,7 +49,7 @@ class TrainingGroup:
 
     @property
     def learned(self) -> int:
-        """Tokens that the policy said itself."""
+        """Number of tokens that the policy itself generated."""
         return sum(
             own_count(turns, len(completion))
             for completion, turns in zip_longest(self.completions, self.turns, fillvalue=())
@@ -67,22 +68,23 @@ class Row(NamedTuple):
 
     @property
     def length(self) -> int:
-        """Tokens that a forward pass sees."""
+        """Number of tokens in a forward pass."""
         return len(self.prompt) + len(self.completion)
 
     @property
     def learned(self) -> int:
-        """Tokens that the loss is over."""
+        """Number of tokens in the loss."""
         return own_count(self.turns, len(self.completion))
 
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """What one forward pass takes: T tokens of S strands, one behind the other, of which N are learned from. No token is padding.
+    """The input of one forward pass: T tokens of S strands, one after another, of which N are learned
+    from. There is no padding.
 
-    `bounds` are the S + 1 places where strands begin and end. A strand is a whole row, a prompt that several rows share, or the
-    completion of one of these; `stems` names the strand that each continues. Positions count from the row's start, and a token
-    sees those of its own row alone.
+    `bounds` are the S + 1 boundaries of the strands. A strand is a whole row, a prompt shared by several rows, or the
+    completion of one of those; `stems` names the strand that each continues. Positions count from the row's start, and
+    a token attends only to tokens of its own row.
     """
 
     input_ids: Tensor  # (1, T) int64
@@ -98,12 +100,12 @@ class MicroBatch:
 
 
 def is_usable(group: TrainingGroup) -> bool:
-    """Whether the group's rewards differ, so that it teaches something; only such groups fill a batch."""
+    """Whether the group's rewards differ, so that it teaches something. Only such groups fill a batch."""
     return any(compute_advantages(group.rewards))
 
 
 def select_rows(groups: Sequence[TrainingGroup]) -> list[Row]:
-    """Return the completions that teach something: groups whose rewards all agree are dropped (online filter)."""
+    """Return the completions to learn from: groups whose rewards all agree are dropped (online filter)."""
     return [
         Row(group.prompt, completion, advantage, turns, group.policy_step, reported)
         for group in groups
@@ -128,7 +130,7 @@ def split_minibatches(rows: Sequence[Row], *, parts: int, seed: int) -> list[lis
 
 
 def build_batch(rows: Sequence[Row], device: torch.device | str = "cpu", *, shares: bool = True) -> MicroBatch:
-    """Build the tensors of one forward pass. `rows` is not empty; neighbours with one prompt share it unless told not to."""
+    """Build the tensors of one forward pass. `rows` is not empty. Neighbours with one prompt share it if `shares`."""
     layout = lay_out([(row.prompt, row.completion) for row in rows], shares=shares)
     places: list[int] = []
     targets: list[int] = []
@@ -155,16 +157,16 @@ def build_batch(rows: Sequence[Row], device: torch.device | str = "cpu", *, shar
 
 
 def count_tokens(rows: Sequence[Row]) -> int:
-    """Count the completion tokens that the policy said: the normaliser of the loss."""
+    """Count the completion tokens that the policy generated: the normaliser of the loss."""
     return sum(row.learned for row in rows)
 
 
 def count_all_tokens(groups: Sequence[TrainingGroup]) -> int:
-    """Count the completion tokens of whole groups, whether they teach something or not."""
+    """Count the completion tokens of whole groups, whether or not they teach something."""
     return sum(group.learned for group in groups)
 
 
 def mean_reward(groups: Sequence[TrainingGroup]) -> float:
-    """Mean over all completions: rewards `[0, 1]` and `[1, 1]` -> 0.75; without groups 0."""
+    """Mean over all completions: rewards `[0, 1]` and `[1, 1]` -> 0.75; 0 without groups."""
     rewards = [reward for group in groups for reward in group.rewards]
     return math.fsum(rewards) / len(rewards) if rewards else 0.0

@@ -1,4 +1,4 @@
-"""A learner's calls as JSON: what the node tells the leading rank, and that one the others."""
+"""A learner's calls as JSON: sent by the node to the leading rank, and by that to the others."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ REFUSALS: Mapping[str, type[Exception]] = {
     "disk": OSError,
     "value": ValueError,
 }
-"""Errors that every rank raises alike, and goes on after. Any other ends its process, and with it all."""
+"""Errors that every rank raises alike and survives. Any other error ends its process, and with it all ranks."""
 
 
 def step_call(groups: Sequence[TrainingGroup], step: int) -> dict[str, Any]:
-    """A rollout step."""
+    """The call for a rollout step."""
     plain = [asdict(group) for group in groups]
     for group in plain:
-        group["reported"] = [[round(value, 4) for value in row] for row in group["reported"]]  # half the message else
+        group["reported"] = [[round(value, 4) for value in row] for row in group["reported"]]  # halves the message
     return {"call": "step", "groups": plain, "step": step}
 
 
 def perform(learner: Learner, message: Mapping[str, Any]) -> StepMetrics | None:
-    """Make a call. Raises what the learner does, ValueError for a call that there is not."""
+    """Execute a call. Raises what the learner raises, and ValueError for an unknown call."""
     match message:
         case {"call": "step", "groups": groups, "step": step}:
             return learner.step([_read_group(group) for group in groups], step)
@@ -51,7 +51,7 @@ def perform(learner: Learner, message: Mapping[str, Any]) -> StepMetrics | None:
 
 
 def refusal_of(error: Exception) -> str | None:
-    """The name of an error that all ranks raise alike; None for one that is this rank's own."""
+    """The name of an error that all ranks raise alike; None for one of this rank alone."""
     return next((name for name, kind in REFUSALS.items() if isinstance(error, kind)), None)
 
 

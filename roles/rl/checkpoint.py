@@ -1,7 +1,7 @@
 """Checkpoints on disk: the published weights and the learner's private state.
 
-Both are written to a temporary name, flushed to the disk and renamed, so that a kill at any moment leaves the old one
-or the new one. Only safetensors and JSON are read or written: no pickle, which would run code of whoever wrote it.
+Both are written under a temporary name, synced and renamed, so that a kill at any moment leaves either the old or the
+new one. Only safetensors and JSON are read or written: no pickle, which would execute its author's code.
 """
 
 import json
@@ -37,7 +37,7 @@ def weight_files(checkpoint: Path) -> tuple[Path, ...]:
 
 
 def save_checkpoint(target: Path, *, base: Path, weights: Mapping[str, Tensor]) -> None:
-    """Write a complete checkpoint folder laid out as `base`: same files, tensor names, shapes and dtypes.
+    """Write a complete checkpoint folder laid out like `base`: same files, tensor names, shapes and dtypes.
 
     Equal weights give equal bytes. `weights` may be in another dtype (the learner's fp32) and is rounded to the base's.
     An existing folder of that name is replaced. Raises CheckpointError when a tensor of the base is missing, OSError.
@@ -51,10 +51,10 @@ def save_checkpoint(target: Path, *, base: Path, weights: Mapping[str, Tensor]) 
 
 
 def save_state(folder: Path, tensors: Mapping[str, Tensor], numbers: Mapping[str, int | str]) -> None:
-    """Write tensors and numbers as one file, replacing the last state in one rename. Raises OSError."""
+    """Write tensors and numbers as one file, replacing the previous state in one rename. Raises OSError."""
     make_folder(folder)
     temporary = folder / f".{STATE_FILE}.tmp"
-    # one key: safetensors writes several in no fixed order
+    # a single key, because safetensors writes several in no fixed order
     header = {STATE_FORMAT: json.dumps(dict(numbers), sort_keys=True)}
     _write(temporary, {name: tensor.contiguous() for name, tensor in tensors.items()}, header)
     sync(temporary)
@@ -78,7 +78,7 @@ def load_state(folder: Path) -> tuple[dict[str, Tensor], dict[str, int | str]]:
 
 
 def _write(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> None:
-    """Write a safetensors file. The disk's error is an OSError here too: the library tells it as one of its own."""
+    """Write a safetensors file. A disk error, which the library reports as one of its own, is raised as OSError."""
     try:
         save_file(dict(tensors), path, metadata=dict(header))
     except SafetensorError as error:
@@ -102,7 +102,7 @@ def _like_base(file: Path, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 @contextmanager
 def _replaced_folder(target: Path) -> Iterator[Path]:
-    """Give an empty folder to fill; when the block ends well, flush it and put it in `target`'s place."""
+    """Yield an empty folder to fill. When the block succeeds, sync it and put it in `target`'s place."""
     temporary, old = target.with_name(f".{target.name}.tmp"), target.with_name(f".{target.name}.old")
     make_folder(target.parent)
     shutil.rmtree(temporary, ignore_errors=True)

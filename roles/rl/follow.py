@@ -1,7 +1,7 @@
 """Several ranks, one of which decides: the others repeat its calls.
 
-A call travels as JSON bytes over the process group, so all ranks make the same collectives in the same order. The group is one
-operator's own machines.
+A call travels as JSON bytes over the process group, so all ranks make the same collectives in the same order. All ranks
+are one operator's own machines.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ CLOSE: Mapping[str, Any] = {"call": "close"}
 
 
 def lead(learner: Learner, message: Mapping[str, Any]) -> StepMetrics | None:
-    """Rank 0: tell the other ranks a call, then make it. Raises what the learner does."""
+    """Rank 0: send a call to the other ranks, then make it. Raises what the learner raises."""
     if learner.ranks.world > 1:
         _send(learner.ranks, json.dumps(message).encode())
     return perform(learner, message)
 
 
 def dismiss(learner: Learner) -> None:
-    """Rank 0: let the other ranks end. Once, last."""
+    """Rank 0: let the other ranks end. Call it once, as the last call."""
     if learner.ranks.world > 1:
         _send(learner.ranks, json.dumps(CLOSE).encode())
     learner.ranks.leave()
 
 
 def follow(learner: Learner) -> None:
-    """Any other rank: repeat rank 0's calls until it dismisses us. Raises what ends this rank alone."""
+    """Any other rank: repeat rank 0's calls until it dismisses us. Raises errors of this rank alone."""
     while (message := json.loads(_receive(learner.ranks))) != CLOSE:
         try:
             perform(learner, message)

@@ -1,6 +1,7 @@
-"""Another policy than the one being trained: the reference of the KL term, or the one that made a rollout. Never trained.
+"""A policy other than the one being trained: the reference of the KL term, or the one that made
+a rollout. Never trained.
 
-One model's memory for all of them: it holds one checkpoint at a time, and takes the next when that is asked for.
+All of them share one model's memory: it holds one checkpoint at a time, and loads another on request.
 """
 
 from __future__ import annotations
@@ -18,25 +19,26 @@ from roles.rl.scoring import Scorer, TokenScores
 
 
 class FrozenPolicy:
-    """Scores passes with whatever checkpoint is asked for. `build` loads a checkpoint as this rank keeps one."""
+    """Scores passes under any requested checkpoint. `build` loads a checkpoint the way this rank holds one."""
 
     def __init__(self, build: Callable[[Path], Scorer]) -> None:
-        """Nothing is loaded before it is needed."""
+        """Nothing is loaded until it is needed."""
         self._build = build
         self._scorer: Scorer | None = None
         self._held: Path | None = None
 
     def forget(self) -> None:
-        """Read the next checkpoint anew, whatever its name: another may have taken its place on the disk."""
+        """Reload the next checkpoint even if its path is the same, since the folder may have been replaced on disk."""
         self._held = None
 
     def score(self, checkpoint: Path, batches: Sequence[MicroBatch], *, temperature: float) -> list[Tensor]:
-        """Log-probabilities of each pass, on all ranks together. Raises PolicyError when the checkpoint cannot be read."""
+        """Log-probabilities of each pass, on all ranks together. Raises PolicyError when the
+        checkpoint cannot be read."""
         scorer = self.hold(checkpoint)
         return [score_still(scorer, batch, temperature=temperature) for batch in batches]
 
     def hold(self, checkpoint: Path) -> Scorer:
-        """Take a checkpoint's weights. Raises PolicyError when it cannot be read."""
+        """Load a checkpoint's weights. Raises PolicyError when it cannot be read."""
         if self._scorer is None:
             self._scorer = self._build(checkpoint).eval().requires_grad_(False)
         elif checkpoint != self._held:
@@ -53,9 +55,10 @@ def score_still(scorer: Scorer, batch: MicroBatch, *, temperature: float) -> Ten
 
 
 def copy_weights(checkpoint: Path, model: nn.Module) -> None:
-    """Give the model a checkpoint's weights. Raises PolicyError when it is of another model; nothing has changed then."""
+    """Copy a checkpoint's weights into the model. Raises PolicyError, with nothing changed, when
+    they are of another model."""
     source = load_policy(checkpoint).state_dict()
-    held = model.state_dict()  # first: it shards again, and frees, what a forward pass left whole (FSDP2)
+    held = model.state_dict()  # first: it reshards, and frees, what a forward pass left unsharded (FSDP2)
     parameters = dict(model.named_parameters())
     for name in sorted(held.keys() | source.keys()):
         if name not in source or name not in held or source[name].shape != held[name].shape:

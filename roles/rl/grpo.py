@@ -1,7 +1,7 @@
 """The loss of a micro-batch: an objective over its tokens, KL to the reference, entropy.
 
-Everything is a sum over the tokens divided by a token count the caller gives, so that micro-batches and ranks add up to the
-loss of the whole mini-batch and no completion is weighted by its length.
+Each term is a sum over the tokens divided by a token count that the caller gives. So micro-batches and ranks add up to
+the loss of the whole mini-batch, and no completion is weighted by its length.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ KL_LIMIT = 10.0  # the reference's clamp of log(ref / new)
 
 @dataclass(frozen=True, slots=True)
 class LossTerms:
-    """Sums over the masked tokens, divided by the count; `loss` carries the gradient, all others are detached scalars."""
+    """Sums over the masked tokens, divided by the count. `loss` carries the gradient; the
+    others are detached scalars."""
 
     loss: Tensor
     kl: Tensor
@@ -30,7 +31,8 @@ class LossTerms:
 
 @dataclass(frozen=True, slots=True)
 class LossWeights:
-    """The numbers of the objective. `delta` None is plain one-sided clipping; `low` and `high` None are the objective's own."""
+    """The parameters of the objective. `delta` None is plain one-sided clipping; `low` and
+    `high` None are its defaults."""
 
     eps: float = 0.2
     delta: float | None = 4.0
@@ -41,7 +43,7 @@ class LossWeights:
     high: float | None = None
 
     def __post_init__(self) -> None:
-        """Raise ValueError when the clips would contradict each other."""
+        """Raise ValueError when the clips contradict each other."""
         if not 0 < self.eps < 1:
             raise ValueError(f"eps must lie between 0 and 1, not {self.eps}")
         if self.delta is not None and self.delta <= 1 + self.eps:
@@ -52,7 +54,7 @@ class LossWeights:
             raise ValueError(f"the lower bound must lie below the upper one: {self.clips().low}, {self.clips().high}")
 
     def clips(self) -> Clips:
-        """The bounds, the objective's own where none are named."""
+        """The bounds, with the objective's defaults where none are given."""
         low, high = BOUNDS[self.objective]
         return Clips(
             self.eps, self.delta, low if self.low is None else self.low, high if self.high is None else self.high
@@ -86,9 +88,9 @@ def compute_loss(
     Args:
         given: its tokens, (N,).
         entropy: entropy of each token's distribution, (N,), with gradient where `entropy_coef` is not 0.
-        tokens: completion tokens of the whole mini-batch: the normaliser.
-        weights: the objective and its numbers.
-        reference: log-probabilities under the reference policy, (N,); needed where `kl_coef` is not 0.
+        tokens: number of completion tokens in the whole mini-batch: the normaliser.
+        weights: the objective and its parameters.
+        reference: log-probabilities under the reference policy, (N,); required where `kl_coef` is not 0.
     """
     judged: TokenLoss = OBJECTIVES[weights.objective](given, weights.clips())
     kl = torch.zeros_like(given.new) if reference is None else compute_kl(given.new, reference.detach())
@@ -106,5 +108,5 @@ def compute_loss(
 
 
 def _mean(values: Tensor, mask: Tensor, tokens: float) -> Tensor:
-    # where() and not a product: a token that does not count may hold inf or NaN, and 0 * inf is NaN
+    # where() rather than a product: a masked token may hold inf or NaN, and 0 * inf is NaN
     return torch.where(mask > 0, values, torch.zeros_like(values)).sum() / tokens

@@ -1,7 +1,8 @@
-"""Log-probabilities and entropies from hidden states, without ever holding the logits of all tokens.
+"""Log-probabilities and entropies from hidden states, without holding the logits of all tokens at once.
 
-A vocabulary of 150,000 makes 600 KB of logits a token. Here they exist for a few hundred tokens at a time, in the forward
-pass and again in the backward pass, where they are computed anew (as in fused linear cross-entropy, arXiv 2410.10989).
+A vocabulary of 150,000 takes 600 KB of logits a token. Here they exist for a few hundred tokens at a time,
+in the forward pass and again in the backward pass, where they are recomputed (as in fused linear
+cross-entropy, arXiv 2410.10989).
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from torch import Tensor
 from roles.rl.grpo import compute_entropy
 
 LOGIT_BYTES = {"cpu": 64 * 2**20, "cuda": 2**30}
-"""fp32 logits held at once. On a CPU twice as much is no faster, half as much begins to cost in small products; a GPU wants
-thousands of rows, and each chunk goes over the whole gradient of the embedding once."""
+"""fp32 logits held at once. On a CPU twice as much is no faster, and with half as much the small matrix products begin
+to cost. A GPU needs thousands of rows, and each chunk updates the whole gradient of the embedding once."""
 
 
 def score_hidden(
@@ -28,14 +29,15 @@ def score_hidden(
     entropy_gradient: bool = False,
     logit_bytes: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Score targets (N,) from hidden states (N, H) and the output embedding (V, H): log-probabilities and entropies, (N,).
+    """Score targets (N,) from hidden states (N, H) and the output embedding (V, H):
+    log-probabilities and entropies, (N,).
 
-    Logits are bounded to [-softcap, softcap] where the model does so, then divided by the temperature. Entropies carry a
-    gradient only if asked. `logit_bytes`: fp32 logits held at once; by the device when not given.
+    Logits are bounded to [-softcap, softcap] where the model does so, then divided by the temperature. Entropies carry
+    a gradient only on request. `logit_bytes`: fp32 logits held at once; chosen by device when not given.
     """
     most = logit_bytes or LOGIT_BYTES.get(weight.device.type, LOGIT_BYTES["cpu"])
     rows = max(1, most // (4 * weight.shape[0]))
-    if len(hidden) <= rows:  # they fit: what autograd keeps of them is cheaper than computing them again
+    if len(hidden) <= rows:  # they fit: what autograd keeps is cheaper than recomputing
         logits = _logits(hidden, weight, temperature, softcap)
         return score_logits(logits, targets, entropy_gradient=entropy_gradient)
     scored: tuple[Tensor, Tensor] = _Chunked.apply(  # type: ignore[no-untyped-call]
@@ -45,7 +47,7 @@ def score_hidden(
 
 
 def score_logits(logits: Tensor, targets: Tensor, *, entropy_gradient: bool = False) -> tuple[Tensor, Tensor]:
-    """The same from logits (N, V) in fp32, at the temperature already."""
+    """As `score_hidden`, from logits (N, V) in fp32 that already include the temperature."""
     logprobs = logits.gather(-1, targets.unsqueeze(-1)).squeeze(-1) - logits.logsumexp(-1)
     with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
         return logprobs, compute_entropy(logits)
@@ -59,7 +61,8 @@ def _logits(hidden: Tensor, weight: Tensor, temperature: float, softcap: float |
 
 
 class _Chunked(torch.autograd.Function):
-    """The same in chunks of rows. Keeps hidden states, normalisers and entropies; logits are made again to go back."""
+    """As `score_hidden`, in chunks of rows. Keeps hidden states, normalisers and entropies, and
+    recomputes logits in backward."""
 
     @staticmethod
     def forward(
@@ -91,7 +94,7 @@ class _Chunked(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        """Gradients of hidden states and output embedding, the latter added up in fp32."""
+        """Gradients of hidden states and output embedding, the latter accumulated in fp32."""
         hidden, weight, targets, normaliser, entropy = ctx.saved_tensors
         temperature, softcap, entropy_gradient, rows = ctx.numbers
         to_hidden = torch.empty_like(hidden)
@@ -107,7 +110,7 @@ class _Chunked(torch.autograd.Function):
                 of_logprobs=gradients[0][part],
                 of_entropy=gradients[1][part] if entropy_gradient else None,
             )
-            if softcap is not None:  # derivative of the tangent, from the logits as they are after it
+            if softcap is not None:  # derivative of the tangent, from the already capped logits
                 slope *= 1 - (logits * (temperature / softcap)).square_()
             slope = slope.div_(temperature).to(weight.dtype)
             to_hidden[part] = slope @ weight
@@ -127,7 +130,7 @@ def _slope(
     of_logprobs: Tensor,
     of_entropy: Tensor | None,
 ) -> Tensor:
-    """Gradient of the logits: that of a log-probability is onehot - p, of the entropy -p (log p + H)."""
+    """Gradient with respect to the logits: onehot - p for a log-probability, -p (log p + H) for the entropy."""
     logs = logits - normaliser.unsqueeze(-1)
     slope = logs.exp()
     if of_entropy is None:

@@ -1,7 +1,7 @@
 """The learner: one model, its optimizer, and the GRPO step that turns rollout groups into the next weights.
 
 Blocking by design; the trainer calls it from one worker thread. Under torchrun (WORLD_SIZE > 1) every rank makes the
-same calls with the same groups, and FSDP2 splits the parameters and the rows.
+same calls with the same groups, and FSDP2 shards the parameters while rows are divided among ranks.
 """
 
 import json
@@ -47,19 +47,20 @@ from roles.rl.sharded import POINTER, fill_from_shards, save_shards, whole_state
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 _MOVED = "moved"
-"""Entry of a state's numbers: updates of those parameters that had another number of them than the learner has made."""
+"""Entry of a state's numbers: update counts of those parameters whose count differs from the learner's."""
 
 
 class TrainingDiverged(RuntimeError):
-    """The gradient is not a finite number. The failing update was not made; earlier ones of its step were."""
+    """The gradient is not finite. The failing update was not made; earlier ones of its step were."""
 
 
 class UnfitGroups(RuntimeError):
-    """The groups are not ones this model could have made. No update was made."""
+    """The groups cannot have been made by this model. No update was made."""
 
 
 class OutOfMemory(RuntimeError):
-    """The device has not the memory that a pass takes. Updates of the step may have been made: go on from the last state."""
+    """The device has too little memory for a pass. Updates of the step may have been made:
+    resume from the last state."""
 
 
 class Learner:
@@ -73,10 +74,10 @@ class Learner:
         checkpoints: Path | None = None,
         device: str | None = None,
     ) -> None:
-        """Load the base checkpoint. `checkpoints` holds the published ones, each in a folder named by its step: rollouts are
-        scored under them where the settings need it. `device` None: a GPU where there is one.
+        """Load the base checkpoint. `checkpoints` holds the published ones, each in a folder named by its step;
+        rollouts are scored under them where the settings require it. `device` None: a GPU if there is one.
 
-        Raises PolicyError or CheckpointError when it cannot be read.
+        Raises PolicyError or CheckpointError when the base cannot be read.
         """
         self.base = base
         self.settings = settings
@@ -99,11 +100,11 @@ class Learner:
         )
 
     def step(self, groups: Sequence[TrainingGroup], step: int) -> StepMetrics:
-        """Make rollout step `step`: recompute old log-probabilities, then several updates of the weights.
+        """Make rollout step `step`: recompute old log-probabilities, then make several updates of the weights.
 
-        Without a group that teaches anything the weights stay as they are (a saturated step). Raises ValueError without
-        groups, UnfitGroups for tokens or lengths that the model does not have, TrainingDiverged when a gradient is not finite,
-        OutOfMemory.
+        Without a group that teaches something the weights stay unchanged (a saturated step). Raises ValueError without
+        groups, UnfitGroups for tokens or lengths that the model does not support, TrainingDiverged when a gradient is
+        not finite, OutOfMemory.
         """
         if not groups:
             raise ValueError("a step needs at least one group")
@@ -125,8 +126,8 @@ class Learner:
         totals = Totals(equal_weights=self.settings.old_logprobs == "current")
         for one in chain.from_iterable(plans):
             self._compare_reported(one, totals)
-        # tokens of groups that agree count too: their gradient is zero, not absent, so that a step in which few groups
-        # still teach something moves the weights less instead of following those few at full strength
+        # Tokens of groups that agree count too: their gradient is zero, not absent. So a step in which few groups still
+        # teach something moves the weights less, instead of following those few at full strength.
         share = count_all_tokens(groups) / max(1, count_tokens(rows))
         for minibatch, plan in zip(minibatches, plans, strict=True):
             self._update(plan, tokens=count_tokens(minibatch) * share, totals=totals)
@@ -143,7 +144,7 @@ class Learner:
     def save_weights(self, folder: Path) -> None:
         """Write a checkpoint folder laid out as the base's, atomically. Raises CheckpointError or OSError."""
         weights = {}
-        for name, tensor in self._model.state_dict().items():  # one at a time: a device holds its share and one tensor
+        for name, tensor in self._model.state_dict().items():  # one at a time: a device holds its shard and one tensor
             whole = full_tensor(tensor)
             if self.ranks.writes:
                 weights[name] = whole.cpu()
@@ -151,12 +152,13 @@ class Learner:
             if self.ranks.writes:
                 save_checkpoint(folder, base=self.base, weights=published_weights(self._model, weights))
         finally:
-            self.ranks.meet()  # also after a full disk: the others must not wait for ever
+            self.ranks.meet()  # even after a disk error: the other ranks must not wait for ever
 
     def save_state(self, folder: Path) -> None:
-        """Write fp32 weights, optimizer moments and counters: all that an exact resume needs. One file, or what each rank holds.
+        """Write fp32 weights, optimizer moments and counters: everything needed for an exact resume. One
+        file, or one shard per rank.
 
-        No random state is kept: the shuffle follows from the seed and the step, and the model has no dropout.
+        No random state is stored: the shuffle follows from the seed and the step, and the model has no dropout.
         """
         tensors, moved = {}, {}
         for name, parameter in self._model.named_parameters():
@@ -164,7 +166,7 @@ class Learner:
             known = self._optimizer.state.get(parameter)
             tensors |= {f"{key}.{name}": known[key] for key in _MOMENTS} if known else {}
             if (count := int(known["step"]) if known else 0) != self.updates:
-                moved[name] = count  # an expert that no token went to, a part that sees no text
+                moved[name] = count  # e.g. an expert that got no token, or a part that sees no text
         numbers: dict[str, int | str] = {"updates": self.updates, "step": self.last_step}
         if moved:
             numbers[_MOVED] = json.dumps(moved, sort_keys=True)
@@ -174,12 +176,12 @@ class Learner:
         save_shards(folder, tensors, numbers, ranks=self.ranks)
 
     def whole_state(self, folder: Path) -> Path:
-        """A file with all of the state that lies in a folder. Raises CheckpointError."""
+        """A file with the complete state stored in a folder. Raises CheckpointError."""
         return whole_state(folder)
 
     def load_state(self, folder: Path) -> None:
-        """Continue from `save_state`, of however many ranks: the next step of equally many gives bit-equal weights on
-        CPUs (a GPU adds up in no fixed order). On CheckpointError nothing has changed."""
+        """Resume from `save_state`, made by any number of ranks. With the same number, the next step gives bit-equal
+        weights on CPUs (a GPU adds in no fixed order). On CheckpointError nothing has changed."""
         tensors, numbers = load_state(folder)
         updates, step = numbers.get("updates"), numbers.get("step")
         if not isinstance(updates, int) or not isinstance(step, int):
@@ -191,7 +193,7 @@ class Learner:
             tensors = {f"{kind}.{name}": torch.empty_like(p) for name, p in parameters.items() for kind in kinds[name]}
             fill_from_shards(folder, str(numbers[POINTER]), tensors)
         self._check_tensors(tensors, kinds=kinds)
-        self._frozen.forget()  # a term may begin here, and published checkpoints be another trainer's
+        self._frozen.forget()  # a term may begin here, and published checkpoints may be another trainer's
         self._optimizer.state.clear()
         for name, parameter in parameters.items():
             with torch.no_grad():
@@ -202,8 +204,8 @@ class Learner:
         self.updates, self.last_step = updates, step
 
     def load_weights(self, folder: Path, *, step: int, keep_moments: bool) -> None:
-        """Take the weights of a published checkpoint of step `step`; the optimizer begins anew, or goes on with the moments
-        it has (of some steps before). Raises CheckpointError; nothing has changed then."""
+        """Load the weights of the published checkpoint of step `step`. The optimizer starts fresh, or keeps its moments
+        (from some steps earlier). Raises CheckpointError, with nothing changed."""
         try:
             copy_weights(folder, self._model)
         except PolicyError as error:
@@ -215,7 +217,7 @@ class Learner:
         self.last_step = step
 
     def _check_tensors(self, tensors: dict[str, Tensor], *, kinds: Mapping[str, Sequence[str]]) -> None:
-        """Raise CheckpointError unless there is exactly one tensor of each of its kinds for each parameter, of its shape."""
+        """Raise CheckpointError unless each parameter has exactly one tensor of each of its kinds, with its shape."""
         expected = {f"{kind}.{name}": p.shape for name, p in self._model.named_parameters() for kind in kinds[name]}
         if {name: tensor.shape for name, tensor in tensors.items()} != expected:
             raise CheckpointError(f"the saved state is not of the model in {self.base}")
@@ -227,7 +229,7 @@ class Learner:
         return scorer
 
     def _check_rows(self, rows: Sequence[Row]) -> None:
-        """Raise UnfitGroups for a row that the model could not have made."""
+        """Raise UnfitGroups for a row that the model cannot have made."""
         vocabulary, limit = self._vocabulary(), longest_sequence(self._model)
         for row in rows:
             if limit is not None and row.length > limit:
@@ -244,8 +246,8 @@ class Learner:
         return plan_passes(rows, ranks=self.ranks, settings=self.settings, packs=scorer.packs, shares=scorer.shares)
 
     def _score_plans(self, plans: Sequence[Sequence[Pass]], rows: Sequence[Row]) -> list[list[Pass]]:
-        """Score every pass under the policies its loss compares with: all before the first update, because the weights
-        before the step are one of them."""
+        """Score every pass under the policies that its loss compares with. This precedes the first update, because the
+        weights before the step are one of these policies."""
         passes = [one for plan in plans for one in plan]
         if self.settings.needs_behaviour:
             passes = self._score_behaviour(passes, sorted({row.policy_step for row in rows}))
@@ -262,8 +264,8 @@ class Learner:
         return [[next(scored) for _ in plan] for plan in plans]
 
     def _score_behaviour(self, passes: Sequence[Pass], steps: Sequence[int]) -> list[Pass]:
-        """Score each row under the checkpoint of those steps that made it, or under the current weights where that is not
-        here any more."""
+        """Score each row under the checkpoint, among those steps, that made it, or under the current weights if that
+        checkpoint is no longer here."""
         batches = [one.batch for one in passes]
         made_by = [torch.tensor([row.policy_step for row in one.rows])[one.batch.sequence.cpu()] for one in passes]
         found = [torch.zeros_like(batch.advantages) for batch in batches]
@@ -276,18 +278,19 @@ class Learner:
 
     def _score_under(self, step: int, passes: Sequence[Pass], batches: Sequence[MicroBatch]) -> list[Tensor]:
         if folder := self._checkpoint_of(step):
-            with suppress(PolicyError):  # damaged on this disk: as if it were gone
+            with suppress(PolicyError):  # damaged on disk: treated as missing
                 return self._frozen.score(folder, batches, temperature=self.settings.temperature)
         return [self._score(one) for one in passes]
 
     def _count_unscored(self, rows: Sequence[Row]) -> int:
-        """Rows whose own policy would be needed and is not here."""
+        """Number of rows whose own policy is needed but no longer here."""
         if not self.settings.needs_behaviour:
             return 0
         return sum(self._checkpoint_of(row.policy_step) is None for row in rows)
 
     def _compare_reported(self, one: Pass, totals: Totals) -> None:
-        """Of rows whose own policy was scored: by its checkpoint, or because it is the weights before this step."""
+        """Compare reported log-probabilities for rows whose own policy was scored, by its checkpoint or as the
+        weights before this step."""
         scores = one.old if one.behaviour is None else one.behaviour
         steps = {row.policy_step for row in one.rows}
         if self.settings.needs_behaviour:
@@ -310,7 +313,7 @@ class Learner:
         self._optimizer.zero_grad(set_to_none=True)
         for one in plan:
             terms = self._compute_loss(one, tokens, totals)
-            # FSDP averages over the ranks, while each loss is a share of the sum
+            # FSDP averages over the ranks, but each loss is a share of the sum
             torch.autograd.backward(terms.loss * self.ranks.world)
         norm = full_tensor(nn.utils.clip_grad_norm_(self._model.parameters(), self.settings.max_grad_norm)).item()
         if not math.isfinite(norm):
@@ -341,7 +344,7 @@ class Learner:
 
 
 def _moved_otherwise(numbers: Mapping[str, int | str], folder: Path) -> dict[str, int]:
-    """The state's `_MOVED`. Raises CheckpointError."""
+    """The state's `_MOVED` entry. Raises CheckpointError when it is malformed."""
     try:
         return {str(name): int(count) for name, count in json.loads(str(numbers.get(_MOVED, "{}"))).items()}
     except (ValueError, TypeError, AttributeError) as error:

@@ -1,4 +1,4 @@
-"""What a rollout step reports, and the sums it is made of."""
+"""The metrics that a rollout step reports, and the sums they are computed from."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from roles.rl.ranks import Ranks
 
 _SUMMED = ("loss", "kl", "entropy", "clipped_low", "clipped_high", "clipped_delta")
 _BINS, _WIDEST = 1001, 5.0
-"""Histogram of log ratios in [-5, 5]: quantiles to 1% over every rank without gathering a token. The middle bin is ratio 1."""
+"""Histogram of log ratios in [-5, 5]: quantiles to 1% over all ranks without gathering tokens.
+The middle bin is ratio 1."""
 _QUANTILES = (0.01, 0.5, 0.99)
 
 
@@ -33,21 +34,21 @@ class StepMetrics:
     loss: float
     kl: float
     entropy: float  # nats a token
-    clipped_low: float  # fraction of tokens whose policy gradient this bound has stopped
+    clipped_low: float  # fraction of tokens whose policy gradient this bound stopped
     clipped_high: float
     clipped_delta: float
     ratio_max: float
     ratio_low: float  # quantiles of the importance ratio: 1%, 50%, 99%
     ratio_median: float
     ratio_high: float
-    effective_sample: float  # (sum r)**2 / (n sum r**2): 1 on policy, towards 0 as few tokens come to decide
-    # mean over the groups used: updates between the rollouts' policies and the weights before the step
+    effective_sample: float  # (sum r)**2 / (n sum r**2): 1 on policy, towards 0 as few tokens come to dominate
+    # mean over the groups used: number of updates between the rollouts' policies and the weights before the step
     staleness: float
-    # mean |log pi - log pi_old| before the first update, of equal weights: what the arithmetic alone gives
+    # mean |log pi - log pi_old| before the first update, with equal weights: numerical differences only
     mismatch: float
-    reported_mismatch: float  # mean |log pi as the worker reports it - as computed here|, where its policy was scored
+    reported_mismatch: float  # mean |log pi as the worker reports it - as computed here|, if its policy was scored
     drift: float  # mean (log pi_before - log pi_behaviour)**2; 0 where the loss does not need it
-    unscored: int  # completions whose own policy is not here any more: they are compared with the current one
+    unscored: int  # completions whose own policy is no longer here: they are compared with the current one
     grad_norm: float  # largest of the step's updates, before clipping
     learning_rate: float  # of the last update
     seconds: float
@@ -55,14 +56,14 @@ class StepMetrics:
 
 
 class Totals:
-    """Adds up a step's micro-batches and updates, of one rank."""
+    """Accumulates one rank's micro-batches and updates of a step."""
 
     def __init__(self, *, equal_weights: bool = True) -> None:
-        """Start a step with nothing in it. `equal_weights`: before the first update, `new` and `old` are of the same."""
+        """Start an empty step. `equal_weights`: before the first update, `new` and `old` are of the same weights."""
         self._equal_weights = equal_weights
         self._sums = torch.zeros(len(_SUMMED), dtype=torch.float64)
         self._ratios = torch.zeros(3, dtype=torch.float64)  # count, sum, sum of squares
-        self._mismatch = torch.zeros(2, dtype=torch.float64)  # count and sum, as the next two
+        self._mismatch = torch.zeros(2, dtype=torch.float64)  # count and sum, as in the next two
         self._drift = torch.zeros(2, dtype=torch.float64)
         self._reported = torch.zeros(2, dtype=torch.float64)
         self._bins = torch.zeros(_BINS, dtype=torch.float64)
@@ -71,7 +72,7 @@ class Totals:
         self._grad_norm = 0.0
 
     def add(self, terms: LossTerms, given: Tokens) -> None:
-        """Count one micro-batch."""
+        """Add one micro-batch."""
         values: list[Tensor] = [getattr(terms, name).detach() for name in _SUMMED]
         self._sums += torch.stack(values).double().cpu()
         counts = given.mask > 0
@@ -88,11 +89,11 @@ class Totals:
             self._drift += _count_and_sum((given.old - given.behaviour)[counts].double().cpu().square())
 
     def compare(self, apart: Tensor) -> None:
-        """Count how far what workers report is from what was computed, token by token (`roles.rl.reported`)."""
+        """Add the differences, token by token, between workers' reports and our values (`roles.rl.reported`)."""
         self._reported += _count_and_sum(apart.double().cpu())
 
     def close_update(self, grad_norm: float) -> None:
-        """Count one optimizer step."""
+        """Add one optimizer step."""
         self._updates += 1
         self._grad_norm = max(self._grad_norm, grad_norm)
 
@@ -107,12 +108,12 @@ class Totals:
         seconds: float,
         unscored: int = 0,
     ) -> StepMetrics:
-        """Join the ranks' sums with what the groups say of themselves."""
+        """Combine the ranks' sums with the statistics of the groups."""
         means = ranks.add(self._sums.to(ranks.device)) / max(1, self._updates)
         count, ratios, squares = ranks.add(self._ratios.to(ranks.device)).tolist()
         used = [group for group in groups if is_usable(group)]
         tokens = count_tokens(rows)
-        # the loss is a mean over the tokens of all groups; the others are said of those that were trained on
+        # the loss is a mean over the tokens of all groups; the other metrics are over those trained on
         whole = count_all_tokens(groups) / max(1, tokens)
         sums = dict(zip(_SUMMED, means.tolist(), strict=True))
         low, median, high = _quantiles(ranks.add(self._bins.to(ranks.device)).cpu())
@@ -151,7 +152,7 @@ def _mean_over(ranks: Ranks, count_and_sum: Tensor) -> float:
 
 
 def _quantiles(bins: Tensor) -> list[float]:
-    """Quantiles of the ratio from the histogram of its logarithm; 1 of nothing."""
+    """Quantiles of the ratio from the histogram of its logarithm; 1 for an empty one."""
     reached = bins.cumsum(0)
     if not reached[-1]:
         return [1.0] * len(_QUANTILES)

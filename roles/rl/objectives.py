@@ -1,8 +1,9 @@
-"""Today's ways to learn from rollouts that another policy made, behind one interface.
+"""Current objectives for learning from another policy's rollouts, behind one interface.
 
-Each takes the tokens of whole sequences and gives a loss for each of them, with the tokens whose policy gradient it has stopped.
-`r = pi / pi_old` where `old` is the policy that the spec's `old_logprobs` names; `rho = pi_before / pi_behaviour` compares the
-weights before the step with the rollout's own policy. Pure tensor arithmetic over (N,) tokens.
+Each takes the tokens of whole sequences and returns a loss per token, and the tokens whose policy gradient it
+has stopped. `r = pi / pi_old`, where `old` is the policy that the spec's `old_logprobs` selects. `rho =
+pi_before / pi_behaviour` compares the weights before the step with the rollout's own policy. Pure tensor
+arithmetic over (N,) tokens.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-LOG_RATIO_LIMIT = 20.0  # exp(20) = 5e8: past every clip, yet finite in fp32, so a wild token gives no NaN
+LOG_RATIO_LIMIT = 20.0  # exp(20) = 5e8: beyond every clip but finite in fp32, so an extreme token gives no NaN
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """What a loss may look at, (N,) each. `sequence` numbers the completions from 0, and each is here whole."""
+    """The inputs of a loss, (N,) each. `sequence` numbers the completions from 0; each is contained whole."""
 
     new: Tensor  # log-probabilities under the weights being trained, with gradient
-    old: Tensor  # under the policy that ratios compare with
+    old: Tensor  # under the policy in the ratio's denominator
     behaviour: Tensor | None  # under the rollout's own policy; None where the loss does not need it
     advantages: Tensor
     sequence: Tensor  # int64
@@ -43,7 +44,8 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class TokenLoss:
-    """Loss of each token, and which tokens have lost their policy gradient: to the lower bound, the upper, or delta."""
+    """Loss per token, and which tokens have lost their policy gradient to the lower bound,
+    the upper bound, or delta."""
 
     loss: Tensor
     low: Tensor  # bool
@@ -53,7 +55,7 @@ class TokenLoss:
 
 @dataclass(frozen=True, slots=True)
 class Clips:
-    """The bounds. `eps` and `delta` are those of the ratio; `low` and `high` those of the loss's own (see `BOUNDS`)."""
+    """The bounds. `eps` and `delta` apply to the ratio; `low` and `high` are specific to the loss (see `BOUNDS`)."""
 
     eps: float = 0.2
     delta: float | None = 4.0  # None: plain one-sided PPO clipping
@@ -62,7 +64,8 @@ class Clips:
 
 
 def two_sided(ratio: Tensor, advantages: Tensor, *, eps: float, delta: float | None) -> Tensor:
-    """Return -min(min(r, delta) A, clip(r, 1 - eps, 1 + eps) A), elementwise (INTELLECT-2, arXiv 2505.07291, section 3.4).
+    """Return -min(min(r, delta) A, clip(r, 1 - eps, 1 + eps) A), elementwise (INTELLECT-2,
+    arXiv 2505.07291, section 3.4).
 
     With eps 0.2, delta 4: `r 1.5, A 1 -> -1.2`; `r 0.5, A -1 -> 0.8`; `r 100, A -1 -> 4` (PPO: 100), and there the
     gradient is 0, so that one improbable token cannot throw the policy.
@@ -72,7 +75,7 @@ def two_sided(ratio: Tensor, advantages: Tensor, *, eps: float, delta: float | N
 
 
 def grpo(tokens: Tokens, clips: Clips) -> TokenLoss:
-    """Two-sided GRPO, INTELLECT-2's."""
+    """INTELLECT-2's two-sided GRPO."""
     ratio, advantages = tokens.ratio, tokens.advantages
     still = ratio.detach()
     beyond = torch.zeros_like(still, dtype=torch.bool)
@@ -94,7 +97,7 @@ def tis(tokens: Tokens, clips: Clips) -> TokenLoss:
 
 
 def icepop(tokens: Tokens, clips: Clips) -> TokenLoss:
-    """IcePop (arXiv 2510.18855): rho times the two-sided term, and nothing of a token whose rho lies outside [low, high].
+    """IcePop (arXiv 2510.18855): rho times the two-sided term, and 0 for a token whose rho lies outside [low, high].
 
     With 0.5 and 5: `rho 2, r 1, A 1 -> -2`; `rho 6 -> 0`; `rho 0.4 -> 0`.
     """
@@ -107,7 +110,8 @@ def icepop(tokens: Tokens, clips: Clips) -> TokenLoss:
 def cispo(tokens: Tokens, clips: Clips) -> TokenLoss:
     """CISPO (arXiv 2506.13585): -sg[clip(r, low, high)] A log pi: the weight is bounded, and no token is dropped.
 
-    With 0 and 5: `r 2, A 1, log pi -1 -> 2`, gradient -2; `r 100 -> 5`, gradient -5 of the token's log-probability.
+    With 0 and 5: `r 2, A 1, log pi -1 -> 2`, gradient -2; `r 100 -> 5`, gradient -5, with
+    respect to the log-probability.
     """
     weight = tokens.ratio.detach().clamp(clips.low, clips.high)
     none = torch.zeros_like(weight, dtype=torch.bool)
@@ -115,7 +119,8 @@ def cispo(tokens: Tokens, clips: Clips) -> TokenLoss:
 
 
 def gspo(tokens: Tokens, clips: Clips) -> TokenLoss:
-    """GSPO (arXiv 2507.18071): the ratio of a sequence is the geometric mean of its tokens', clipped to [1 - low, 1 + high].
+    """GSPO (arXiv 2507.18071): the ratio of a sequence is the geometric mean of its tokens',
+    clipped to [1 - low, 1 + high].
 
     Each token carries its sequence's term, so that the mean over tokens stays exact over micro-batches and ranks.
     `r (2, 8) -> s = 4`; with A 1 and high 4e-4 each of the two tokens gives -1.0004.
@@ -132,10 +137,10 @@ def gspo(tokens: Tokens, clips: Clips) -> TokenLoss:
 
 
 def dppo(tokens: Tokens, clips: Clips) -> TokenLoss:
-    """DPPO (arXiv 2602.04879): -A r, and nothing of a token whose *probability* has moved too far the way A wants.
+    """DPPO (arXiv 2602.04879): -A r, and 0 for a token whose *probability* has moved too far in the direction of A.
 
-    With 0.2 and 0.2: `pi_old 0.3, pi 0.6, A 1 -> 0` (moved by 0.3); `pi_old 0.01, pi 0.05, A 1 -> -5`: a rare token's ratio is
-    large long before its probability is.
+    With 0.2 and 0.2: `pi_old 0.3, pi 0.6, A 1 -> 0` (moved by 0.3); `pi_old 0.01, pi 0.05, A 1 -> -5`: a rare token's
+    ratio becomes large long before its probability does.
     """
     advantages, moved = tokens.advantages, tokens.new.detach().exp() - tokens.old.detach().exp()
     low, high = (advantages < 0) & (moved < -clips.low), (advantages > 0) & (moved > clips.high)
@@ -152,13 +157,13 @@ OBJECTIVES: Mapping[str, Callable[[Tokens, Clips], TokenLoss]] = {
     "dppo": dppo,
 }
 BOUNDS: Mapping[str, tuple[float, float]] = {
-    "grpo": (0.0, 0.0),  # eps and delta say it all
+    "grpo": (0.0, 0.0),  # unused: eps and delta suffice
     "tis": (0.0, 2.0),
     "cispo": (0.0, 5.0),
     "gspo": (3e-4, 4e-4),
     "icepop": (0.5, 5.0),
     "dppo": (0.2, 0.2),
 }
-"""`low` and `high` of each loss where the spec names none: those of its paper, or of the system that runs it."""
+"""Default `low` and `high` of each loss, from its paper or from the system that uses it."""
 CORRECTED = frozenset({"tis", "icepop"})
 """Losses that compare the weights before the step with the rollouts' own policy."""

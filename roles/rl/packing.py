@@ -1,4 +1,4 @@
-"""Which rows share a forward pass: bins of bounded size with level loads, for any number of ranks."""
+"""Which rows share a forward pass: bins of bounded size with balanced loads, for any number of ranks."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from operator import attrgetter
 from roles.rl.batch import Row
 
 Family = list[Row]
-"""Rows with one prompt, which they may share."""
+"""Rows with the same prompt, which they may share."""
 
 
 def pack_rows(rows: Sequence[Row], *, capacity: int, multiple: int = 1, shares: bool = True) -> list[list[Row]]:
-    """Spread rows over bins of at most `capacity` tokens, or of the longest row's where that is more.
+    """Distribute rows over bins of at most `capacity` tokens, or of the longest row's if that is more.
 
-    Rows with one prompt stay together, as far as they fit and no rank goes without, and take the room of one prompt. The number
-    of bins is a multiple of `multiple` (ranks), their loads are level (the largest first, onto the emptiest bin), and some are
-    empty where there are fewer rows. Equal rows give equal bins, in which rows with one prompt are neighbours.
+    Rows with the same prompt stay together, as far as they fit and no rank goes without, and count that prompt once.
+    The number of bins is a multiple of `multiple` (ranks). Loads are balanced (the largest first, into the emptiest
+    bin), and some bins are empty when there are fewer rows. Equal rows give equal bins, in which rows with the same
+    prompt are neighbours.
     """
     families = _families(rows, shares=shares)
     total, most = sum(map(count_room, families)), max(capacity, *(row.length for row in rows))
     count = -(-max(1, min(len(rows), -(-total // most))) // multiple) * multiple
     while True:
-        level = most if multiple == 1 else min(most, -(-total // count))  # ranks wait for each other
+        level = most if multiple == 1 else min(most, -(-total // count))  # balanced, because ranks wait for each other
         parts = [part for family in families for part in _split(family, level=level, most=most)]
         bins, loads = _spread(parts, count)
         if count >= len(rows) or max(loads) <= most:
@@ -33,14 +34,14 @@ def pack_rows(rows: Sequence[Row], *, capacity: int, multiple: int = 1, shares: 
 
 
 def part_rows(rows: Sequence[Row], *, multiple: int = 1) -> list[list[Row]]:
-    """Each row in a bin of its own, longest first, for a model whose rows cannot be packed; some bins are empty, so that
-    their number is a multiple of `multiple` (ranks)."""
+    """Put each row into its own bin, longest first, for a model whose rows cannot be packed. Empty bins are added so
+    that the number is a multiple of `multiple` (ranks)."""
     bins = [[row] for row in sorted(rows, key=lambda row: (-row.length, row))]
     return bins + [[] for _ in range(-len(bins) % multiple)]
 
 
 def count_room(family: Family) -> int:
-    """Tokens that a forward pass over these rows sees, which share their prompt."""
+    """Number of tokens in a forward pass over these rows, which share their prompt."""
     return len(family[0].prompt) + sum(len(row.completion) for row in family)
 
 
@@ -51,7 +52,7 @@ def _families(rows: Sequence[Row], *, shares: bool) -> list[Family]:
 
 
 def _split(family: Family, *, level: int, most: int) -> list[Family]:
-    """Parts of about `level` tokens, none of more than `most`, which every row alone is within."""
+    """Parts of about `level` tokens, none above `most`; every single row is within `most`."""
     count = min(len(family), -(-count_room(family) // level))
     while True:
         parts = [family[start::count] for start in range(count)]

@@ -1,4 +1,4 @@
-"""JSON messages over a local socket, between a node and its leading rank."""
+"""JSON messages over a local socket between a node and its leading rank."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 _HEADER = struct.Struct(">Q")
 LONGEST = 2**32
-"""Bytes of a message: a batch of 4,096 completions of 32,000 tokens is a fifth of it."""
+"""Maximum bytes of a message: a batch of 4,096 completions of 32,000 tokens takes a fifth of it."""
 LOOK_SECONDS = 0.5
 
 
 class PipeClosed(ConnectionError):
-    """The other side has gone."""
+    """The other side is gone."""
 
 
 def send(connection: socket.socket, message: Mapping[str, Any]) -> None:
@@ -29,7 +29,7 @@ def send(connection: socket.socket, message: Mapping[str, Any]) -> None:
 
 
 def receive(connection: socket.socket, *, alive: Callable[[], bool] = lambda: True) -> dict[str, Any]:
-    """Wait for one message, as long as `alive` says yes. Raises PipeClosed."""
+    """Wait for one message while `alive` returns True. Raises PipeClosed."""
     (length,) = _HEADER.unpack(_exactly(connection, _HEADER.size, alive))
     if length > LONGEST:
         raise PipeClosed(f"a message of {length} bytes")

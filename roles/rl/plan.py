@@ -1,4 +1,4 @@
-"""How a mini-batch is cut into this rank's forward passes, and what is known of each before the first update."""
+"""How a mini-batch is divided into this rank's forward passes, and what is known of each before the first update."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Pass:
     reference: Tensor | None = None
 
     def tokens(self, new: Tensor) -> Tokens:
-        """The tokens as a loss takes them. `old` must be known by then."""
+        """The tokens as a loss takes them. Raises ValueError unless `old` has been scored."""
         if self.old is None:
             raise ValueError("a pass is trained on before it was scored")
         return Tokens(
@@ -41,9 +41,9 @@ class Pass:
 
 
 def plan_passes(rows: Sequence[Row], *, ranks: Ranks, settings: GrpoSettings, packs: bool, shares: bool) -> list[Pass]:
-    """Cut a mini-batch into this rank's passes. Every rank gets equally many, as FSDP's collectives need.
+    """Divide a mini-batch into this rank's passes. Every rank gets the same number, as FSDP's collectives require.
 
-    A rank short of rows passes one with an empty mask; the reference repeats a real one, which biases the mean.
+    A rank with too few rows runs a pass with an empty mask. (The reference repeats a real one, which biases the mean.)
     """
     if packs:
         capacity = settings.micro_tokens or settings.micro_batch * max(row.length for row in rows)

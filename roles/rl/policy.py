@@ -1,6 +1,6 @@
 """The policy: a causal language model read from a local checkpoint folder, ready to be scored, trained and sharded.
 
-Knows Hugging Face checkpoints and FSDP2; knows nothing of rewards, optimizers or peers.
+Knows Hugging Face checkpoints and FSDP2, but nothing of rewards, optimizers or peers.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ def load_policy(checkpoint: Path) -> nn.Module:
     """
     if not (checkpoint / "config.json").is_file():
         raise PolicyError(f"{checkpoint} is not a model checkpoint: it has no config.json")
-    transformers_logging.disable_progress_bar()  # the terminal and the log are the node's
+    transformers_logging.disable_progress_bar()  # terminal and log belong to the node
     try:
         loaded: nn.Module = _read(checkpoint).train()
-    except Exception as error:  # the loader raises many unrelated kinds; each means the same to the operator
+    except Exception as error:  # the loader raises many unrelated kinds, all of which mean the same to the operator
         raise PolicyError(f"cannot load the model in {checkpoint}: {error}") from error
     for name, parameter in loaded.named_parameters():
         if not bool(parameter.isfinite().all()):
@@ -59,19 +59,19 @@ def _read(checkpoint: Path) -> Any:
         output_loading_info=True,
     )
     absent = sorted((*said["missing_keys"], *said.get("mismatched_keys", ())), key=str)
-    if absent:  # the library would begin them at random
+    if absent:  # the library would initialise them at random
         raise PolicyError(
             f"it lacks {absent[0]} and {len(absent) - 1} more of the tensors that its config.json asks for"
         )
-    if more := sorted(said["unexpected_keys"]):  # what is trained would not be what workers run, and is never published
+    if more := sorted(said["unexpected_keys"]):  # workers run them, training does not, and they are never published
         raise PolicyError(f"it holds {more[0]} and {len(more) - 1} more tensors that its config.json does not ask for")
     model.config.use_cache = False
     return model
 
 
 def shard_policy(scorer: Scorer, mesh: DeviceMesh) -> None:
-    """Split the parameters over the mesh with FSDP2, in place: each decoder layer, then the rest. A GPU takes them layer by
-    layer, so that it never holds more than its share and one layer.
+    """Shard the parameters over the mesh with FSDP2, in place: each decoder layer, then the rest. A GPU takes them
+    layer by layer, so that it never holds more than its shard and one layer.
 
     On a GPU the layers compute in bf16 and reduce in fp32; on a CPU everything stays fp32.
     """
@@ -83,7 +83,8 @@ def shard_policy(scorer: Scorer, mesh: DeviceMesh) -> None:
 
 
 def checkpoint_activations(model: Any) -> None:
-    """Keep only what enters each layer, and compute the rest again in the backward pass: a third more work, far less memory."""
+    """Keep only each layer's input and recompute the rest in the backward pass: a third more
+    work for far less memory."""
     if hasattr(model, "activation_checkpointing_enable"):
         model.activation_checkpointing_enable()
     else:  # transformers before 5.20
@@ -91,7 +92,7 @@ def checkpoint_activations(model: Any) -> None:
 
 
 def published_weights(model: Any, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """The model's tensors under the names that its checkpoint has: some libraries join the experts of a layer as they load."""
+    """The model's tensors under their checkpoint names: some library versions merge a layer's experts when loading."""
     with suppress(ImportError):
         revert = import_module("transformers.core_model_loading").revert_weight_conversion
         reverted: Mapping[str, Tensor] = revert(model, dict(weights))
@@ -100,7 +101,7 @@ def published_weights(model: Any, weights: Mapping[str, Tensor]) -> Mapping[str,
 
 
 def _named_as_before_5(model: Any, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """transformers 4 joins nothing, but renames what sees pictures: regular expressions to prefixes."""
+    """For transformers 4, which merges nothing but renames vision modules: regular expressions to prefixes."""
     renamed = getattr(model, "_checkpoint_conversion_mapping", {}).items()
     ours = [(now, re.sub(r"\(.*\)", "", then.lstrip("^"))) for then, now in renamed]
 
@@ -111,11 +112,12 @@ def _named_as_before_5(model: Any, weights: Mapping[str, Tensor]) -> Mapping[str
 
 
 def decoder_layers(model: nn.Module) -> list[nn.Module]:
-    """Return the transformer blocks: the longest list of equal modules, as every causal model of transformers has."""
+    """Return the transformer blocks: the longest list of equal modules, which every causal
+    model in transformers has."""
     lists = [list(module) for module in model.modules() if isinstance(module, nn.ModuleList)]
     return max(lists, key=len, default=[])
 
 
 def longest_sequence(model: Any) -> int | None:
-    """Positions that the model was made for; None where its configuration does not say."""
+    """Number of positions that the model was made for; None if its configuration does not say."""
     return sizes_of(model.config).positions

@@ -1,6 +1,7 @@
-"""One rank of a trainer's learner, as a process under torchrun: `python -m roles.rl.rank`, started by `roles.rl.ranked`.
+"""One rank of a trainer's learner, as a process under torchrun: `python -m roles.rl.rank`,
+started by `roles.rl.ranked`.
 
-Rank 0 takes the node's calls from a local socket and leads the others. When the node goes, so do they.
+Rank 0 takes the node's calls from a local socket and leads the others. When the node ends, so do they.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from roles.rl.settings import GrpoSettings
 
 AWAKE_SECONDS = 3600.0
 JOB = "INTELLECT_LEARNER_JOB"
-"""Environment variable: what to learn, and where the node listens, as JSON."""
+"""Environment variable with the job as JSON: what to learn, and where the node listens."""
 
 
 def main() -> None:
-    """Learn until the node goes. What ends a rank is its last line of output, which the node shows."""
+    """Learn until the node ends. The error that ends a rank is its last line of output, which the node shows."""
     job = json.loads(os.environ[JOB])
     _end_with(job["node"], Path(job["socket"]).parent)
     try:
@@ -40,13 +41,13 @@ def main() -> None:
     except Exception as error:
         said = str(error).strip().splitlines() or [""]
         print(f"rank {os.environ.get('RANK', '0')}: {type(error).__name__}: {said[0]}", file=sys.stderr, flush=True)  # noqa: T201
-        # no orderly end: the process group may be waiting for us, and must see us dead
+        # no orderly exit: the process group may be waiting for us and must notice that we are gone
         os._exit(1)
 
 
 def _end_with(node: int, folder: Path) -> None:
-    """End this rank as soon as the node's process has ended, in the middle of a step too, and remove the folder that it can
-    remove no more. PR_SET_PDEATHSIG would mean a thread of the node, and torchrun stands between."""
+    """End this rank as soon as the node's process has ended, even during a step, and remove the folder, which the node
+    no longer can. PR_SET_PDEATHSIG would refer to a thread of the node, and torchrun is in between."""
 
     def end() -> NoReturn:
         shutil.rmtree(folder, ignore_errors=True)
@@ -57,7 +58,7 @@ def _end_with(node: int, folder: Path) -> None:
     except ProcessLookupError:
         end()
     except (AttributeError, OSError):
-        return  # no such call here: the connection's end is seen after the step
+        return  # no such call here: the closed connection is noticed after the step
 
     def wait() -> None:
         poll = select.poll()
@@ -88,7 +89,7 @@ def _run(job: dict[str, Any]) -> None:
 
 
 def _serve(connection: socket.socket, learner: Learner) -> None:
-    """Make the node's calls until it has gone."""
+    """Execute the node's calls until it is gone."""
     awake = _keep_awake(learner)
     while True:
         try:
@@ -110,8 +111,8 @@ def _serve(connection: socket.socket, learner: Learner) -> None:
 
 
 def _keep_awake(learner: Learner) -> Callable[[], bool]:
-    """Lets the other ranks hear something each hour: they give up on a silence of `IDLE_LIMIT`, and a trainer that stands by
-    may be silent for weeks."""
+    """Send the other ranks a call every hour: they give up after a silence of `IDLE_LIMIT`, and a trainer that stands
+    by may be silent for weeks."""
     said = time.monotonic()
 
     def look() -> bool:

@@ -1,7 +1,7 @@
-"""The learner as a node with several devices uses it: processes of their own under torchrun, watched from here.
+"""The learner for a node with several devices: separate processes under torchrun, watched from here.
 
-A rank that dies takes the others along within seconds (torchrun sees to that), and the call under way ends with what it said
-last. What was saved before stays; a new group goes on from it.
+When a rank dies, torchrun ends the others within seconds, and the pending call raises the rank's last output. What was
+saved before remains; a new group resumes from it.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from roles.rl.settings import GrpoSettings
 from roles.rl.sharded import whole_state
 
 END_SECONDS = 20.0
-"""What the ranks may take to end once the node lets them go."""
+"""How long the ranks may take to end once the node dismisses them."""
 LAST_BYTES = 4000
 _NOISE = ("[W", "W1", "E1", "Traceback", "  ", "torch.distributed.elastic", "=====", "-----", "[")
 
 
 class RankFailed(NodeError):
-    """A rank of the learner has died, or none could be started; `said` is what it said last."""
+    """A rank of the learner has died, or none could be started; `said` is its last output."""
 
     def __init__(self, said: str, sentence: str) -> None:
-        """Keep what it said beside the sentence."""
+        """Keep the rank's last output besides the message."""
         super().__init__(sentence)
         self.said = said
 
 
 class RankedLearner:
-    """`Learner` over `ranks` processes. `log` is where they write; it is begun anew."""
+    """`Learner` over `ranks` processes. They write to `log`, which is overwritten."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class RankedLearner:
             "-m",
             "torch.distributed.run",
             "--standalone",
-            "--local-addr",  # else the machine's own name, which need not be one that resolves
+            "--local-addr",  # otherwise the machine's own name, which may not resolve
             "localhost",
             "--nproc-per-node",
             str(ranks),
@@ -107,7 +107,7 @@ class RankedLearner:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # an interrupt of the terminal is the node's to handle
+                start_new_session=True,  # the node handles an interrupt from the terminal
             )
 
     def _answer(self, door: socket.socket) -> socket.socket:
@@ -140,19 +140,19 @@ class RankedLearner:
         self._call({"call": "save_weights", "folder": str(folder)})
 
     def save_state(self, folder: Path) -> None:
-        """Write what each rank holds; see `Learner.save_state`. Raises RankFailed."""
+        """Write each rank's shard; see `Learner.save_state`. Raises RankFailed."""
         self._call({"call": "save_state", "folder": str(folder)})
 
     def whole_state(self, folder: Path) -> Path:
-        """A file with all of a state; see `Learner.whole_state`."""
+        """A file with the complete state; see `Learner.whole_state`."""
         return whole_state(folder)
 
     def load_state(self, folder: Path) -> None:
-        """Continue from a state; see `Learner.load_state`. Raises RankFailed."""
+        """Resume from a state; see `Learner.load_state`. Raises RankFailed."""
         self._call({"call": "load_state", "folder": str(folder)})
 
     def load_weights(self, folder: Path, *, step: int, keep_moments: bool) -> None:
-        """Take a checkpoint's weights; see `Learner.load_weights`. Raises RankFailed."""
+        """Load a checkpoint's weights; see `Learner.load_weights`. Raises RankFailed."""
         self._call({"call": "load_weights", "folder": str(folder), "step": step, "keep_moments": keep_moments})
 
     def _call(self, message: Mapping[str, Any]) -> Any:
@@ -173,7 +173,7 @@ class RankedLearner:
             raise self._failed() from None
         self._last_step = answer.get("last_step", self._last_step)
         if (kind := answer.get("error")) is not None:
-            number = answer.get("errno")  # a full disk is waited out by whoever started the node
+            number = answer.get("errno")  # whoever started the node waits for a full disk to be cleared
             raise REFUSALS[kind](*((number, answer["why"]) if number else (answer["why"],)))
         return answer["ok"]
 
@@ -186,7 +186,7 @@ class RankedLearner:
         self._closed = True
         atexit.unregister(self.close)
         if hasattr(self, "_connection"):
-            self._connection.close()  # rank 0 sees it, and dismisses the others
+            self._connection.close()  # rank 0 notices and dismisses the others
         if hasattr(self, "_process"):
             self._end()
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -199,7 +199,7 @@ class RankedLearner:
         self._process.wait()
 
     def _failed(self) -> RankFailed:
-        """The error that ended the ranks, once they are gone."""
+        """The error that ended the ranks, after they are gone."""
         self._end()
         said = _last_words(self._log)
         self.close()
@@ -211,7 +211,7 @@ class RankedLearner:
 
 
 def _last_words(log: Path) -> str:
-    """The line that says why, among those that the launcher adds. WGT-17"""
+    """The line that gives the reason, among those that the launcher adds. WGT-17"""
     with suppress(OSError):
         lines = log.read_bytes()[-LAST_BYTES * 4 :].decode(errors="replace").splitlines()
         own = [line for line in lines if line.startswith("rank ")]

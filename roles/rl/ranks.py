@@ -1,6 +1,6 @@
 """The processes that train together under torchrun: rank, device and collectives of this one.
 
-With WORLD_SIZE unset or 1 every function here does nothing on a CPU, and the learner is the same code there.
+With WORLD_SIZE unset or 1 on a CPU every function here does nothing, so the learner's code is the same.
 """
 
 import os
@@ -14,12 +14,12 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-IDLE_LIMIT = timedelta(days=1)  # ranks wait for rank 0 while it collects rollouts: half an hour at 32B, more if starved
+IDLE_LIMIT = timedelta(days=1)  # ranks wait while rank 0 collects rollouts: half an hour at 32B, more if starved
 
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """This process's place among those that train together."""
+    """This process's rank among those that train together."""
 
     rank: int
     world: int
@@ -44,19 +44,19 @@ class Ranks:
         return value
 
     def meet(self) -> None:
-        """Wait until every rank is here, so that nobody reads a file before it is whole."""
+        """Wait until every rank is here, so that nobody reads an incomplete file."""
         if self.mesh is not None:
             dist.barrier()
 
     def leave(self) -> None:
-        """Close the process group; nothing collective may follow."""
+        """Close the process group; no collective may follow."""
         if self.mesh is not None:
             dist.destroy_process_group()
 
 
 def join_ranks(device: str | None = None) -> Ranks:
-    """Join the process group that torchrun describes in the environment, or stay alone. `device` None: a GPU where there is
-    one; "cuda": that of this rank.
+    """Join the process group that torchrun describes in the environment, or stay alone. `device` None: a GPU if there
+    is one; "cuda": this rank's GPU.
 
     A single rank on a GPU is a group of its own, so that it too computes in bf16.
     """
@@ -70,7 +70,7 @@ def join_ranks(device: str | None = None) -> Ranks:
         torch.cuda.set_device(place)
         torch.backends.cuda.enable_cudnn_sdp(False)  # with a mask its gradients were wrong in some versions
     if not dist.is_initialized():
-        told: dict[str, Any] = {"device_id": place} if on_gpu else {}  # else a barrier guesses which GPU is ours
+        told: dict[str, Any] = {"device_id": place} if on_gpu else {}  # otherwise a barrier guesses our GPU
         if world <= 1:
             told |= {"store": dist.HashStore(), "rank": 0, "world_size": 1}  # type: ignore[attr-defined]
         dist.init_process_group("nccl" if on_gpu else "gloo", timeout=IDLE_LIMIT, **told)
@@ -89,7 +89,7 @@ def full_tensor(tensor: Tensor) -> Tensor:
 
 
 def placed_like(parameter: Tensor, full: Tensor) -> Tensor:
-    """Put a tensor where `parameter` lies: on its device, sharded as it is, unless it is so already."""
+    """Place a tensor like `parameter`: on its device and with its sharding, unless it already is."""
     full = full.to(parameter.device)
     if isinstance(full, DTensor):
         return full

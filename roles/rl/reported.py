@@ -1,6 +1,6 @@
-"""Log-probabilities that workers report beside those that the trainer computes: what workers' engines and ours differ by.
+"""Compares the log-probabilities that workers report with those that the trainer computes, to show how engines differ.
 
-For the alarm on it alone, and never for training: it is a peer's word.
+Used only for an alarm, never for training, because it is a peer's claim.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from roles.rl.plan import Pass
 from roles.turns.spans import own_tokens
 
 MOST = 1.0
-"""Nats that one token counts for: a peer that reports nonsense is seen, and does not hide what the others report."""
+"""Maximum nats that one token counts: a peer that reports nonsense is noticed but does not hide the other reports."""
 
 
 def compare_reported(one: Pass, scores: Tensor, *, steps: Collection[int]) -> Tensor:
-    """`|reported - score|` of each token that was reported, by rows whose policy is one of `steps`: those that `scores`, (N,),
-    are of. Reported -1, -2 and -9, scores -1.5, -2 and -3: 0.5, 0 and 1."""
+    """`|reported - score|` of each reported token, for rows whose policy is one of `steps`, which `scores`, (N,),
+    belong to. Reported -1, -2 and -9, scores -1.5, -2 and -3: 0.5, 0 and 1."""
     told = [
         value
         for row in one.rows

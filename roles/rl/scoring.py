@@ -1,9 +1,8 @@
-"""What a model says of the tokens of a pack: the part of a forward pass that training needs, and no more.
+"""Scores the tokens of a pack: only the part of a forward pass that training needs.
 
-The model's trunk runs once over the pack; its output embedding is applied to the places that predict a learned token, some at
-a time.
-Whether that is what the model itself computes is tried when it is loaded: one that does more (a head with other scales, layers
-that carry a state from row to row) is run by its own forward pass, a row at a time.
+The model's trunk runs once over the pack, and its output embedding is applied, in chunks, to the positions that predict
+a learned token. Loading a model tests whether this equals the model's own computation. A model that does more (a head
+with other scales, layers that carry a state from row to row) is run by its own forward pass, one row at a time.
 """
 
 from __future__ import annotations
@@ -19,31 +18,32 @@ from roles.rl.batch import MicroBatch, Row, build_batch
 from roles.rl.head import score_hidden, score_logits
 
 TOLERANCE = 1e-3
-"""Between two ways to compute the same log-probability in fp32; another row's tokens or a wrong scale make whole units."""
+"""Between two computations of one log-probability in fp32; another row's tokens or a wrong
+scale differ by whole units."""
 PROBE = ((1, 2, 3), (5, 4, 3, 2, 1))
-"""Completions of the rows that are tried, which have one prompt."""
+"""Completions of the test rows, which have the same prompt."""
 _PLAIN: dict[str, Any] = {"temperature": 1.0, "entropy_gradient": False}
 
 
 class TokenScores(NamedTuple):
-    """What the policy says of each learned token, both (N,)."""
+    """The policy's log-probability and entropy of each learned token, both (N,)."""
 
     logprobs: Tensor
     entropy: Tensor
 
 
 class Scorer(nn.Module):
-    """A causal language model that gives log-probabilities instead of logits. `packs` is whether rows may share a pass, `shares`
-    whether those with one prompt may share it there."""
+    """A causal language model that returns log-probabilities instead of logits. `packs`: rows may share a pass.
+    `shares`: rows with the same prompt may share it within a pass."""
 
     def __init__(self, model: Any) -> None:
-        """Take the model, and try what it can."""
+        """Take the model, and test what it supports."""
         super().__init__()
         self.model = model
         for self.packs, self.shares in ((True, True), (True, False), (False, False)):
             if _agrees(self):
                 return
-        model.set_attn_implementation("eager")  # it attends in a way that only its own code knows
+        model.set_attn_implementation("eager")  # its attention is known only to its own code
 
     def forward(self, batch: MicroBatch, *, temperature: float, entropy_gradient: bool) -> TokenScores:
         """Score a pack at the sampling temperature; a single row where `packs` is False."""
@@ -64,14 +64,15 @@ class Scorer(nn.Module):
         return TokenScores(*scores)
 
     def _score_whole(self, batch: MicroBatch, temperature: float, entropy_gradient: bool) -> TokenScores:
-        """By the model's own forward pass: one row, all of its logits at once."""
+        """Score one row by the model's own forward pass, with all of its logits at once."""
         logits = self.model(input_ids=batch.input_ids, position_ids=batch.position_ids, use_cache=False).logits
         chosen = logits[0, batch.places].float() / temperature
         return TokenScores(*score_logits(chosen, batch.targets, entropy_gradient=entropy_gradient))
 
 
 def _agrees(scorer: Scorer) -> bool:
-    """Whether two rows, in one pass if they may share one, get the log-probabilities that the model's own code gives each."""
+    """Whether two rows, in one pass if they may share one, get the log-probabilities that the
+    model's own code gives them."""
     model = scorer.model
     vocabulary = model.get_input_embeddings().weight.shape[0]
     rows = [Row((1, 0), completion, 1.0) for completion in PROBE if max(completion) < vocabulary]
@@ -85,7 +86,7 @@ def _agrees(scorer: Scorer) -> bool:
             ours = torch.cat([scorer(batch, **_PLAIN).logprobs for batch in batches])
             model.set_attn_implementation("eager")
             alone = torch.cat([_score_eagerly(model, row, device) for row in rows])
-    except (AttributeError, NotImplementedError, TypeError, ValueError):  # no such trunk, or one of other arguments
+    except (AttributeError, NotImplementedError, TypeError, ValueError):  # no such trunk, or one with other arguments
         return False
     finally:
         model.set_attn_implementation(used)

@@ -1,7 +1,8 @@
-"""The learner's state of several ranks: each writes what it holds, and any number of ranks reads it again.
+"""The learner's state from several ranks: each writes its own shard, and any number of ranks can read the state.
 
-PyTorch's distributed checkpoints (DCP) in their safetensors form: offsets stand in the files' headers, and nothing is pickled.
-The shards lie in a folder of their own beside the state file, which names it: so the state changes in one rename.
+Uses PyTorch's distributed checkpoints (DCP) in safetensors form: offsets are in the files' headers, and
+nothing is pickled. The shards are in a folder of their own beside the state file, which names it, so the
+state changes in one rename.
 """
 
 from __future__ import annotations
@@ -27,24 +28,24 @@ from roles.rl.ranks import Ranks
 POINTER = "sharded"
 """Entry of the state file's numbers that names the folder."""
 WHOLE = "whole"
-"""Folder within it, for the other trainers: a state put together."""
+"""Folder within it that holds the combined state for the other trainers."""
 
 
 def save_shards(folder: Path, tensors: Mapping[str, Tensor], numbers: Mapping[str, int | str], *, ranks: Ranks) -> None:
-    """Write this rank's part of the state; every rank calls it. The state before stays until all of them have. Raises OSError
-    on every rank where one of them cannot write, so that all go on."""
+    """Write this rank's part of the state; every rank must call it. The previous state stays until all ranks have
+    written. If one cannot write, all raise OSError, so that all can go on."""
     name = f"shards-{numbers['step']}-{numbers['updates']}"
     temporary = folder / f".{name}.tmp"
     _agree(ranks, lambda: _begin(temporary))
     try:
         save(dict(tensors), storage_writer=HuggingFaceStorageWriter(path=str(temporary), save_distributed=True))
-    except CheckpointException as error:  # no `Exception`, and raised on all ranks
+    except CheckpointException as error:  # not an `Exception`, and raised on all ranks
         raise _disk_error(error) from error
     _agree(ranks, lambda: _finish(folder, temporary, name, numbers))
 
 
 def _agree(ranks: Ranks, work: Callable[[], None]) -> None:
-    """Rank 0 works; all raise OSError if it could not."""
+    """Run `work` on rank 0; all ranks raise OSError if it fails."""
     failure: OSError | None = None
     if ranks.writes:
         try:
@@ -57,7 +58,7 @@ def _agree(ranks: Ranks, work: Callable[[], None]) -> None:
 
 
 def _disk_error(error: CheckpointException) -> OSError:
-    """What a rank's disk said."""
+    """The disk error of the rank that failed."""
     for wrapped in error.failures.values():
         if isinstance(wrapped[0], OSError):
             return wrapped[0]
@@ -70,7 +71,8 @@ def _begin(temporary: Path) -> None:
 
 
 def _finish(folder: Path, temporary: Path, name: str, numbers: Mapping[str, int | str]) -> None:
-    """The state that stands may name shards of the same step: they stay until it names these, whose name is on the disk."""
+    """Publish the new shards. The current state may name shards of the same step; those stay until the state names
+    these, whose folder is synced by then."""
     name = next(free for n in count() if not (folder / (free := f"{name}-{n}" if n else name)).exists())
     sync_files(temporary)
     temporary.rename(folder / name)
@@ -82,12 +84,12 @@ def _finish(folder: Path, temporary: Path, name: str, numbers: Mapping[str, int 
 
 
 def fill_from_shards(folder: Path, name: str, tensors: dict[str, Tensor]) -> None:
-    """Fill tensors, sharded or whole, from the shards of a state. Raises CheckpointError when they are not all there, or of
-    other shapes; the tensors are worthless then."""
+    """Fill tensors, sharded or whole, from the shards of a state. Raises CheckpointError when shards are missing or
+    have other shapes; the tensors are then unusable."""
     try:
         target: dict[str, Any] = dict(tensors)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that there are no ranks here, where there are none
+            warnings.simplefilter("ignore")  # about missing ranks, where there are none
             load(target, storage_reader=HuggingFaceStorageReader(path=str(folder / name)))
     except (CheckpointException, OSError, ValueError, KeyError, RuntimeError) as error:
         said = str(error).strip().splitlines() or [type(error).__name__]
@@ -95,7 +97,7 @@ def fill_from_shards(folder: Path, name: str, tensors: dict[str, Tensor]) -> Non
 
 
 def whole_state(folder: Path) -> Path:
-    """A file with all of the state that lies in a folder, put together where that is in shards. Raises CheckpointError."""
+    """A file with the complete state stored in a folder, combined from shards if necessary. Raises CheckpointError."""
     _, numbers = load_state(folder)
     name = numbers.pop(POINTER, None)
     if name is None:
@@ -106,7 +108,7 @@ def whole_state(folder: Path) -> Path:
 
 
 def _join(shards: Path) -> dict[str, Tensor]:
-    """Put the parts of each tensor together."""
+    """Combine the parts of each tensor."""
     reader = HuggingFaceStorageReader(path=str(shards))
     try:
         metadata = reader.read_metadata()

@@ -1,7 +1,8 @@
-"""How rows lie in a pack: those with one prompt hold it once, and their completions branch off behind it.
+"""How rows are laid out in a pack: rows with the same prompt hold it once, and their completions branch off after it.
 
-All completions of a group have the same prompt, so a pass over a group of eight computes it once instead of eight times. Each
-row still sees itself alone, at the positions it would have by itself. Knows token ids; knows nothing of tensors or models.
+All completions of a group have the same prompt, so a pass over a group of eight computes it once instead of eight
+times. Each row still attends only to itself, at the positions it would have on its own. Knows token ids, but
+nothing of tensors or models.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ Tokens = tuple[int, ...]
 
 
 class Place(NamedTuple):
-    """Where a row's completion begins in the pack, and where the token before it lies."""
+    """Position in the pack of a row's first completion token, and of the token before it."""
 
     first: int
     before: int
@@ -24,7 +25,8 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """T tokens in S strands, and the place of each row. `bounds` are the S + 1 ends; `stems` what each strand continues."""
+    """T tokens in S strands, and the place of each row. `bounds` are the S + 1 boundaries;
+    `stems` what each continues."""
 
     tokens: Tokens
     positions: Tokens
@@ -40,12 +42,12 @@ class _Strand(NamedTuple):
 
 
 def lay_out(rows: Sequence[tuple[Tokens, Tokens]], *, shares: bool) -> Layout:
-    """Lay out rows of (prompt, completion). Neighbours with one prompt share it, if they may.
+    """Lay out rows of (prompt, completion). Neighbours with the same prompt share it if `shares`.
 
     `(5, 6) (7,)` and `(5, 6) (8, 9)` give the strands `5 6`, `7`, `8 9`, of which the last two continue the first.
     """
     strands: list[_Strand] = []
-    where: list[tuple[int, int, int]] = []  # of each row: its last strand, its prompt's tokens in there, its stem
+    where: list[tuple[int, int, int]] = []  # by row: its last strand, the number of prompt tokens in that, its stem
     for prompt, family in groupby(rows, key=itemgetter(0)):
         completions = [completion for _, completion in family]
         if not shares or len(completions) == 1:

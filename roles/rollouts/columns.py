@@ -1,4 +1,5 @@
-"""The columns of a rollout file: `rollouts/1`, and `rollouts/2` of runs whose policy may call a tool, which has one more."""
+"""The columns of a rollout file: `rollouts/1`, and `rollouts/2`, with one more, for runs
+whose policy may call a tool."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A version of the schema. `rows` are the columns that differ from row to row, in the order of `RolloutRow`'s fields."""
+    """A version of the schema. `rows` are the columns that vary between rows, in the order of `RolloutRow`'s fields."""
 
     version: str
     schema: pa.Schema

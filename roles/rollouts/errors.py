@@ -6,4 +6,4 @@ from dht.errors import Malformed
 
 
 class MalformedRollouts(Malformed):
-    """A rollout file that is not of the schema or breaks a bound; the text is the reason."""
+    """A rollout file that does not match the schema or exceeds a limit; the message is the reason."""

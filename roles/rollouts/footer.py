@@ -1,7 +1,7 @@
 """The footer of a rollout file, checked before the Parquet library sees it.
 
-Arrow's reader aborts the whole process on some footers that contradict themselves (its metadata accessors let C++
-exceptions escape), so the footer is parsed here and the library is given only files whose footer is coherent.
+Arrow's reader aborts the whole process on some inconsistent footers (its metadata accessors let C++ exceptions escape),
+so the footer is parsed here, and the library only gets files whose footer is consistent.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _COLUMN_REFUSED = frozenset({10, 11})  # index and dictionary pages
 
 @dataclass(frozen=True, slots=True)
 class ColumnChunk:
-    """Where one column's pages lie, and the number of values the footer claims for them."""
+    """The location of one column's pages, and the number of values that the footer claims for them."""
 
     physical_type: int
     path: tuple[str, ...]
@@ -33,7 +33,7 @@ class ColumnChunk:
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """What a one-row-group file says of itself. `schema` is the list of schema elements as parsed."""
+    """The footer of a file with one row group. `schema` is the list of schema elements as parsed."""
 
     schema: tuple[Value, ...]
     rows: int
@@ -63,7 +63,7 @@ def read_footer(data: bytes) -> Footer:
 
 
 def _locate(data: bytes) -> tuple[int, int]:
-    """Where the footer lies, without parsing it."""
+    """Locate the footer without parsing it."""
     if len(data) < _FRAME or data[:4] != _MAGIC or data[-4:] != _MAGIC:
         raise MalformedRollouts("not a Parquet file")
     length = int.from_bytes(data[-8:-4], "little")

@@ -1,4 +1,4 @@
-"""What a rollout file of a run may hold."""
+"""Limits on a run's rollout files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from roles.toploc.proof import proof_bytes
 
 
 def rollout_limits(spec: RunSpec, vocabulary: int) -> RolloutLimits:
-    """Bounds of an honest file. Proofs are of the policy's tokens alone."""
+    """Limits that every honest file satisfies. Proofs cover the policy's tokens only."""
     sampling, checks = spec.sampling, spec.checks
     return RolloutLimits(
         max_bytes=checks.max_blob,

@@ -1,8 +1,8 @@
-"""What a Parquet column would cost to decode, read from its page headers before anything is decoded.
+"""The cost of decoding a Parquet column, read from its page headers before anything is decoded.
 
 A few kilobytes can declare gigabytes: compressed pages, dictionaries and delta encodings all expand. The footer's sizes
-are only claims, so each page header is parsed here. Only plain, version 1 data pages pass, as `schema.write_rollouts`
-makes them; everything else is refused. With plain encoding the decoded size is the page size.
+are only claims, so each page header is parsed here. Only plain version 1 data pages are accepted, as
+`schema.write_rollouts` makes them. With plain encoding the decoded size is the page size.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from roles.rollouts.thrift import I32, Struct, integer, read_struct, substruct
 _DATA_PAGE, _PLAIN, _RLE = 0, 0, 3
 _MAX_HEADER = 512
 MOST_PAGES = 1024
-"""Of one column: Arrow puts a MiB into each. Empty ones are cheap to send, and each costs 13 us to read."""
+"""Maximum pages per column: Arrow puts a MiB into each. Empty ones are cheap to send, but reading one takes 13 us."""
 _FIELDS = frozenset(
     {1, 2, 3, 4, 5}
 )  # type, sizes, checksum, data page header: no dictionary, index or version 2 header

@@ -1,8 +1,8 @@
-"""The rollout file: one Parquet file a submission, one row a completion, `rollouts/1` or, with turns, `rollouts/2`.
+"""The rollout file: one Parquet file per submission, one row per completion, `rollouts/1` or, with turns, `rollouts/2`.
 
-Owns the deterministic writer and a reader that is safe on hostile bytes: every size is checked before
-anything is decoded. Knows nothing of tasks, policies or whether the content is true. The columns are those of the
-reference stack plus what it lacked: run, node, step, policy digest, index, group, problem, seed, finish reason.
+Owns the deterministic writer and a reader that is safe on hostile bytes: every size is checked before anything is
+decoded. Knows nothing of tasks, policies or whether the content is true. The columns are those of the reference stack
+plus what it lacked: run, node, step, policy digest, index, group, problem, seed, finish reason.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = [
 Finish = Literal["eos", "length"]
 
 _MAX_CONTAINER = 512  # entries of any list in the footer; ours has fewer than 40
-_FIXED_ROW_BYTES = 1024  # a row's scalars, with room
+_FIXED_ROW_BYTES = 1024  # a row's scalars, generously
 _ARROW_ERRORS = (pa.ArrowException, OSError, ValueError, TypeError, KeyError, IndexError, OverflowError, MemoryError)
 
 
@@ -44,9 +44,9 @@ _ARROW_ERRORS = (pa.ArrowException, OSError, ValueError, TypeError, KeyError, In
 class RolloutRow:
     """One completion. `output` includes the end-of-sequence token when `finish` is "eos".
 
-    `reward` and `temperature` are stored as float32. `output_logprobs` are for study only, never for training.
-    `proof` is the concatenated TOPLOC records. `group` is the index of the prompt in the submission. `turns` are the lengths
-    of what the policy and its tool said in alternation (`roles.turns.spans`), empty in a run without a tool.
+    `reward` and `temperature` are stored as float32. `output_logprobs` are for study only, never for training. `proof`
+    is the concatenation of the TOPLOC records. `group` is the index of the prompt in the submission. `turns` are the
+    lengths of the alternating turns of the policy and its tool (`roles.turns.spans`), empty in a run without a tool.
     """
 
     group: int
@@ -78,7 +78,7 @@ class RolloutFile:
 
 @dataclass(frozen=True, slots=True)
 class RolloutLimits:
-    """What a reader accepts; from the run spec. Lengths are tokens per row."""
+    """What a reader accepts, derived from the run spec. Lengths are tokens per row."""
 
     max_bytes: int
     max_rows: int
@@ -90,23 +90,23 @@ class RolloutLimits:
 
     @property
     def layout(self) -> Layout:
-        """The version of the schema that the run's files have."""
+        """The schema version of the run's files."""
         return IN_TURNS if self.max_calls else PLAIN
 
     @property
     def max_turns(self) -> int:
-        """Entries of `turns`."""
+        """Maximum number of entries in `turns`."""
         return 2 * self.max_calls + 1
 
     @property
     def max_uncompressed(self) -> int:
-        """Bytes that the largest honest file decodes to: 4 a token, 4 a log-probability, and repetition levels."""
+        """Decoded bytes of the largest honest file: 4 per token, 4 per log-probability, and repetition levels."""
         row = 8 * self.max_prompt_tokens + 16 * self.max_output_tokens + self.max_proof_bytes + _FIXED_ROW_BYTES
         row += 8 * self.max_turns if self.max_calls else 0
         return self.max_rows * row + MAX_FOOTER
 
 
-# Row columns stand in the order of `RolloutRow`'s fields; only the last, `turns`, is not in every version.
+# Row columns are in the order of `RolloutRow`'s fields; only the last, `turns`, is not in every version.
 _ROW_FIELDS = tuple(field.name for field in fields(RolloutRow))
 
 
@@ -137,7 +137,7 @@ def write_rollouts(file: RolloutFile) -> bytes:
 
 
 def read_rollouts(data: bytes, limits: RolloutLimits) -> RolloutFile:
-    """Parse a rollout file from a stranger, in time and memory bounded by `limits`.
+    """Parse an untrusted rollout file, in time and memory bounded by `limits`.
 
     Raises `MalformedRollouts` with the reason, and nothing else, for any bytes.
     """
@@ -153,7 +153,7 @@ def read_rollouts(data: bytes, limits: RolloutLimits) -> RolloutFile:
 
 
 def _read_table(data: bytes, layout: Layout) -> pa.Table:
-    """Decode with Arrow, single-threaded. None of its metadata accessors is used: see `footer`."""
+    """Decode with Arrow, single-threaded. Its metadata accessors are not used: see `footer`."""
     parquet = pq.ParquetFile(
         pa.BufferReader(data),
         thrift_string_size_limit=MAX_FOOTER,
@@ -173,14 +173,14 @@ def _file_metadata(file: RolloutFile, layout: Layout) -> dict[str, str]:
 
 @cache
 def _expected_footer(layout: Layout) -> Footer:
-    """The footer of a file of ours: schema elements, types and paths are the same in every one of a version."""
+    """The footer of a file of ours: schema elements, types and paths are the same in all files of a version."""
     turns = (1,) if layout is IN_TURNS else ()
     row = RolloutRow(0, 0, (0,), (0,), 0.0, 0, 0.0, "length", b"", (0.0,), 0, turns)
     return read_footer(write_rollouts(RolloutFile("", "", 0, "", 0, 0, (row,))))
 
 
 def _check_layout(footer: Footer, data: bytes, limits: RolloutLimits) -> None:
-    """Schema, row count, and what decoding would cost, from the footer and the page headers only."""
+    """Check schema, row count, and decoding cost, from the footer and the page headers only."""
     expected = _expected_footer(limits.layout)
     layout = [(column.physical_type, column.path) for column in footer.columns]
     if footer.schema != expected.schema or layout != [(c.physical_type, c.path) for c in expected.columns]:
@@ -199,7 +199,7 @@ def _check_layout(footer: Footer, data: bytes, limits: RolloutLimits) -> None:
 
 
 def _to_file(table: pa.Table, metadata: dict[str, str], layout: Layout) -> RolloutFile:
-    """The table as values. Raises `MalformedRollouts` where the file's own columns disagree with its metadata."""
+    """The table as values. Raises `MalformedRollouts` when a per-file column varies or contradicts the metadata."""
     header: dict[str, Any] = {}
     for name in FILE_COLUMNS:
         values = set(table.column(name).to_pylist())
@@ -222,7 +222,7 @@ def _column_values(column: pa.ChunkedArray) -> list[Any]:
 
 
 def _check_values(table: pa.Table, limits: RolloutLimits) -> None:
-    """Bounds of every value, column by column."""
+    """Check the bounds of every value, column by column."""
     for name in ("step", "policy_step", "index", "group", "problem_id", "seed", "target_length"):
         if _numbers(table, name).min(initial=0) < 0:
             raise MalformedRollouts(f"{name} is negative")
@@ -250,7 +250,8 @@ def _check_values(table: pa.Table, limits: RolloutLimits) -> None:
 
 
 def _check_turns(table: pa.Table, limits: RolloutLimits) -> None:
-    """Every row's turns add up to its output, the policy's first and last, none of the policy's empty."""
+    """Check that each row's turns add up to its output, start and end with the policy, and
+    have no empty policy turn."""
     for output, turns in zip(_lengths(table, "output_tokens"), table.column("turns").to_pylist(), strict=True):
         if not len(turns) % 2 or len(turns) > limits.max_turns:
             raise MalformedRollouts(f"{len(turns)} turns")
@@ -259,21 +260,21 @@ def _check_turns(table: pa.Table, limits: RolloutLimits) -> None:
 
 
 def _numbers(table: pa.Table, name: str) -> np.ndarray[Any, np.dtype[Any]]:
-    """A column's numbers, lists laid end to end and nulls left out."""
+    """A column's numbers, with lists concatenated and nulls left out."""
     column = table.column(name).combine_chunks()
     flat = column.flatten() if pa.types.is_list(column.type) else column
     return np.asarray(flat.drop_null())
 
 
 def _lengths(table: pa.Table, name: str) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Length of each list; -1 where there is none."""
+    """Length of each list; -1 for null."""
     lengths = [-1 if value is None else len(value) for value in table.column(name).to_pylist()]
     return np.array(lengths, dtype=np.int64)
 
 
 @contextmanager
 def _refusals() -> Iterator[None]:
-    """Whatever the library raises on hostile bytes becomes `MalformedRollouts`."""
+    """Turn whatever the library raises on hostile bytes into `MalformedRollouts`."""
     try:
         yield
     except _ARROW_ERRORS as error:

@@ -1,7 +1,7 @@
-"""Reading Thrift's compact protocol, as Parquet footers and page headers use it, from bytes nobody vouches for.
+"""Reads Thrift's compact protocol, as used by Parquet footers and page headers, from untrusted bytes.
 
-Strict where the protocol is loose: field ids must rise, so no field can be given twice and read differently by two
-readers. Every value keeps its wire type, because generated readers skip a field of another type than they expect.
+Stricter than the protocol: field ids must increase, so no field can be given twice and read differently by two readers.
+Every value keeps its wire type, because generated readers skip a field whose type they do not expect.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class Value:
 
 
 def read_struct(data: bytes, position: int, end: int) -> tuple[Struct, int]:
-    """The struct that starts at `position` and the position behind it. Raises `MalformedRollouts`."""
+    """The struct that starts at `position`, and the position after it. Raises `MalformedRollouts`."""
     reader = _Reader(data, position, end)
     return reader.struct(0), reader.position
 
 
 def integer(struct: Struct, field: int, kind: int) -> int:
-    """An integer field of exactly this wire type. Raises `MalformedRollouts` when it is not there."""
+    """An integer field of exactly this wire type. Raises `MalformedRollouts` when it is missing."""
     value = struct.get(field)
     if value is None or value.kind != kind or not isinstance(value.content, int):
         raise MalformedRollouts("a number that Parquet requires is missing")
@@ -51,7 +51,7 @@ def integer(struct: Struct, field: int, kind: int) -> int:
 
 
 def text(struct: Struct, field: int) -> str:
-    """A string field. Raises `MalformedRollouts` when it is not there or is not UTF-8."""
+    """A string field. Raises `MalformedRollouts` when it is missing or not UTF-8."""
     value = struct.get(field)
     if value is None or not isinstance(value.content, bytes):
         raise MalformedRollouts("a text that Parquet requires is missing")
@@ -62,7 +62,7 @@ def text(struct: Struct, field: int) -> str:
 
 
 def substruct(struct: Struct, field: int) -> Struct:
-    """A struct field. Raises `MalformedRollouts` when it is not there."""
+    """A struct field. Raises `MalformedRollouts` when it is missing."""
     value = struct.get(field)
     if value is None or not isinstance(value.content, dict):
         raise MalformedRollouts("a structure that Parquet requires is missing")
@@ -70,7 +70,7 @@ def substruct(struct: Struct, field: int) -> Struct:
 
 
 def substructs(struct: Struct, field: int) -> list[Struct]:
-    """A list of structs. Raises `MalformedRollouts` when it is not there."""
+    """A list of structs. Raises `MalformedRollouts` when it is missing."""
     value = struct.get(field)
     if value is None or not isinstance(value.content, tuple):
         raise MalformedRollouts("a list that Parquet requires is missing")
@@ -119,9 +119,9 @@ class _Reader:
         size, kind = header >> 4, header & 15
         if size == 15:
             size = self._varint(32)
-        if size > self._end - self.position:  # every element takes at least a byte
+        if size > self._end - self.position:  # every element takes at least one byte
             raise MalformedRollouts("a list longer than the file")
-        if kind in (TRUE, FALSE):  # in lists the value is a byte of its own
+        if kind in (TRUE, FALSE):  # in lists the value takes a byte of its own
             return tuple(Value(kind, self._byte() == TRUE) for _ in range(size))
         return tuple(Value(kind, self._content(kind, depth + 1)) for _ in range(size))
 

@@ -1,5 +1,5 @@
-"""Running a program that nobody trusts: no network, no files but the standard library, no second process, bounded time,
-memory and output. `roles.sandbox.program.run_program` is what others call; the rest is how the kernel is made to hold it.
+"""Runs untrusted programs: no network, no files but the standard library, no second process, bounded time, memory and
+output. Others call `roles.sandbox.program.run_program`; the rest makes the kernel enforce the limits.
 
-Nothing is imported here: the confined interpreter passes through this package and must start quickly.
+Nothing is imported here, because the confined interpreter passes through this package and must start quickly.
 """

@@ -1,4 +1,5 @@
-"""What runs inside: take the program, give up every right, run it. Started by `roles.sandbox.program`; stdlib only."""
+"""Runs inside the sandbox: takes the program, gives up every right, runs it. Started by
+`roles.sandbox.program`; stdlib only."""
 
 from __future__ import annotations
 
@@ -12,13 +13,13 @@ from roles.sandbox.seccomp import Starts, forbid_new_privileges, restrict_calls
 from roles.sandbox.threads import hand_over
 
 NOT_CONFINED = 125
-"""Exit status when the kernel would not confine us: the program was not run."""
+"""Exit status when the kernel would not confine the process; the program was then not run."""
 OPEN_FILES = 32
 
 
 def main() -> None:
-    """Arguments: the descriptors of the program and of the socket over which its threads are counted, its limits, and the
-    process that started us."""
+    """Arguments: the descriptors of the program and of the socket over which its threads are counted, its limits, and
+    the id of the process that started this one."""
     descriptor, channel, memory, cpu_seconds, parent = map(int, sys.argv[1:6])
     with os.fdopen(descriptor, "rb") as source:
         program = source.read()
@@ -41,9 +42,9 @@ def confine(
     counted_over: int | None = None,
     newest_landlock: int = NEWEST,
 ) -> None:
-    """Give up, for good, all but computing, and reading the standard library and what is `readable` besides, and end with
-    the process `parent`. What may be started is what `starts` says, or threads that are counted over a socket. Raises
-    OSError where the kernel does not take part, or the parent has ended already."""
+    """Permanently give up everything except computing and reading the standard library and the `readable` paths, and
+    end with the process `parent`. `starts` says what may be started; with `counted_over`, threads that are counted over
+    that socket. Raises OSError when the kernel does not support this, or the parent has already ended."""
     for limit, value in (
         (resource.RLIMIT_AS, memory),
         (resource.RLIMIT_CPU, cpu_seconds),
@@ -53,7 +54,7 @@ def confine(
     ):
         resource.setrlimit(limit, (value, value))
     forbid_new_privileges()
-    if os.getppid() != parent:  # its death came before we asked to share it
+    if os.getppid() != parent:  # it ended before we asked to die with it
         raise ProcessLookupError("the process that started this one has ended")
     restrict_to_reading((*readable_paths(), *readable), newest=newest_landlock)
     restrict_calls(starts if counted_over is None else hand_over(counted_over))
@@ -61,7 +62,7 @@ def confine(
 
 def readable_paths() -> tuple[str, ...]:
     """The standard library, the libraries it loads, and sources of zeros and randomness."""
-    library = (os.path.dirname(os.__file__),)  # sysconfig knows it too, but takes longer to import than all the rest
+    library = (os.path.dirname(os.__file__),)  # sysconfig has it too, but takes longer to import than everything else
     shared = "/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache"
     return (*library, *shared, "/dev/null", "/dev/zero", "/dev/urandom")
 

@@ -1,9 +1,9 @@
 """Text that is judged must not become code: what it may become where a library evaluates it. Stdlib only.
 
-Libraries hand answers to `eval`, or to sympy's `parse_expr`, which does. While `only_expressions` holds, Python asks here
-before it compiles any text, and what is more than numbers, texts, lists and arithmetic - from sympy, its symbols and
-elementary functions too - is refused with SyntaxError before any of it runs. No name reaches beyond that: not `open`, and
-not the local variable in which a library keeps the right answer.
+Libraries pass answers to `eval`, or to sympy's `parse_expr`, which uses it. While `only_expressions` is active, Python
+calls a hook here before it compiles any text. Anything beyond numbers, texts, lists and arithmetic - from sympy also
+its symbols and elementary functions - is refused with SyntaxError before any of it runs. No name reaches beyond that:
+neither `open`, nor the local variable in which a library keeps the right answer.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ LITERALS: tuple[type[ast.AST], ...] = (
 )
 ROUTINES = (ast.FunctionDef, ast.arguments, ast.arg, ast.Return, ast.Import, ast.ImportFrom, ast.alias)
 SYMPY, LAMBDIFY = "sympy.parsing.sympy_parser", "sympy.utilities.lambdify"
-"""What reads an expression, and what makes a numeric routine of one."""
+"""The module that parses expressions, and the one that makes numeric routines of them."""
 SYMPY_NAMESPACE = b"from sympy import *"
-"""What `parse_expr` runs for itself, each time."""
+"""What `parse_expr` runs for itself on each call."""
 FUNCTIONS = frozenset(
     """
     Integer Float Rational Symbol Function Add Mul Pow Abs Max Min Mod abs max min sqrt cbrt root real_root exp log ln
@@ -32,7 +32,7 @@ FUNCTIONS = frozenset(
     Ci Shi Chi fresnels fresnelc LambertW Heaviside mpf mpc mpi
     """.split()
 )
-"""Of sympy's names those that compute a value, and nothing that was left to the one who answers: no integral, no expansion."""
+"""sympy's names that compute a value, except those that would do the task's own work: no integrals, no expansion."""
 MAKERS = frozenset(
     {
         *("importlib._bootstrap", "importlib._bootstrap_external"),
@@ -40,17 +40,17 @@ MAKERS = frozenset(
         *("dataclasses", "collections", "typing", "attr._make", "sympy.polys.monomials"),
     }
 )
-"""Modules that compile what is not of the text's making: modules, classes, and code for so many variables."""
+"""Modules that compile code not derived from the text: modules, classes, and code for a given number of variables."""
 
 _is_held = _is_hooked = False
 
 
 @contextmanager
 def only_expressions() -> Iterator[None]:
-    """Until the end of the block, text becomes values in this process, and never code."""
+    """Within the block, text can become values in this process, but never code."""
     global _is_held, _is_hooked
     if not _is_hooked:
-        sys.addaudithook(_look)  # there is no taking it away
+        sys.addaudithook(_look)  # it cannot be removed
         _is_hooked = True
     _is_held = True
     try:
@@ -60,8 +60,8 @@ def only_expressions() -> Iterator[None]:
 
 
 def check_expression(source: str | bytes | ast.AST, caller: str = "") -> None:
-    """Raises SyntaxError where the source is more than an expression of values. `caller`, a module of sympy's, may name what
-    it knows."""
+    """Raises SyntaxError when the source is more than an expression of values. With `caller`, one of sympy's modules,
+    it may use the names that sympy knows."""
     tree = source if isinstance(source, ast.AST) else compile(source, "expression", "exec", ast.PyCF_ONLY_AST)
     symbolic = caller in (SYMPY, LAMBDIFY)
     allowed = (*LITERALS, *ROUTINES) if caller == LAMBDIFY else LITERALS
@@ -97,7 +97,7 @@ def _look(event: str, arguments: tuple[object, ...]) -> None:
 
 
 def _module(frame: FrameType | None) -> str:
-    """Of the code that asks for a compilation, by way of `ast` or not."""
+    """The module that asks for a compilation, directly or through `ast`."""
     while frame is not None and frame.f_globals.get("__name__") == "ast":
         frame = frame.f_back
     return "" if frame is None else str(frame.f_globals.get("__name__"))

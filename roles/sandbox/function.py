@@ -1,6 +1,5 @@
-"""One function of an installed module, called on text that nobody trusts: each call in a confined process of its own, forked
-from one that is kept and has imported what it needs. Blocking: call it in a thread.
-"""
+"""Calls one function of an installed module on untrusted text. Each call runs in a confined process of its own, forked
+from a keeper process that has imported what it needs. Blocking: call it in a thread."""
 
 from __future__ import annotations
 
@@ -25,27 +24,28 @@ START = "import sys; sys.path.append(sys.argv.pop()); from roles.sandbox.served 
 MAX_CALL = 2**20
 MAX_ANSWER = 2**20
 MAX_PAGE = 16 * 2**20
-"""Of a call whose arguments are ours."""
+"""Maximum bytes of the answer to a call whose arguments are ours."""
 START_SECONDS = 120.0
-"""For the imports: sympy takes a second on an idle machine, a loaded one has many at once."""
+"""Time for the imports: sympy takes a second on an idle machine, but a loaded one may run many at once."""
 GRACE = 2.0
-"""A call is ended inside, at its time. One that has found a way round that ends with the process that is kept."""
+"""A call is ended from inside when its time is up. One that evades that is ended this much
+later, with the keeper process."""
 THREADLESS = {f"{library}_NUM_THREADS": "1" for library in ("OPENBLAS", "OMP", "MKL")}
 
 
 class CallFailed(NodeError):
-    """The function raised, or what it answered is of no use."""
+    """The function raised, or its answer is unusable."""
 
 
 class CallBroken(NodeError):
-    """The function ran past its time or its memory: on another machine it might have come to an end."""
+    """The function exceeded its time or memory; on another machine it might have finished."""
 
 
 class ConfinedFunction:
     """`module:function` in processes without network, files or rights; arguments and result are JSON values.
 
-    `warm`: arguments of calls made in the process that is kept, for the sake of what they leave in its caches. They must be
-    ours, not a peer's.
+    `warm`: arguments of calls made in the keeper process, for what they leave in its caches. They
+    must be ours, not a peer's.
     """
 
     def __init__(
@@ -57,8 +57,8 @@ class ConfinedFunction:
         self._lock = threading.Lock()
 
     def __call__(self, *arguments: Any, seconds: float | None = None, most: int = MAX_ANSWER) -> Any:
-        """The function's result, of at most `most` bytes. Raises CallFailed, CallBroken, or SandboxUnavailable where nothing
-        can be confined."""
+        """The function's result, of at most `most` bytes. Raises CallFailed, CallBroken, or SandboxUnavailable where
+        nothing can be confined."""
         call = json.dumps(arguments).encode()
         if len(call) > MAX_CALL:
             raise CallFailed(f"{self.place}: arguments of more than {MAX_CALL} bytes")
@@ -91,7 +91,7 @@ class ConfinedFunction:
             cwd="/",
             start_new_session=True,
         )
-        weakref.finalize(self, _end, self._process)  # for those who forget to close
+        weakref.finalize(self, _end, self._process)  # for callers that forget to close
         try:
             self._ask(b"", START_SECONDS)
         except NodeError:
@@ -126,7 +126,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _exchange(process: subprocess.Popen[bytes], call: bytes, deadline: float) -> tuple[bool, bytes]:
-    """Whether the call came to an end, and what it said. Raises CallBroken when the process is of no more use."""
+    """Whether the call finished, and its answer. Raises CallBroken when the process is no longer usable."""
     with contextlib.suppress(BrokenPipeError):
         _write(process, call, deadline)
     is_complete, size = ANSWER.unpack(_read(process, ANSWER.size, deadline))
@@ -134,7 +134,8 @@ def _exchange(process: subprocess.Popen[bytes], call: bytes, deadline: float) ->
 
 
 def _write(process: subprocess.Popen[bytes], call: bytes, deadline: float) -> None:
-    """A process that does not read must not hold us: what fits into the pipe goes at once, the rest as it takes it."""
+    """Write without blocking on a process that does not read: what fits into the pipe goes at
+    once, the rest as it is read."""
     assert process.stdin is not None  # noqa: S101 - a pipe
     left = memoryview(call)
     while left:
@@ -159,6 +160,6 @@ def _read(process: subprocess.Popen[bytes], size: int, deadline: float) -> bytes
 def _parse(line: bytes) -> dict[str, Any]:
     try:
         answer = json.loads(line)
-    except (ValueError, RecursionError) as error:  # text that became code says what it likes
+    except (ValueError, RecursionError) as error:  # text that became code may print anything
         raise CallFailed("an answer that is no JSON") from error
     return answer if isinstance(answer, dict) else {}

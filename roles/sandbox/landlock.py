@@ -1,7 +1,7 @@
-"""Landlock: what of the file system a process may still see. Runs in the process that is to be confined; stdlib only.
+"""Landlock: limits what a process can access in the file system. Runs in the process to be confined; stdlib only.
 
-After `restrict_to_reading`, by the kernel's word, nothing can be written, made, renamed, run or truncated, and nothing
-read outside the given paths (what `stat` tells of a path stays visible). From `linux/landlock.h`.
+After `restrict_to_reading` the kernel lets nothing be written, made, renamed, executed or truncated, and nothing be
+read outside the given paths (what `stat` tells of a path stays visible). Constants from `linux/landlock.h`.
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ VERSION_FLAG = 1
 PATH_BENEATH = 1
 READ_FILE, READ_DIR = 1 << 2, 1 << 3
 FILE_RIGHTS = {1: 0x1FFF, 2: 0x3FFF, 3: 0x7FFF, 4: 0x7FFF, 5: 0xFFFF}
-"""Every right on files that an ABI knows, by the first ABI that knows them."""
+"""All file rights that an ABI knows, by the first ABI that knows them."""
 NEWEST = max(*FILE_RIGHTS, 6)
 BIND_AND_CONNECT = 0b11  # TCP, from ABI 4
 ABSTRACT_SOCKETS_AND_SIGNALS = 0b11  # from ABI 6
 
 
 def landlock_abi() -> int:
-    """The kernel's Landlock ABI; 0 where there is none, or it is switched off."""
+    """The kernel's Landlock ABI; 0 when it is absent or disabled."""
     return max(0, int(_libc().syscall(CREATE_RULESET, None, ctypes.c_size_t(0), VERSION_FLAG)))
 
 
 def restrict_to_reading(paths: Sequence[str], *, newest: int = NEWEST) -> None:
-    """Leave this process nothing but reading under `paths`; those that do not exist are passed over. It cannot be undone.
+    """Leave this process only the right to read under `paths`; paths that do not exist are
+    skipped. This cannot be undone.
 
-    Needs `no_new_privs`. Asks for no more than the ABI `newest` has. Raises OSError where the kernel refuses.
+    Needs `no_new_privs`. Uses no more than what the ABI `newest` has. Raises OSError when the kernel refuses.
     """
     abi = min(landlock_abi(), newest)
     if not abi:

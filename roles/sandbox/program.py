@@ -1,8 +1,9 @@
-"""Runs one untrusted Python program to its end, or to its limits, and tells what came out. Blocking: call it in a thread.
+"""Runs one untrusted Python program to its end, or to its limits, and returns the outcome.
+Blocking: call it in a thread.
 
-Held by the kernel, not by Python: Landlock (no file but the standard library, read-only), seccomp (no socket, no process,
-no signal to others), resource limits, and a clock and a count of its threads outside. Where the kernel cannot do both,
-nothing is run.
+The kernel enforces the confinement, not Python: Landlock (no file but the standard library, read-only), seccomp (no
+socket, no process, no signal to others) and resource limits; the time limit and the thread count are enforced from
+outside. Where the kernel does not support both Landlock and seccomp, nothing is run.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a program may use. Memory is address space, in bytes; output is standard output, in bytes; threads are those it
-    starts in all, of which a common idiom needs one: a larger stack."""
+    """What a program may use. Memory is address space, in bytes; output is standard output, in bytes. Threads are the
+    total number it starts; a common idiom needs one, for a larger stack."""
 
     cpu_seconds: int = 4
     wall_seconds: float = 10.0
@@ -59,7 +60,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How it ended, and what it wrote; of the errors, the last bytes."""
+    """How it ended, and its output; of standard error only the last bytes."""
 
     ending: Ending
     output: bytes
@@ -67,8 +68,8 @@ class Outcome:
 
 
 def run_program(source: str, *, given: bytes = b"", limits: Limits | None = None) -> Outcome:
-    """Run Python source with `given` as its standard input. Raises SandboxUnavailable; anything that the program does is
-    an outcome. Sources over 256 KiB and inputs over 4 MiB are refused with ValueError."""
+    """Run Python source with `given` as its standard input. Raises SandboxUnavailable; anything the program does is an
+    outcome. Sources over 256 KiB and inputs over 4 MiB raise ValueError."""
     if (reason := why_unavailable()) is not None:
         raise SandboxUnavailable(reason)
     return _run(source, given, limits or Limits())
@@ -76,7 +77,7 @@ def run_program(source: str, *, given: bytes = b"", limits: Limits | None = None
 
 @cache
 def why_unavailable() -> str | None:
-    """What keeps this machine from confining programs, with the remedy; None when a trial program was held."""
+    """The reason why this machine cannot confine programs, with the remedy; None when a trial program was confined."""
     if sys.platform != "linux":
         return "programs are only run where Linux can confine them: set this node up on Linux 5.13 or newer"
     trial = _run(TRIAL, b"", Limits(wall_seconds=30.0))
@@ -88,8 +89,8 @@ def why_unavailable() -> str | None:
 
 @cache
 def why_threadless() -> str | None:
-    """What keeps programs from starting threads here, as they can on other nodes, whose judgement must be the same; None when
-    one did, and was held."""
+    """The reason why programs cannot start threads here. They can on other nodes, whose judgement must be the same.
+    None when a trial program did, and was confined."""
     if (reason := why_unavailable()) is not None:
         return reason
     trial = _run(THREADED, b"", Limits(wall_seconds=30.0))
@@ -153,7 +154,7 @@ def _start(program: int, channel: int, limits: Limits) -> subprocess.Popen[bytes
 
 
 class _Conversation:
-    """Feeds a process, reads it and counts its threads, within time and size."""
+    """Feeds a process, reads its output and counts its threads, within limits of time and size."""
 
     def __init__(
         self,
@@ -233,5 +234,5 @@ class _Conversation:
 def _ending(status: int) -> Ending:
     if status == 0:
         return Ending.DONE
-    # the hard limit on CPU time is SIGKILL, and nobody else may send one: we have not
+    # exceeding the hard limit on CPU time sends SIGKILL; nobody else may send one, and we have not
     return Ending.OUT_OF_TIME if status in (-signal.SIGXCPU, -signal.SIGKILL) else Ending.FAILED

@@ -1,8 +1,9 @@
-"""Seccomp: which system calls a process may still make. Runs in the process that is to be confined; stdlib only.
+"""Seccomp: which system calls a process may still make. Runs in the process to be confined; stdlib only.
 
-A list of what an interpreter needs to compute, read and write what it has open; all else fails with EPERM, also what
-kernels add later. No sockets, no second process, no program, no signal to anybody else (nor a file that sends one), no file
-opened for writing, no limit raised. What may be started depends on who asks: threads, processes, nothing.
+An allow-list of what an interpreter needs to compute and to use its open files; everything else fails with
+EPERM, including calls that later kernels add. No sockets, no second process, no program, no signal to others
+(nor a file that sends one), no file opened for writing, no raised limits. What may be started depends on the
+caller: threads, processes, nothing.
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ NUMBER_AT, ARCHITECTURE_AT, ARGUMENTS_AT = 0, 4, 16
 CLONE_THREAD = 0x00010000
 CLONE_NAMESPACES = 0x7E020000
 DUPLICATE, GET_FLAGS, SET_FLAGS, DUPLICATE_CLOSED = 0, (1, 2, 3), 4, 1030
-"""Of `fcntl`. Its others lock files, grow pipes, or name whom a file signals when it is ready, with what: SIGKILL too."""
+"""Allowed `fcntl` commands. Others lock files, grow pipes, or set whom a file signals when it is
+ready and how, even SIGKILL."""
 OPENS_FOR_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 X32_BIT = 0x40000000
 
 ARCHITECTURES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
-"""Audit number, and column of `CALLS`, by machine."""
+"""Audit number, and column in `CALLS`, by machine."""
 
 CALLS: dict[str, tuple[int | None, int | None]] = {
     # name: number on x86_64, on aarch64
@@ -98,14 +100,14 @@ CALLS: dict[str, tuple[int | None, int | None]] = {
 }
 CLONE, CLONE3, OPENAT, PRLIMIT, TGKILL, IOCTL = (56, 220), (435, 435), (257, 56), (302, 261), (234, 131), (16, 29)
 FCNTL = (72, 25)
-"""Calls that depend on their arguments, or fail with an errno of their own."""
+"""Calls that are allowed depending on their arguments, or that fail with a specific errno."""
 KEEPER_CALLS: dict[str, tuple[int | None, int | None]] = {
     "setitimer": (38, 103),
     "fork": (57, None),
     "wait4": (61, 260),
     "prctl": (157, 167),
 }
-"""What besides a process needs that starts others, one for each call, and confines them further."""
+"""Additional calls for a process that starts others, one for each call, and confines them further."""
 SECCOMP = (317, 277)
 
 
@@ -118,20 +120,20 @@ class Starts(Enum):
 
 
 def forbid_new_privileges() -> None:
-    """No program started from here gains rights, and this process dies with its parent."""
+    """Programs started from here gain no rights, and this process dies with its parent."""
     _prctl(SET_NO_NEW_PRIVS, 1)
     _prctl(SET_DEATH_SIGNAL, 9)
 
 
 def restrict_calls(starts: Starts = Starts.NOTHING) -> None:
-    """Install the filter on this process and its threads. It cannot be undone. Raises OSError where that fails."""
+    """Install the filter on this process and its threads. It cannot be undone. Raises OSError when that fails."""
     _, header = _packed(build_filter(platform.machine(), os.getpid(), starts))
     _prctl(SET_SECCOMP, FILTER_MODE, header)
 
 
 def listen_to_clones() -> int:
-    """From here on each start of a thread or process waits until whoever holds the descriptor that this gives has answered.
-    Raises OSError, also where somebody outside listens already: the kernel has room for one."""
+    """From here on, each start of a thread or process waits until the holder of the returned descriptor has answered.
+    Raises OSError, also when a listener from outside exists already, since the kernel allows only one."""
     audit, column = _architecture(platform.machine())
     lines = [(LOAD, 0, 0, ARCHITECTURE_AT), (JUMP_EQUAL, 1, 0, audit), _return(KILL), (LOAD, 0, 0, NUMBER_AT)]
     _, header = _packed([*lines, *_when(CLONE[column], [_return(ASK)]), _return(ALLOW)])
@@ -143,7 +145,8 @@ def listen_to_clones() -> int:
 
 
 def build_filter(machine: str, pid: int, starts: Starts = Starts.NOTHING) -> list[tuple[int, int, int, int]]:
-    """The filter as BPF instructions (code, jump if true, jump if false, constant). Raises OSError for an unknown machine."""
+    """The filter as BPF instructions (code, jump if true, jump if false, constant). Raises
+    OSError for an unknown machine."""
     audit, column = _architecture(machine)
     lines = [(LOAD, 0, 0, ARCHITECTURE_AT), (JUMP_EQUAL, 1, 0, audit), _return(KILL), (LOAD, 0, 0, NUMBER_AT)]
     if machine == "x86_64":
@@ -161,7 +164,7 @@ def build_filter(machine: str, pid: int, starts: Starts = Starts.NOTHING) -> lis
     lines += _when(FCNTL[column], _harmless_file_control())
     lines += _only_if_zero(PRLIMIT[column], argument=2)
     lines += _only_if_equal(TGKILL[column], argument=0, value=pid)
-    lines += _when(IOCTL[column], [_return(ERROR | errno.ENOTTY)])  # nothing here is a terminal
+    lines += _when(IOCTL[column], [_return(ERROR | errno.ENOTTY)])  # pretend that nothing is a terminal
     lines += _when(CLONE3[column], [_return(ERROR | errno.ENOSYS)])  # the C library then tries clone
     return [*lines, _return(ERROR | errno.EPERM)]
 
@@ -173,18 +176,18 @@ def _architecture(machine: str) -> tuple[int, int]:
 
 
 def _packed(lines: list[tuple[int, int, int, int]]) -> tuple[ctypes.Array[ctypes.c_char], ctypes.c_char_p]:
-    """The instructions, to be kept alive, and the header that points to them."""
+    """The instructions, which must be kept alive, and the header that points to them."""
     buffer = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *line) for line in lines))
     return buffer, ctypes.c_char_p(struct.pack("@HP", len(lines), ctypes.addressof(buffer)))
 
 
 def _when(number: int, then: list[tuple[int, int, int, int]]) -> list[tuple[int, int, int, int]]:
-    """`then`, which ends in a return on every way, for the call of this number."""
+    """Apply `then`, which returns on every path, to the call with this number."""
     return [(JUMP_EQUAL, 0, len(then), number), *then]
 
 
 def _harmless_file_control() -> list[tuple[int, int, int, int]]:
-    """Copying a descriptor and its flags; but never that a file signals somebody."""
+    """Allow duplicating a descriptor and its flags, but never making a file signal a process."""
     lines = [_low(1)]
     for command in (DUPLICATE, *GET_FLAGS, DUPLICATE_CLOSED):
         lines += _when(command, [_return(ALLOW)])
@@ -209,7 +212,7 @@ def _only_if_equal(number: int, *, argument: int, value: int) -> list[tuple[int,
 
 
 def _only_if_zero(number: int, *, argument: int) -> list[tuple[int, int, int, int]]:
-    """Both halves of a pointer."""
+    """Allow the call only if both halves of a pointer argument are zero."""
     low, high = _low(argument), (LOAD, 0, 0, ARGUMENTS_AT + 8 * argument + 4)
     tests = [low, (JUMP_EQUAL, 0, 3, 0), high, (JUMP_EQUAL, 0, 1, 0)]
     return _when(number, [*tests, _return(ALLOW), _return(ERROR | errno.EPERM)])

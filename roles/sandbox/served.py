@@ -1,7 +1,7 @@
-"""What runs inside a `ConfinedFunction`: the keeper imports one function, gives up every right but to start processes, and
-starts one for each call, which gives up that too. So no call finds anything of another's: what hostile text makes of a
-process ends with it, threads and all. The keeper itself never looks at what a call brings, or at what it answers.
-"""
+"""Runs inside a `ConfinedFunction`. The keeper imports one function and gives up every right except starting
+processes. For each call it starts one, which gives up that right too. So no call finds anything of another's:
+whatever hostile text makes of a process ends with it, including threads. The keeper itself never examines a
+call's arguments or answer."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from roles.sandbox.confined import NOT_CONFINED, confine
 from roles.sandbox.seccomp import Starts, forbid_new_privileges, restrict_calls
 
 CALL = struct.Struct("=IId")
-"""Bytes of arguments, bytes that the answer may have, seconds."""
+"""Bytes of arguments, maximum bytes of the answer, seconds."""
 ANSWER = struct.Struct("=BI")
-"""Whether the call came to an end, bytes of its answer or of the reason."""
+"""Whether the call finished, and the bytes of its answer or of the reason."""
 OUT_OF_MEMORY = 126
-"""Exit status of a call that ended for want of memory."""
+"""Exit status of a call that ran out of memory."""
 
 
 def main() -> None:
-    """Arguments: `module:function`, calls that warm it up as JSON, bytes of memory, the process that started us, and what
-    may be read besides the standard library."""
+    """Arguments: `module:function`, warm-up calls as JSON, bytes of memory, the id of the process that started us, and
+    what may be read besides the standard library."""
     place, warm, memory, parent, *readable = sys.argv[1:]
     answers = os.dup(1)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what the function prints is nobody's answer
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what the function prints is not an answer
     module, _, name = place.partition(":")
     try:
         function = getattr(importlib.import_module(module), name)
@@ -50,7 +50,7 @@ def main() -> None:
     except (Exception, SystemExit) as error:
         _say(answers, True, _told(error))
         return
-    gc.freeze()  # what is there already is not looked through, and so not copied, in each call
+    gc.freeze()  # existing objects are not traversed, and so their pages not copied, in each call
     _say(answers, True, json.dumps({"value": "ready"}).encode())
     keeper = os.getpid()
     while header := _read(0, CALL.size):
@@ -62,7 +62,7 @@ def main() -> None:
 def _serve(
     function: Callable[..., Any], given: bytes, most: int, seconds: float, keeper: int, answers: int
 ) -> tuple[bool, bytes]:
-    """Whether the call came to an end, and what it answered, or why not."""
+    """Whether the call finished, and its answer or the reason why not."""
     source, sink = os.pipe()
     process = os.fork()
     if process == 0:
@@ -72,7 +72,7 @@ def _serve(
     os.close(sink)
     answer = _read(source, most + 1)
     os.close(source)
-    _, status = os.waitpid(process, 0)  # at its last second a signal ends it
+    _, status = os.waitpid(process, 0)  # a signal ends it when its time is up
     if status == signal.SIGALRM:
         return False, b"took too long"
     if len(answer) > most:
@@ -83,11 +83,11 @@ def _serve(
 
 
 def _run(function: Callable[..., Any], given: bytes, sink: int, seconds: float, keeper: int) -> None:
-    """In the process of the call. Never returns."""
+    """Runs in the process of the call. Never returns."""
     status = 1
     try:
         forbid_new_privileges()
-        if os.getppid() == keeper:  # else it ended before we asked to share that
+        if os.getppid() == keeper:  # otherwise the keeper ended before we asked to die with it
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.setitimer(signal.ITIMER_REAL, seconds)
             restrict_calls()
@@ -124,7 +124,7 @@ def _write(file: int, data: bytes) -> None:
 
 
 def _read(file: int, size: int) -> bytes:
-    """`size` bytes, or what there is before the end."""
+    """`size` bytes, or fewer at the end."""
     found = bytearray()
     while len(found) < size and (piece := os.read(file, min(size - len(found), 65536))):
         found += piece

@@ -1,8 +1,8 @@
-"""How many threads a confined program starts: it asks for each, and whoever runs it counts.
+"""Limits how many threads a confined program starts: it must ask for each, and the process that runs it counts.
 
-A thread costs the kernel memory that no limit on address space sees, and limits on the number of processes are the user's,
-not the program's, and not root's. So `clone` waits for an answer from outside (seccomp's user notification, Linux 5.5). Both
-sides are here: `hand_over` inside, `ThreadCount` outside. Stdlib only.
+A thread costs kernel memory that no limit on address space covers, and limits on the number of processes apply to the
+user, not the program, and not to root. So `clone` waits for an answer from outside (seccomp's user notification, Linux
+5.5). Both sides are here: `hand_over` inside, `ThreadCount` outside. Stdlib only.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ DESCRIPTOR = struct.Struct("i")
 
 
 def hand_over(channel: int) -> Starts:
-    """Give the outside what it counts threads by; what may then be started. Raises OSError where it cannot be sent."""
+    """Send the listener by which the outside counts threads. Returns what may then be started. Raises
+    OSError when sending fails."""
     with contextlib.closing(_socket.socket(fileno=channel)) as outside:
         try:
             listener = listen_to_clones()
-        except OSError:  # in a container whose own supervisor listens: a program may go without threads
+        except OSError:  # a container's own supervisor is listening: the program runs without threads
             return Starts.NOTHING
         try:
             outside.sendmsg([b"."], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, DESCRIPTOR.pack(listener))])
@@ -38,7 +39,7 @@ def hand_over(channel: int) -> Starts:
 
 
 def take_over(channel: _socket.socket) -> int | None:
-    """What the inside handed over; None where it has nothing."""
+    """The listener that the inside sent; None if it has none."""
     _, given, _, _ = channel.recvmsg(1, _socket.CMSG_SPACE(DESCRIPTOR.size), _socket.MSG_CMSG_CLOEXEC)
     for level, kind, data in given:
         if (level, kind) == (_socket.SOL_SOCKET, _socket.SCM_RIGHTS):
@@ -47,7 +48,7 @@ def take_over(channel: _socket.socket) -> int | None:
 
 
 class ThreadCount:
-    """Says yes to the first `left` threads, and is done with the next."""
+    """Permits the first `left` threads and stops at the next."""
 
     def __init__(self, listener: int, left: int) -> None:
         self._listener, self._left = listener, left
@@ -55,10 +56,10 @@ class ThreadCount:
         self._poll.register(listener, select.POLLIN)
 
     def answer(self) -> bool:
-        """Answer who asks. False when there is nothing more to answer: the next thread is refused by the kernel as soon as
-        the listener is closed, and so is who asked last."""
+        """Answer a waiting request. False when there is nothing more to answer: once the listener is closed, the kernel
+        refuses the next thread as well as a request still waiting."""
         if not any(event & select.POLLIN for _, event in self._poll.poll(0)):
-            return False  # hung up: who could ask has ended, and to receive would wait for ever
+            return False  # hung up: the requesting process has ended, and receiving would block for ever
         if self._left <= 0:
             return False
         question = bytearray(QUESTION)
@@ -66,7 +67,7 @@ class ThreadCount:
             fcntl.ioctl(self._listener, RECEIVE, question)
             fcntl.ioctl(self._listener, SEND, struct.pack("=QqiI", *struct.unpack_from("=Q", question), 0, 0, GO_ON))
         except OSError as error:
-            if error.errno not in (errno.ENOENT, errno.EINTR):  # it has ended meanwhile
+            if error.errno not in (errno.ENOENT, errno.EINTR):  # the requester has ended in the meantime
                 return False
         self._left -= 1
         return True

@@ -1,6 +1,7 @@
-"""SHARDCAST: weights from the trainer to everybody, in shards, by digest, over relays (INTELLECT-2, section 3.2).
+"""SHARDCAST: distributes weights from the trainer to every node, in shards, by digest, over relays
+(INTELLECT-2, section 3.2).
 
-Use without a node, ledger or DHT. A publisher is a key; whoever knows its id can check every byte:
+Use without a node, ledger or DHT. A publisher is a key; anyone who knows its id can verify every byte:
 
     from roles.shardcast import NodeKey, open_channel
 
@@ -9,12 +10,13 @@ Use without a node, ledger or DHT. A publisher is a key; whoever knows its id ca
         published = await channel.publish(Path("checkpoint"))   # step 0, then 1, 2, ..
 
     async with open_channel(publisher, ["http://relay:8080", "http://other:8080"]) as channel:
-        folder = await channel.fetch(Path("weights"))           # the newest, verified, or not there at all
+        folder = await channel.fetch(Path("weights"))           # the newest, verified, complete or absent
         await channel.follow(Path("weights"), print)            # and each one from now on
 
-A relay of the channel is `roles.relay.Relay(key, root=folder, run=channel_of(publisher), trainers=[publisher], ..)`, or
-`intellect-node shardcast relay`. Errors are `dht.errors.TransportError` (no relay gives or takes it; call again to go
-on), `roles.shardcast.errors.StoreFull` (the disk), `dht.errors.PeerError` (a signature that is not the publisher's).
+A relay of the channel is `roles.relay.Relay(key, root=folder, run=channel_of(publisher), trainers=[publisher],
+..)`, or `intellect-node shardcast relay`. Errors are `dht.errors.TransportError` (no relay delivers or accepts
+it; call again to resume), `roles.shardcast.errors.StoreFull` (the disk), `dht.errors.PeerError` (a signature
+that is not the publisher's).
 """
 
 from typing import TYPE_CHECKING, Any
@@ -30,7 +32,7 @@ __all__ = ["Channel", "NodeKey", "Published", "channel_of", "open_channel"]
 
 
 def __getattr__(name: str) -> Any:
-    """Imported when used: what needs one module of the package need not load the client."""
+    """Import on use, so that importing one module of the package need not load the client."""
     if name == "NodeKey":
         from dht.identity import NodeKey
 

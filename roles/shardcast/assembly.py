@@ -1,8 +1,9 @@
-"""A checkpoint being put together on disk: shards in any order, each verified on arrival, resumable after a kill.
+"""A checkpoint being assembled on disk: shards in any order, each verified on arrival, resumable after a kill.
 
-`into/.partial-{digest}/files` grows until every shard is right; then it is synced, where that is asked for, and renamed to
-`into/{digest}`. Without, a power cut may damage what was renamed: nodes hash it again before they use it after a start. The
-journal beside it names the shards verified so far; a restart hashes those again and fetches only the others.
+`into/.partial-{digest}/files` grows until every shard is right. It is then synced, if requested, and renamed
+to `into/{digest}`. Without the sync a power cut may damage what was renamed, so nodes hash it again before
+they use it after a start. The journal beside it lists the shards verified so far; a restart hashes those again
+and fetches only the others.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ from roles.shardcast.shards import Layout, Piece, is_checkpoint_intact, is_shard
 
 MANIFEST_FILE = ".manifest"
 SYNC_EVERY = 64 * 10**6
-"""Bytes verified after which a thread has the disk take them."""
+"""Number of verified bytes after which a thread syncs the files."""
 SCRATCH = ".deltas"
-"""Folder beside the checkpoints: deltas, and checkpoints on the way, by the checkpoint they lead to."""
+"""Folder beside the checkpoints for deltas and intermediate checkpoints, by the checkpoint they lead to."""
 
 
 class Assembly:
-    """Blocking calls all: run them in a thread. `open` takes its lock; `finish`, `discard` or `close` ends it."""
+    """All calls block: run them in a thread. `open` takes the lock; `finish`, `discard` or `close` releases it."""
 
     def __init__(
         self,
@@ -63,7 +64,8 @@ class Assembly:
         self.missing: set[int] = set(range(len(manifest.shards)))
 
     def open(self) -> bool:
-        """Take the lock, make the files, read the journal. False: another process is at this checkpoint (WGT-06)."""
+        """Take the lock, create the files, read the journal. Returns False when another process assembles this
+        checkpoint (WGT-06)."""
         try:
             if self._is_durable:
                 make_folder(self.final.parent)
@@ -82,8 +84,8 @@ class Assembly:
         return True
 
     def close(self) -> None:
-        """Release the lock; what is verified stays for the next time."""
-        with self._closing:  # a fetch that is cancelled closes while its thread may be finishing
+        """Release the lock. What is verified is kept for the next time."""
+        with self._closing:  # a cancelled fetch closes while its thread may still be finishing
             lock, self._lock = self._lock, -1
         if lock >= 0:
             os.close(lock)
@@ -93,7 +95,7 @@ class Assembly:
         return ShardWriter(self, index)
 
     def mark(self, index: int) -> None:
-        """Note a shard as verified, in the journal too."""
+        """Record a shard as verified, in the journal too."""
         with (self._partial / "journal").open("a") as journal:
             journal.write(f"{index}\n")
         self.missing.discard(index)
@@ -102,7 +104,7 @@ class Assembly:
             self._sync_now_and_then(self.layout.size(index))
 
     def finish(self) -> Path:
-        """Move the whole into place, synced if it is to be durable. Raises ValueError while a shard is missing."""
+        """Move the checkpoint into place, synced if it is to be durable. Raises ValueError while a shard is missing."""
         if self.missing:
             raise ValueError(f"{len(self.missing)} shards are missing still")
         try:
@@ -130,7 +132,7 @@ class Assembly:
             self._progress(self.layout.total - missing, self.layout.total)
 
     def _sync_now_and_then(self, size: int) -> None:
-        """Sync every `SYNC_EVERY` bytes, so that little is left for the end. One thread at a time waits for it."""
+        """Sync every `SYNC_EVERY` bytes, so that little is left for the end. Only one thread at a time does so."""
         self._unsynced += size
         if self._unsynced >= SYNC_EVERY and self._syncing.acquire(blocking=False):
             try:
@@ -163,14 +165,14 @@ class Assembly:
 
 
 class ShardWriter:
-    """Sink of one shard: bytes go straight to their place in the files, and count only once the digest is right."""
+    """Sink of one shard: bytes go straight to their place in the files, but count only once the digest is right."""
 
     def __init__(self, assembly: Assembly, index: int) -> None:
         self._assembly, self._index = assembly, index
         self._size = assembly.layout.size(index)
         self._written, self._hash = 0, hashlib.sha256()
         self._files: dict[str, FileIO] = {}
-        self._lock, self._is_closed = Lock(), False  # a thread may write still when its fetch is given up
+        self._lock, self._is_closed = Lock(), False  # a thread may still be writing when its fetch is cancelled
 
     async def __aenter__(self) -> Self:
         return self
@@ -184,7 +186,7 @@ class ShardWriter:
                 file.close()
 
     def take(self, block: bytes | bytearray | memoryview) -> None:
-        """Take bytes. Raises WrongBytes once they are more than the shard has, StoreFull on a disk error."""
+        """Write bytes. Raises WrongBytes once there are more than the shard has, StoreFull on a disk error."""
         view = memoryview(block)
         if self._written + len(view) > self._size:
             raise WrongBytes("relay sends more than the shard has")
@@ -224,7 +226,7 @@ class ShardWriter:
 def load_checkpoint_manifest(
     directory: Path, *, digest: str, run: str, trainers: frozenset[NodeId]
 ) -> CheckpointManifest | None:
-    """The manifest kept with a finished checkpoint, if every byte of the checkpoint is still right; else None."""
+    """The manifest stored with a finished checkpoint; None unless every byte of the checkpoint is still right."""
     kept = _read_manifest(directory, run=run, trainers=trainers)
     if kept is None or kept[0] != digest or not is_checkpoint_intact(directory, Layout(kept[1])):
         return None
@@ -232,7 +234,8 @@ def load_checkpoint_manifest(
 
 
 def find_newest(into: Path, *, run: str, trainers: frozenset[NodeId]) -> tuple[str, int] | None:
-    """Manifest digest and step of the newest finished checkpoint in a folder, by the manifests kept with them. Blocking."""
+    """Manifest digest and step of the newest finished checkpoint in a folder, by the
+    manifests stored there. Blocking."""
     found: list[tuple[int, int, str]] = []
     for folder in into.iterdir() if into.is_dir() else ():
         kept = _read_manifest(folder, run=run, trainers=trainers)
@@ -242,7 +245,7 @@ def find_newest(into: Path, *, run: str, trainers: frozenset[NodeId]) -> tuple[s
 
 
 def _read_manifest(folder: Path, *, run: str, trainers: frozenset[NodeId]) -> tuple[str, CheckpointManifest] | None:
-    """The manifest kept with a finished checkpoint, behind its digest; None for none that a trainer of the run has signed."""
+    """The digest and manifest stored with a finished checkpoint; None unless a trainer of the run has signed it."""
     try:
         with (folder / MANIFEST_FILE).open("rb") as file:
             envelope = from_bytes(file.read(MAX_MANIFEST_BYTES + 1), limit=MAX_MANIFEST_BYTES)
@@ -252,10 +255,10 @@ def _read_manifest(folder: Path, *, run: str, trainers: frozenset[NodeId]) -> tu
 
 
 def prune_checkpoints(into: Path, *, keep: Collection[str]) -> None:
-    """Delete checkpoints under `into`, finished or partial, whose manifest digest is not in `keep`, and what was fetched of
-    deltas to them. Blocking.
+    """Delete checkpoints under `into`, finished or partial, whose manifest digest is not in `keep`, and everything
+    fetched of deltas to them. Blocking.
 
-    The caller keeps what any reader of its own still has open (WGT-15), and what it is fetching just now.
+    The caller must keep what its own readers still have open (WGT-15) and what it is fetching.
     """
     for folder in (into, into / SCRATCH):
         for path in folder.iterdir() if folder.is_dir() else ():

@@ -1,4 +1,4 @@
-"""One blob's file: written through a temporary one and verified, or read in blocks. Knows no index and no budget."""
+"""One blob's file: written via a temporary file and verified, or read in blocks. Knows no index and no disk budget."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from roles.shardcast.disk import reserve_room
 from roles.shardcast.errors import StoreFull, WrongBytes
 
 READ_BLOCK = 2**18
-"""A thousand readers at once must fit in memory."""
+"""Bytes per block, small enough that a thousand concurrent readers fit in memory."""
 
 
 class BlobWriter:
-    """A sink: takes one blob's bytes, exactly `size` of them. Leaving it without `commit` deletes them.
+    """A sink for one blob of exactly `size` bytes. Leaving it without `commit` deletes them.
 
-    Leaving it calls `stored` if the blob is in place, and then `left`, in the event loop. Without `is_durable`
-    a power cut may lose or tear the blob, which whoever reads it next must find out; a kill loses nothing.
+    On leaving, `stored` is called if the blob is in place, then `left`, both in the event loop. Without `is_durable` a
+    power cut may lose or tear the blob, and the next reader must detect that; a kill loses nothing.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class BlobWriter:
             self._path.unlink(missing_ok=True)
 
     def take(self, block: bytes | bytearray | memoryview) -> None:
-        """Take bytes. Raises WrongBytes once there are too many, StoreFull when the disk refuses."""
+        """Write bytes. Raises WrongBytes once there are too many, StoreFull on a disk error."""
         self.received += len(block)
         if self.received > self._size:
             raise WrongBytes(f"more than the {self._size} bytes declared")
@@ -71,7 +71,7 @@ class BlobWriter:
             raise _refused(error) from error
 
     def commit(self) -> None:
-        """Move the blob into place. Raises WrongBytes unless length and digest are right, StoreFull."""
+        """Move the blob into place. Raises WrongBytes unless length and digest are right, StoreFull on a disk error."""
         if self.received != self._size:
             raise WrongBytes(f"{self.received} bytes instead of {self._size}")
         if self._hash.hexdigest() != self._digest:
@@ -100,7 +100,8 @@ class BlobWriter:
             self._sync_name(folder)
 
     def _sync_name(self, folder: Path) -> None:
-        """One whose name did not reach the disk is refused: nor must it lie there, counted by nobody."""
+        """Sync the folder. If that fails, the blob is refused and deleted again, so that it does
+        not occupy uncounted space."""
         try:
             sync(folder)
         except OSError:
@@ -109,7 +110,7 @@ class BlobWriter:
 
 
 def write_all(file: FileIO, block: bytes | bytearray | memoryview) -> None:
-    """Write the whole block, although a disk that fills up may take a part first. Raises OSError."""
+    """Write the whole block, even if a disk that fills up accepts only a part at first. Raises OSError."""
     written = file.write(block)
     while written < len(block):
         written += file.write(memoryview(block)[written:])

@@ -1,6 +1,7 @@
-"""The checkpoints a relay keeps: the newest few manifests and deltas of each trainer, on disk, and which shards they list.
+"""The checkpoints a relay keeps: the newest few manifests and deltas of each trainer, on disk,
+and the shards they list.
 
-Each trainer has its own few, so that one with a runaway term cannot push another's out.
+The limit is per trainer, so that one with a runaway term cannot evict another's.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ log = structlog.get_logger("shardcast")
 
 KEPT = 5
 KEPT_DELTAS = 16
-"""Of one signer, beyond as many as checkpoints only while all together are a shorter way than the shards: a longer chain is
-of no use to anybody."""
+"""Maximum deltas per signer. Beyond as many as checkpoints, deltas are kept only while all together are shorter than
+the shards, because a longer chain is of no use."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptCheckpoint:
-    """A manifest kept, as it was signed."""
+    """A stored manifest, as it was signed."""
 
     digest: str
     signer: NodeId
@@ -47,13 +48,13 @@ class KeptCheckpoint:
 
     @property
     def age_rank(self) -> tuple[int, int, str]:
-        """Newest is greatest: term, then step; the digest makes it total."""
+        """The newest is greatest: ordered by term, then step; the digest makes the order total."""
         return (self.manifest.term, self.manifest.step, self.digest)
 
 
 @dataclass(frozen=True, slots=True)
 class KeptDelta:
-    """A delta's row kept, as it was signed."""
+    """A stored row of a delta, as it was signed."""
 
     digest: str
     signer: NodeId
@@ -63,7 +64,7 @@ class KeptDelta:
 
     @property
     def age_rank(self) -> tuple[int, int, str]:
-        """As of a checkpoint, its target."""
+        """As for a checkpoint, by its target."""
         return (self.delta.term, self.delta.step, self.digest)
 
     @property
@@ -83,18 +84,18 @@ class KeptDelta:
 
 
 Parcel = KeptCheckpoint | KeptDelta
-"""What is kept as a signed row, and in shards."""
+"""Anything stored as a signed row and shards."""
 
 
 class Catalogue:
-    """Manifests by digest. Read from disk at start; a file that does not hold a right one is set aside (CKPT-04)."""
+    """Manifests by digest. They are read from disk at start; a file without a valid one is set aside (CKPT-04)."""
 
     def __init__(self, root: Path, *, run: str, trainers: Collection[NodeId], kept: int = KEPT) -> None:
         self._folder, self._run, self._trainers, self._kept = root / "manifests", run, frozenset(trainers), kept
         make_folder(self._folder)
         self._checkpoints: dict[str, KeptCheckpoint] = {}
         self._deltas: dict[str, KeptDelta] = {}
-        self._newest: list[KeptCheckpoint] | None = None  # in order, as long as nothing comes or goes
+        self._newest: list[KeptCheckpoint] | None = None  # sorted cache; None after a change
         self._newest_deltas: list[KeptDelta] | None = None
         self._token = ""
         self._changed = asyncio.Event()
@@ -130,11 +131,12 @@ class Catalogue:
         return list(self._newest_deltas)
 
     def leading_on(self, held: str) -> list[KeptDelta]:
-        """Deltas usable by a holder of this checkpoint: those from exactly that one, and on from there; newest first."""
-        return leading_on(self.deltas()[:KEPT_DELTAS], held)  # an archive has thousands, and nobody goes so far
+        """Deltas usable by a holder of this checkpoint: those based on it and those that follow
+        from there; newest first."""
+        return leading_on(self.deltas()[:KEPT_DELTAS], held)  # an archive has thousands, but no chain is that long
 
     def shard_size(self, digest: str) -> int | None:
-        """Bytes of a shard some kept checkpoint or delta lists, else None."""
+        """Bytes of a shard that some kept checkpoint or delta lists, else None."""
         listed = self._listed.get(digest)
         return listed[0] if listed else None
 
@@ -143,7 +145,8 @@ class Catalogue:
         return digest in self._listed
 
     def check(self, envelope: Envelope) -> Parcel:
-        """Judge an envelope; nothing is kept yet. Raises PeerError, or StaleCheckpoint for one older than those kept."""
+        """Check an envelope without keeping anything. Raises PeerError, or StaleCheckpoint for
+        one older than those kept."""
         kept = self._open(envelope)
         mine, most = self._of(kept.signer, kept), self._most(kept)
         if kept.digest not in self and len(mine) >= most and kept.age_rank < mine[-1].age_rank:
@@ -153,7 +156,7 @@ class Catalogue:
 
     @property
     def token(self) -> str:
-        """A token of what is kept; it changes whenever anything is added or dropped."""
+        """A token of what is kept, which changes whenever anything is added or dropped."""
         if not self._token:
             self._token = digest_of("catalogue/1", *sorted([*self._checkpoints, *self._deltas]))[:16]
         return self._token
@@ -165,11 +168,11 @@ class Catalogue:
                 await self._changed.wait()
 
     async def add(self, kept: Parcel) -> list[str]:
-        """Keep what `check` admitted, on disk first. Returns shards that nothing lists any more. Raises OSError."""
+        """Keep what `check` accepted, on disk first. Returns the shards that nothing lists any more. Raises OSError."""
         if kept.digest in self:
             return []
         await asyncio.to_thread(write_durably, self._folder / kept.digest, kept.data)
-        if kept.digest not in self:  # the same one may have come twice at once
+        if kept.digest not in self:  # the same one may have arrived twice concurrently
             self._enter(kept)
         self._changed.set()
         self._changed = asyncio.Event()
@@ -179,9 +182,10 @@ class Catalogue:
         return orphans
 
     def drop(self, digest: str) -> list[str]:
-        """Forget a checkpoint or a delta. Gives the shards nothing lists any more.
+        """Drop a checkpoint or a delta. Returns the shards that nothing lists any more.
 
-        Deltas to a checkpoint that goes stay: they lead on, from one that some node may hold still, to the newest.
+        Deltas to a dropped checkpoint are kept, because they lead on to the newest one from a checkpoint that
+        some node may still hold.
         """
         old: Parcel | None = self._checkpoints.pop(digest, None) or self._deltas.pop(digest, None)
         if old is None:
@@ -199,7 +203,7 @@ class Catalogue:
         return orphans
 
     def _too_old(self, like: Parcel) -> list[Parcel]:
-        """The signer's checkpoints, or deltas, that exceed what is kept."""
+        """The signer's checkpoints, or deltas, that exceed the limits."""
         mine = self._of(like.signer, like)
         if isinstance(like, KeptCheckpoint):
             return mine[self._kept :]
@@ -226,7 +230,7 @@ class Catalogue:
         else:
             self._deltas[kept.digest] = kept
         sizes = {shard: kept.layout.size(index) for index, shard in enumerate(kept.layout.manifest.shards)}
-        for shard, size in sizes.items():  # each once, however often it is repeated
+        for shard, size in sizes.items():  # counted once per checkpoint, even if listed repeatedly
             self._listed[shard] = (size, self._listed.get(shard, (size, 0))[1] + 1)
 
     def _open(self, envelope: Envelope) -> Parcel:

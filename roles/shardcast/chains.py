@@ -1,4 +1,4 @@
-"""Ways from one checkpoint to another over deltas: arithmetic on who leads where and how many bytes it has. Pure."""
+"""Chains of deltas from one checkpoint to another, computed from their end points and sizes. Pure."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Collection, Sequence
 from typing import Protocol, TypeVar
 
 LONGEST_CHAIN = 8
-"""Deltas applied one after the other. Each costs its reader a pass of decoding; by then the shards are about as near."""
+"""Maximum deltas in a chain. Each costs its reader a decoding pass; beyond this the shards are about as cheap."""
 
 
 class Edge(Protocol):
-    """A delta: digests of two manifests, and its bytes."""
+    """A delta: the digests of two manifests, and its size in bytes."""
 
     @property
     def base(self) -> str: ...
@@ -24,8 +24,8 @@ E = TypeVar("E", bound=Edge)
 
 
 def find_chain(edges: Collection[E], target: str, held: Collection[str], *, below: float) -> list[E]:
-    """The cheapest chain of deltas from a checkpoint that is held to `target`, in the order to apply them; empty when
-    there is none, or none with fewer than `below` bytes.
+    """The cheapest chain of deltas from a held checkpoint to `target`, in the order to apply them. Empty when there is
+    none with fewer than `below` bytes.
 
     `A -> B (5 bytes), B -> C (5), A -> C (12)`, A held, C wanted: `[A -> B, B -> C]`.
     """
@@ -41,7 +41,7 @@ def find_chain(edges: Collection[E], target: str, held: Collection[str], *, belo
 
 
 def leading_on(edges: Collection[E], held: str) -> list[E]:
-    """The deltas a node that holds a checkpoint can use, near or far, as they were given."""
+    """The deltas that a node holding a checkpoint can use, directly or through others, in the order given."""
     reached = {held}
     for _ in range(LONGEST_CHAIN):
         reached |= {edge.target for edge in edges if edge.base in reached}

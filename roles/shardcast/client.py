@@ -1,4 +1,4 @@
-"""What workers, validators and trainers use to store and fetch: blobs, manifests, whole checkpoints, by digest."""
+"""Used by workers, validators and trainers to store and fetch blobs, manifests and whole checkpoints by digest."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ log = structlog.get_logger("shardcast")
 
 SEND_BLOCK = 2**18
 ROUNDS = 3
-"""Times the whole list of relays is gone through for one small blob."""
+"""How many times the whole list of relays is tried for one small blob."""
 PAUSE = 0.3
 TIMES = 2
-"""A small blob may take so many times the longest transfer from one relay."""
+"""A small blob may take this many times the longest transfer from one relay."""
 LOCK_PAUSE = 0.2
 WAIT_AT = 3
-"""Relays asked to hold the question for a manifest that none has."""
+"""Number of relays asked to hold the request for a manifest that none has."""
 MOST_RECEIVED = 64
-"""Checkpoints of which it is remembered who gave them."""
+"""Number of checkpoints whose sources are remembered."""
 PATIENCE = 3.0
-"""Seconds a copy of a small blob may take before the next relay is tried beside it."""
+"""Seconds a copy of a small blob may take before the next relay is tried concurrently."""
 
 
 class RelayClient:
-    """`relays` gives the relays known now (from node records); `http` is the caller's, and closed by it."""
+    """`relays` returns the relays known now (from node records). `http` belongs to the caller, who closes it."""
 
     def __init__(
         self,
@@ -72,17 +72,18 @@ class RelayClient:
         self._trainers = frozenset(trainers)
         self._shortcuts = Shortcuts(self.link, trainers=self._trainers)
         self._fetching: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._received: defaultdict[str, Counter[str]] = defaultdict(Counter)  # by manifest: bytes of each relay
+        self._received: defaultdict[str, Counter[str]] = defaultdict(Counter)  # by manifest: bytes per relay
 
     async def run(self) -> None:
-        """Background work of a node that publishes: missing second copies, and checking that relays still hold what they took."""
+        """Background work of a node that publishes: making missing second copies, and checking that
+        relays still hold the blobs."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.origin.run())
             group.create_task(self.keeper.run())
 
     async def put(self, data: bytes, *, last: Collection[NodeId] = ()) -> tuple[NodeId, ...]:
-        """Store a blob on two relays, or on the one that takes it; those of `last` are asked when the others do not
-        suffice. Raises TransportError when none takes it."""
+        """Store a blob on two relays, or on one if no other takes it. Relays in `last` are asked only when the others
+        do not suffice. Raises TransportError when none takes it."""
         digest, troubles = sha256(data), ["no relay is known"]
 
         async def push(relay: RelayInfo) -> bool:
@@ -96,10 +97,10 @@ class RelayClient:
         return holders
 
     async def get(self, digest: str, *, limit: int, relays: Sequence[NodeId] = ()) -> bytes:
-        """Fetch a blob of at most `limit` bytes, those of `relays` asked first; the digest is right.
+        """Fetch a blob of at most `limit` bytes, asking `relays` first. The digest is verified.
 
-        A relay that serves wrong bytes is dropped and reported, and the next one is tried. Raises TransportError when
-        no relay has it.
+        A relay that serves wrong bytes is dropped and reported, and the next one is tried. Raises
+        TransportError when no relay has it.
         """
         troubles = ["no relay is known"]
         try:
@@ -133,7 +134,7 @@ class RelayClient:
         return envelope
 
     def received(self, manifest: str) -> Mapping[str, int]:
-        """Verified bytes of a checkpoint fetched here, by the relay they came from. Returned once, then forgotten."""
+        """Verified bytes of a checkpoint fetched here, by source relay. The counts are cleared once returned."""
         return self._received.pop(manifest, {})
 
     async def fetch_checkpoint(
@@ -144,13 +145,14 @@ class RelayClient:
         progress: Callable[[int, int], None] | None = None,
         is_durable: bool = False,
     ) -> Path:
-        """Fetch a checkpoint to `into/{digest}`, every byte verified; what an earlier try got is not fetched again, and what
-        is there is verified again. `is_durable`: synced too, for a reader who looks into the folder without asking here.
+        """Fetch a checkpoint to `into/{digest}`, every byte verified. What an earlier try fetched is not
+        fetched again, and what is there is verified again. `is_durable`: also synced, for readers that use the
+        folder without asking here.
 
-        From a checkpoint that is in `into` already, by deltas where relays have them: they are far smaller.
-        Starts as soon as a relay has the manifest. `progress` is told, in the thread of each shard that was verified, of
-        the bytes that are here and of all. Raises TransportError when relays give nothing for a minute (call
-        again to resume), StoreFull when the disk does not take it.
+        Where relays have deltas from a checkpoint that is already in `into`, those are used, because they are far
+        smaller. The fetch starts as soon as a relay has the manifest. `progress` is called, in the thread of each
+        verified shard, with the bytes that are here and the total. Raises TransportError when relays deliver nothing
+        for a minute (call again to resume), StoreFull on a disk error.
         """
         lock = self._fetching.setdefault(digest, asyncio.Lock())
         async with lock:
@@ -164,11 +166,11 @@ class RelayClient:
     async def put_checkpoint(
         self, manifest: Envelope, directory: Path, *, delta: tuple[Envelope, Path] | None = None, whole: bool = True
     ) -> tuple[NodeId, ...]:
-        """Publish a checkpoint, with a delta to it: see `Origin.publish`."""
+        """Publish a checkpoint, optionally with a delta to it: see `Origin.publish`."""
         return await self.origin.publish(manifest, directory, delta=delta, whole=whole)
 
     async def register(self, request: RegistrationRequest | RotationRequest) -> object:
-        """Ask relays to pay for a registration, or the rotation of a key; the sponsor's JSON answer.
+        """Ask relays to pay for a registration, or the rotation of a key. Returns the sponsor's JSON response.
 
         Raises TransportError when none will.
         """
@@ -210,7 +212,8 @@ class RelayClient:
         raise TransportError(f"no relay has manifest {digest[:12]}: {trouble}")
 
     async def _await_manifest(self, digest: str) -> tuple[Envelope, CheckpointManifest]:
-        """As `fetch_manifest`; where no relay has it yet, some are asked to answer once they do. Raises TransportError."""
+        """As `fetch_manifest`, but if no relay has it yet, some are asked to respond once they
+        do. Raises TransportError."""
         try:
             return await self._fetch_manifest(digest)
         except TransportError:
@@ -233,8 +236,8 @@ class RelayClient:
             return None
 
     async def watch(self, told: Callable[[Offered], None], *, held: Callable[[], str] = lambda: "") -> None:
-        """Tell of each checkpoint that relays have, the moment one has it; runs until cancelled. `held` gives the
-        manifest digest this node has now. What is told is a relay's word: `fetch_checkpoint` judges the manifest."""
+        """Call `told` for each checkpoint that relays have, as soon as one has it. Runs until cancelled. `held` returns
+        the manifest digest this node has now. An offer is a relay's claim; `fetch_checkpoint` judges the manifest."""
         await Subscription(self.link, told, held=held, leading_on=self._shortcuts.hear).run()
 
     async def _is_there(self, final: Path, digest: str) -> bool:
@@ -249,11 +252,11 @@ class RelayClient:
         return kept is not None
 
     async def _assemble(self, assembly: Assembly) -> Path:
-        while not await asyncio.to_thread(assembly.open):  # another process of this machine is at it
+        while not await asyncio.to_thread(assembly.open):  # another process of this machine is assembling it
             await asyncio.sleep(LOCK_PAUSE)
             if await self._is_there(assembly.final, assembly.digest):
                 return assembly.final
-        if await self._is_there(assembly.final, assembly.digest):  # it was done between our look and our lock
+        if await self._is_there(assembly.final, assembly.digest):  # finished between our check and our lock
             await asyncio.to_thread(assembly.discard)
             return assembly.final
         started, fetched = time.monotonic(), Fetched()
@@ -278,7 +281,7 @@ class RelayClient:
 
     def _note_received(self, digest: str, by_relay: Counter[str]) -> None:
         self._received[digest] += by_relay
-        while len(self._received) > MOST_RECEIVED:  # not everybody asks
+        while len(self._received) > MOST_RECEIVED:  # not every caller collects its counts
             del self._received[next(iter(self._received))]
 
     async def _gather(self, assembly: Assembly, fetched: Fetched) -> None:

@@ -17,10 +17,11 @@ async def replicate(
     patience: float,
     hedge: bool,
 ) -> tuple[NodeId, ...]:
-    """Push to `copies` relays at once, in order; the ids of those where `push` gave True, perhaps fewer, perhaps none.
+    """Push to `copies` relays concurrently, in order. Returns the ids of those where `push` returned True,
+    which may be fewer or none.
 
-    One that fails is replaced by the next. `patience` seconds without news: with `hedge` the next relay is tried
-    beside the slow ones; with none left, and at least one copy made, the slow ones are given up.
+    A relay that fails is replaced by the next. After `patience` seconds without news, with `hedge` the next relay is
+    tried alongside the slow ones. When no relay is left and at least one copy is made, the slow ones are given up.
     """
     waiting, holders = list(relays), list[NodeId]()
     running: dict[asyncio.Task[bool], RelayInfo] = {}

@@ -1,6 +1,6 @@
-"""SHARDCAST without a node: publish a folder, fetch what a key published, know the relays by their addresses alone.
+"""SHARDCAST without a node: publish a folder, fetch what a key published, and find relays by their addresses alone.
 
-A publisher's key names a channel; relays of that channel take manifests of that key only, and readers believe nothing
+A publisher's key names a channel. Relays of that channel accept manifests of that key only, and readers trust nothing
 else. No ledger, no DHT. See `roles.shardcast` for an example.
 """
 
@@ -42,18 +42,19 @@ log = structlog.get_logger("shardcast")
 
 ASK_SECONDS = 10.0
 TRY_AGAIN = 60.0
-"""Seconds after which a follower looks again though nobody called it: what failed may go now."""
+"""Seconds after which a follower retries without news: what failed may succeed now."""
 TERM = 1
 DELTA = "delta"
 NOTHING = -1
 
 Progress = Callable[[int, int], None]
-"""Told of bytes that are here, and of all bytes."""
+"""Called with the number of bytes that are here, and the total."""
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What readers fetch: the digest of the signed manifest, its step, its bytes, and the relays that hold all of it."""
+    """What readers fetch: the digest of the signed manifest, its step, its bytes, and the
+    relays that hold all of it."""
 
     manifest: str
     step: int
@@ -62,14 +63,14 @@ class Published:
 
 
 def channel_of(publisher: NodeId) -> str:
-    """The run id of a publisher's channel. Raises Malformed when that is not the id of a key."""
+    """The run id of a publisher's channel. Raises Malformed when `publisher` is not the id of a key."""
     public_key_of(publisher)
     return digest("shardcast-channel/1", publisher)
 
 
 def check_folder(folder: Path) -> None:
-    """A checkpoint is the files of one folder, hidden ones aside. Raises ValueError for whatever else is to be published:
-    what readers would not get is said, not left out."""
+    """Check that the folder can be published: a checkpoint is the files of one folder, except hidden ones. Raises
+    ValueError for anything else, so that nothing is silently left out."""
     if not folder.is_dir():
         raise ValueError(
             f"a folder of files is published, and {folder} is {'a file' if folder.exists() else 'not there'}"
@@ -91,11 +92,11 @@ async def open_channel(
     ca: Path | None = None,
     line: Line | None = None,
 ) -> AsyncIterator[Channel]:
-    """Reach a channel through relays, by their base URLs. `key` signs uploads: the publisher's own to publish.
+    """Reach a channel through relays, given by their base URLs. `key` signs uploads; only the
+    publisher's own key can publish.
 
-    `ca`: a file of certificates to trust besides the system's; `line`: its transfers' pace, `line_of(upload, download)` in
-    Mbit/s. Raises BadCertificate, or TransportError when no relay
-    answers.
+    `ca`: a file of certificates to trust besides the system's. `line`: the pace of transfers, `line_of(upload,
+    download)` in Mbit/s. Raises BadCertificate, or TransportError when no relay answers.
     """
     async with make_http(ca=ca, line=line) as http:
         run = channel_of(publisher)
@@ -105,18 +106,18 @@ async def open_channel(
 
 
 class Channel:
-    """One publisher's checkpoints on some relays. `open_channel` makes one."""
+    """One publisher's checkpoints on some relays, created by `open_channel`."""
 
     def __init__(self, publisher: NodeId, client: RelayClient) -> None:
         self.publisher, self.client = publisher, client
 
     async def publish(self, folder: Path, *, step: int | None = None, base: Path | None = None) -> Published:
-        """Sign and upload the files of a folder; readers may fetch from the first shard on.
+        """Sign and upload the files of a folder. Readers may fetch from the first shard on.
 
-        `step`: its number, by default one more than the newest on the relays. `base`: the folder of a checkpoint that they
-        hold, published before; where the new one is not far from it, what changed is sent, and relays and readers that
-        hold it make the rest themselves. Raises TransportError when no relay takes it, ValueError for a folder without
-        a byte, or with folders in it.
+        `step`: its number, by default one more than the newest on the relays. `base`: the folder of a previously
+        published checkpoint that the relays hold. If the new one differs little from it, only the difference is sent,
+        and relays and readers that hold the base rebuild the rest. Raises TransportError when no relay takes it,
+        ValueError for a folder without a byte or with sub-folders.
         """
         offers = await self._offers()
         number = max((offer.step for offer in offers), default=NOTHING) + 1 if step is None else step
@@ -131,8 +132,8 @@ class Channel:
     async def _make_delta(
         self, folder: Path, target: Envelope, base: Path, offers: Sequence[Offer], scratch: Path
     ) -> tuple[Envelope, Path] | None:
-        """The signed row of a delta and the folder of its file; None when relays do not hold the base, or the folder itself
-        is the shorter way."""
+        """The signed row of a delta and the folder of its file. None when relays do not hold the base, or sending the
+        folder itself is shorter."""
         known = await self._find(base, offers)
         if known is None:
             log.info("delta.skipped", reason="no relay holds that base")
@@ -155,7 +156,7 @@ class Channel:
         return seal_manifest(self.client.link.key, row), scratch
 
     async def _find(self, folder: Path, offers: Sequence[Offer]) -> str | None:
-        """The manifest digest under which relays hold what is in a folder."""
+        """The manifest digest under which relays hold the folder's contents."""
         for name in dict.fromkeys(offer.manifest for offer in sorted(offers, key=lambda offer: -offer.step)):
             with suppress(PeerError, TransportError):
                 envelope = await self.client.fetch_manifest(name)
@@ -165,7 +166,7 @@ class Channel:
         return None
 
     async def newest(self) -> tuple[str, int] | None:
-        """Digest and step of the newest checkpoint that any relay can show the publisher's signature for."""
+        """Digest and step of the newest checkpoint for which a relay can show the publisher's signature."""
         for offer in sorted(await self._offers(), key=lambda offer: (offer.term, offer.step), reverse=True):
             try:
                 envelope = await self.client.fetch_manifest(offer.manifest)
@@ -176,16 +177,17 @@ class Channel:
         return None
 
     async def fetch(self, into: Path, *, manifest: str | None = None, progress: Progress | None = None) -> Path:
-        """A checkpoint, by default the newest, in `into/{digest}`; every byte verified, a killed fetch goes on.
+        """Fetch a checkpoint, by default the newest, to `into/{digest}`. Every byte is verified,
+        and a killed fetch resumes.
 
-        What is in `into` serves as base of a delta, and an older checkpoint than that is not taken for the newest. Raises
-        TransportError when relays do not have it, StoreFull.
+        A checkpoint in `into` serves as the base of a delta, and an older one than that is not accepted as the newest.
+        Raises TransportError when relays do not have it, StoreFull.
         """
         wanted = manifest or await self._newest_for(into)
         return await self.client.fetch_checkpoint(wanted, into, progress=progress, is_durable=True)
 
     async def follow(self, into: Path, fetched: Callable[[Path], None], *, progress: Progress | None = None) -> None:
-        """Fetch each newest checkpoint as it is published, until cancelled. Relays say when; nobody polls."""
+        """Fetch each newest checkpoint as it is published, until cancelled. Relays announce it; nothing is polled."""
         done, heard = "", asyncio.Event()
         async with asyncio.TaskGroup() as group:
             group.create_task(self.client.watch(lambda offer: heard.set(), held=lambda: done))

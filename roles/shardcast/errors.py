@@ -1,4 +1,4 @@
-"""What can go wrong between a blob and its reader, by what to do about it."""
+"""What can go wrong between a blob and its reader, grouped by the required reaction."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class RelayRefused(TransportError):
 
 
 class Oversize(TransportError):
-    """The blob has more bytes than the caller admits. Nobody's fault can be told from that: a submission may lie too."""
+    """The blob has more bytes than the caller allows. This proves nobody's fault, since a submission may lie too."""
 
 
 class WrongBytes(PeerError):
-    """The bytes are not those the digest names, or are more or fewer than declared."""
+    """The bytes do not match the digest, or their number differs from what was declared."""
 
 
 class StoreFull(NodeError):
-    """The disk budget, or the disk, has no room for this blob."""
+    """The disk budget, or the disk, has no space for this blob."""
 
 
 class StaleCheckpoint(PeerError):
@@ -37,4 +37,4 @@ class StaleCheckpoint(PeerError):
 
 
 class BadCertificate(NodeError):
-    """A file of certificates, or a key, cannot be used; the text says which and why."""
+    """A certificate file, or a key, cannot be used; the message says which and why."""

@@ -31,7 +31,7 @@ _FAULTS = (
     TimeoutError,
     OSError,
     ValueError,
-    ExceptionGroup,  # what the HTTP library's own task groups leave
+    ExceptionGroup,  # raised by the HTTP library's own task groups
 )
 
 
@@ -45,26 +45,26 @@ class TransferLimits:
     slowest: float = 64 * 1024
     concurrency: int = 6  # shards at once
     stall: float = 60.0  # without a single shard arriving
-    news: float = HELD_OPEN  # a relay is asked to hold the request for a manifest it does not have yet
-    # bytes of a checkpoint: a smaller one is sent to each relay whole, and is there at once
+    news: float = HELD_OPEN  # how long a relay is asked to hold the request for a manifest it does not have yet
+    # bytes of a checkpoint: a smaller one is sent whole to each relay, which then has it at once
     fan_out_from: int = 32 * 2**20
-    fan_out: float = 2.0  # without another shard that a relay got from its neighbours, until it is sent them
-    bulk: int = 2**20  # a blob that may have so many bytes goes by a lane of its own, in a thread
+    fan_out: float = 2.0  # without a further shard from a relay's neighbours, before the shards are sent to it
+    bulk: int = 2**20  # a blob that may be this large uses a lane of its own, in a thread
 
     def total(self, size: int) -> float:
-        """Longest time for `size` bytes."""
+        """Maximum seconds for a transfer of `size` bytes."""
         return self.base + size / self.slowest
 
 
 class Exchanges:
-    """Requests to relays over one HTTP client, which may have lanes: what `RelayLink` is made of."""
+    """Requests to relays over one HTTP client, which may have lanes. Base of `RelayLink`."""
 
     def __init__(self, http: httpx.AsyncClient, limits: TransferLimits, choice: ServerChoice) -> None:
         self._http, self.limits, self.choice = http, limits, choice
         self._lanes = http.lanes if isinstance(http, RelayHttp) else None
 
     def _goes_by_lane(self, size: int) -> bool:
-        """Whether a transfer of so many bytes uses a lane, which takes a thread of its own."""
+        """Whether a transfer of `size` bytes uses a lane, which occupies a thread."""
         return self._lanes is not None and size >= self.limits.bulk
 
     @asynccontextmanager
@@ -78,7 +78,7 @@ class Exchanges:
         content: AsyncIterator[bytes] | bytes | None = None,
         json: object = None,
     ) -> AsyncIterator[httpx.Response]:
-        """An answer whose body is still to be read."""
+        """A response whose body is still to be read."""
         timeout = httpx.Timeout(self.limits.idle, connect=self.limits.connect, pool=self.limits.base)
         url = _url_of(relay, path)
         all_headers = {"Accept-Encoding": "identity", **(headers or {})}
@@ -98,7 +98,7 @@ class Exchanges:
             await check_reply(reply)
 
     async def _fetch(self, relay: RelayInfo, path: str, headers: dict[str, str], sink: Sink, limit: int) -> int:
-        """GET into the sink and commit it; its bytes."""
+        """GET into the sink and commit it. Returns the number of bytes."""
         if self._lanes is not None and self._goes_by_lane(limit):
             url = _url_of(relay, path)
             answer = await self._lanes.fetch(url, headers, sink, limit=limit, patience=self._patience)
@@ -111,7 +111,7 @@ class Exchanges:
     async def _put_parts(
         self, relay: RelayInfo, path: str, headers: dict[str, str], parts: Sequence[FilePart], total: float
     ) -> None:
-        """PUT parts of files by a lane, within `total` seconds. Raises what `check_answer` does."""
+        """PUT parts of files over a lane, within `total` seconds. Raises what `check_answer` does."""
         if self._lanes is None:
             raise TransportError("no lanes here: ask `_goes_by_lane` first")
         async with asyncio.timeout(total):
@@ -120,7 +120,8 @@ class Exchanges:
 
     @contextmanager
     def _scored(self, relay: RelayInfo) -> Iterator[None]:
-        """Failures of the network lower the relay's score and become TransportError; refusals and absence do not."""
+        """Turn network failures into TransportError and lower the relay's score. Refusals and
+        missing blobs do not count."""
         try:
             yield
         except (NotHeld, RelayRefused, Oversize):

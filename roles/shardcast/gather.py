@@ -1,8 +1,9 @@
-"""Fetching many shards: any order, any relay, bounded at once, each sink verified on arrival. Used by clients and relays.
+"""Fetches many shards: in any order, from any relay, with bounded concurrency, each verified on arrival. Used by
+clients and relays.
 
-A few relays are asked which shards they hold, and go on to say so the moment they hold another. So nobody guesses which
-shard has come where, and a chain of relays moves at the pace of its slowest link. Only of relays that do not say, or were
-not asked, is a shard asked for that may not be there.
+A few relays are asked which shards they hold, and keep reporting as soon as they hold another. So the gatherer need not
+guess where a shard has arrived, and a chain of relays moves at the pace of its slowest link. Only relays that do not
+report, or were not asked, are asked for shards that they may not have.
 """
 
 from __future__ import annotations
@@ -23,26 +24,27 @@ from roles.shardcast.shards import Layout
 from roles.shardcast.sinks import Sink
 
 PATIENT_AFTER = 3
-"""Shards in a row that no relay has; until then another one is tried at once."""
+"""Consecutive shards that no relay has, up to which another shard is tried at once."""
 WAIT_FOR_SHARD = 0.5
-"""Seconds a relay is asked to hold a request for a shard on its way to it."""
+"""Seconds a relay is asked to hold a request for a shard that is still arriving there."""
 FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 1.0
 ASKED = 4
-"""Relays asked which shards they hold."""
+"""Number of relays asked which shards they hold."""
 FOLLOWED = 1.0
-"""Seconds a relay is asked to go on saying so; then it is asked again: it may have told of what it did not give."""
+"""Seconds a relay is asked to keep reporting. It is then asked anew, since it may have claimed
+shards it did not deliver."""
 ASK_AGAIN = 0.25
 USELESS_AFTER = 5.0
-"""Seconds without anything to give, after which another relay is asked in its place."""
+"""Seconds without anything useful after which another relay is asked instead."""
 FROM_ONE = 2
-"""Shards at once from one relay that is still receiving: more would share its link, and all come late."""
+"""Concurrent shards from one relay that is itself still receiving: more would share its link, and all would be late."""
 
 
 class ShardGatherer:
-    """One checkpoint's missing shards. `open_sink` gives None for a shard that came by another way meanwhile; `arrived` is
-    told of each one fetched. `from_whole`: how many are fetched at once from a relay that holds all, by default as many
-    as at all; who passes them on wants few, which come soon."""
+    """One checkpoint's missing shards. `open_sink` returns None for a shard that has arrived another way; `arrived` is
+    called for each one fetched. `from_whole` is the number fetched at once from a relay that holds all shards, by
+    default the overall concurrency. A node that passes shards on wants few at once, so that each arrives sooner."""
 
     def __init__(
         self,
@@ -64,15 +66,16 @@ class ShardGatherer:
         self._holdings: dict[str, int] = {}
         self._queue: deque[int] = deque()
         self._scouted: set[str] = set()
-        self._unheard: set[str] = set()  # scouted, and about to say
-        self._doubts = defaultdict[str, int](int)  # by relay: shards that it said it holds, and did not give
+        self._unheard: set[str] = set()  # scouted, and about to report
+        self._doubts = defaultdict[str, int](int)  # by relay: shards that it claimed but did not deliver
         self._busy: Counter[str] = Counter()
         self._news = asyncio.Event()
 
     async def gather(self, missing: Iterable[int]) -> None:
-        """Fetch all missing shards. Raises TransportError after `stall` seconds without one arriving, StoreFull at once."""
+        """Fetch all missing shards. Raises TransportError after `stall` seconds without one
+        arriving, StoreFull at once."""
         order = list(missing)
-        random.shuffle(order)  # neighbours fetch different shards first, and serve each other sooner
+        random.shuffle(order)  # neighbours then fetch different shards first, and can serve each other sooner
         queue = self._queue = deque(order)
         self._moved = time.monotonic()
         try:
@@ -90,7 +93,8 @@ class ShardGatherer:
             raise first_error(errors) from errors
 
     async def _scout(self, relay: RelayInfo) -> None:
-        """Keep up with which shards a relay holds; change to another one when it fails or is of no use for long."""
+        """Keep track of which shards a relay holds. Switches to another relay when it fails
+        or is useless for too long."""
         useful = time.monotonic()
         while True:
             asked = time.monotonic()
@@ -102,7 +106,7 @@ class ShardGatherer:
             await asyncio.sleep(max(0.0, asked + ASK_AGAIN - time.monotonic()))
 
     async def _follow(self, relay: RelayInfo) -> bool:
-        """Follow for a while which shards a relay holds. Returns whether it told."""
+        """Follow for a while which shards a relay holds. Returns whether it reported."""
         if self._holdings.get(relay.node) == self._every:
             await asyncio.sleep(LONGEST_PAUSE)
             return True
@@ -127,7 +131,7 @@ class ShardGatherer:
         return not self._queue or held == self._every or any(held >> index & 1 for index in self._queue)
 
     def _elsewhere(self, relay: RelayInfo) -> RelayInfo:
-        """A relay that no scout follows, preferably one not heard of yet; the given one when there is none."""
+        """A relay that no scout follows, preferably one that has not reported yet; the given one when there is none."""
         others = [other for other in self._link.order(self._hints) if other.node not in self._scouted]
         other = min(others, key=lambda other: other.node in self._holdings, default=relay)
         self._scouted.discard(relay.node)
@@ -138,15 +142,15 @@ class ShardGatherer:
         misses, pause = 0, FIRST_PAUSE
         while queue:
             index = self._next(queue)
-            if index is None:  # what is to be had comes from relays that are busy with us, or will say so
+            if index is None:  # shards are only at relays busy with us, or at relays that will report them
                 await self._pause(LONGEST_PAUSE)
                 self._check_stall()
                 continue
-            is_patient = misses >= PATIENT_AFTER and not self._holdings  # else news of another shard may come first
+            is_patient = misses >= PATIENT_AFTER and not self._holdings  # else another may be reported first
             if await self._try_all(index, WAIT_FOR_SHARD if is_patient else 0.0):
                 self._moved, misses, pause = time.monotonic(), 0, FIRST_PAUSE
                 continue
-            queue.appendleft(index)  # one that is here already may be had meanwhile
+            queue.appendleft(index)  # try another first, which may be available already
             misses += 1
             self._check_stall()
             if misses >= PATIENT_AFTER:
@@ -154,14 +158,14 @@ class ShardGatherer:
                 pause = min(2 * pause, LONGEST_PAUSE)
 
     def _check_stall(self) -> None:
-        """Raises TransportError."""
+        """Raises TransportError when no shard has arrived for `stall` seconds."""
         if time.monotonic() - self._moved > self._link.limits.stall and not self._busy.total():  # WGT-12
             raise TransportError(f"no relay gave a shard for {self._link.limits.stall:g} seconds")
 
     def _next(self, queue: deque[int]) -> int | None:
-        """Take a shard that some relay says it holds and has a place for; any one when no relay has one.
+        """Take a shard that some relay reports and has a free place for; any shard when no relay reports one.
 
-        None when only relays without a free place have one, or every relay will say so once it has one.
+        None when only relays without a free place have one, or every relay will report once it has one.
         """
         free = busy = 0
         for node, held in self._holdings.items():
@@ -178,12 +182,12 @@ class ShardGatherer:
         return index
 
     def _may_guess(self) -> bool:
-        """Whether there is a relay that may have a shard without saying so."""
+        """Whether some relay may have a shard without reporting it."""
         silent = self._holdings.keys() | self._unheard
         return any(relay.node not in silent for relay in self._link.order(self._hints))
 
     def _places(self, held: int) -> int:
-        """How many shards are fetched at once from a relay that holds these shards."""
+        """Number of shards fetched at once from a relay that holds these shards."""
         return self._from_whole if held == self._every else FROM_ONE
 
     async def _pause(self, seconds: float) -> None:
@@ -213,7 +217,7 @@ class ShardGatherer:
             async with sink:
                 await self._link.receive(relay, digest, limit=size, sink=sink, wait=wait)
         except Oversize:
-            self._link.choice.failed(relay.node)  # the manifest's word stands: here it is the relay that lies
+            self._link.choice.failed(relay.node)  # the manifest is authoritative here, so the relay lies
             return False
         except (WrongBytes, TransportError):
             self._doubt(relay.node, index)
@@ -226,7 +230,7 @@ class ShardGatherer:
         return True
 
     def _doubt(self, node: str, index: int) -> None:
-        """Disregard a relay's claim to a shard it did not deliver, until it is asked anew."""
+        """Disregard a relay's claim to a shard it did not deliver, until it reports anew."""
         self._doubts[node] |= 1 << index
         if node in self._holdings:
             self._holdings[node] &= ~(1 << index)

@@ -1,4 +1,4 @@
-"""Upload grants, and the hint that carries relay ids beside a row. Pure."""
+"""Upload grants, and the hint that carries relay ids in a row. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from roles.messages import ROW_RULES, UploadGrant, open_row, place_of, subkey_fo
 
 GRANT_KIND = "grant/1"
 GRANT_LIFE_MS = 5 * 60 * 1000
-"""Half of what a relay admits: room for a clock that is five minutes off."""
+"""Half of what a relay accepts, so that clocks may differ by five minutes."""
 MAX_GRANT_LIFE_MS = ROW_RULES[GRANT_KIND].lifetime * 1000
 
 
@@ -52,7 +52,7 @@ def open_grant(header: str, *, run: str) -> tuple[Envelope, UploadGrant]:
 
 
 def hint_of(relays: Iterable[str]) -> bytes:
-    """Relay ids, comma between them, as many as fit in a row's hint."""
+    """Relay ids, comma-separated, as many as fit in a row's hint."""
     kept: list[str] = []
     for relay in relays:
         if len(",".join([*kept, relay])) > MAX_HINT:
@@ -62,6 +62,6 @@ def hint_of(relays: Iterable[str]) -> bytes:
 
 
 def relays_in(hint: bytes) -> tuple[str, ...]:
-    """Relay ids of a hint. Whatever else stands there is dropped: a hint is only a hint."""
+    """The relay ids in a hint. Anything else in it is dropped: a hint is only a hint."""
     names = hint[:MAX_HINT].decode("ascii", errors="replace").split(",")
     return tuple(dict.fromkeys(name for name in names if name.startswith("12D3KooW") and len(name) <= 64))

@@ -1,5 +1,5 @@
-"""Large bodies from a socket in few pieces. Each piece costs its thread the interpreter's lock, and a wake-up, several times:
-with many transfers at once that comes to more than the bytes do."""
+"""Reads large bodies from a socket in few pieces. Each piece costs its thread the interpreter's lock and a wake-up,
+several times; with many concurrent transfers that exceeds the cost of the bytes."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import threading
 from contextlib import suppress
 
 BLOCK = 2**21
-"""Bytes read, hashed and written in one go."""
+"""Bytes read, hashed and written at once."""
 LOW_WATER = 2**18
-"""Bytes the kernel gathers before it wakes the reader. At the slowest speed a transfer is allowed it takes 4 seconds."""
+"""Bytes the kernel collects before it wakes the reader. At the slowest allowed speed that takes 4 seconds."""
 _KEPT = threading.local()
 
 
 def room() -> memoryview:
-    """This thread's own block of memory, valid until its next call: allocating one costs more than filling it."""
+    """This thread's reusable block of memory, valid until its next call: allocating one costs more than filling it."""
     if not hasattr(_KEPT, "room"):
         _KEPT.room = memoryview(bytearray(BLOCK))
     kept: memoryview = _KEPT.room
@@ -24,10 +24,10 @@ def room() -> memoryview:
 
 
 class LowWater:
-    """Has a socket wake its reader for `LOW_WATER` bytes at least, as long as so many are sure to come."""
+    """Makes a socket wake its reader only for `LOW_WATER` bytes or more, while at least that many are sure to come."""
 
     def __init__(self, sock: socket.socket | None) -> None:
-        """`sock` None, or one with TLS: does nothing, since there the bytes that arrive are not those that are read."""
+        """With `sock` None or a TLS socket this does nothing, since TLS bytes on the wire are not the bytes read."""
         self._sock = None if isinstance(sock, ssl.SSLSocket) else sock
         self._level = 1
 
@@ -35,6 +35,6 @@ class LowWater:
         """Prepare for reading a block when `left` bytes are still to come."""
         level = LOW_WATER if left >= BLOCK + LOW_WATER else 1
         if self._sock is not None and level != self._level:
-            with suppress(OSError):  # a system that has no such thing wakes us oftener, and that is all
+            with suppress(OSError):  # a system without this option merely wakes us more often
                 self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, level)
             self._level = level

@@ -1,7 +1,7 @@
-"""Checks that relays that took a blob still hold it, and uploads it to others when they do not.
+"""Checks that relays which accepted a blob still hold it, and uploads it to others when they do not.
 
-Being a relay costs nothing, so one may say yes to every upload and keep none: without a second look its uploaders would
-go without their credit. A random part is asked for, which only who has the blob can give.
+Being a relay costs nothing, so one may accept every upload and keep none; unchecked, its uploaders would lose their
+credit. The check asks for a random part, which only a holder of the blob can return.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from roles.shardcast.replies import RelayInfo
 log = structlog.get_logger("shardcast")
 
 COPIES = 2
-"""Relays that are to hold a blob."""
+"""Number of relays that should hold a blob."""
 AFTER = (2.0, 20.0)
-"""Seconds after the upload at which it is looked for."""
+"""Seconds after the upload at which the blob is checked."""
 PART = 4096
 MAX_BYTES = 64 * 2**20
-"""Blobs kept in memory to be given again; the oldest go first."""
+"""Bytes of blobs kept in memory for another upload; the oldest are dropped first."""
 TICK = 0.5
 
 Push = Callable[[RelayInfo, str, bytes], Awaitable[bool]]
@@ -45,7 +45,7 @@ class _Watched:
 
 
 class Keeper:
-    """Uploads of the last seconds. `push` gives a blob to one relay and says whether that went well."""
+    """Recent uploads. `push` uploads a blob to one relay and returns whether that succeeded."""
 
     def __init__(self, link: RelayLink, push: Push) -> None:
         self.after: Sequence[float] = AFTER
@@ -54,7 +54,7 @@ class Keeper:
         self._watched: deque[_Watched] = deque()
 
     def watch(self, digest: str, data: bytes, holders: Sequence[NodeId]) -> None:
-        """Watch a blob that these relays took."""
+        """Watch a blob that these relays accepted."""
         self._watched.append(_Watched(digest, data, tuple(holders), time.monotonic()))
         while sum(len(item.data) for item in self._watched) > MAX_BYTES:
             self._watched.popleft()

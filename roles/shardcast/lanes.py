@@ -1,7 +1,7 @@
-"""Bulk transfers over kept HTTP/1.1 connections, in threads: from a socket to a sink, from a file to a socket.
+"""Bulk transfers over persistent HTTP/1.1 connections, in threads: from a socket to a sink, from a file to a socket.
 
-The thread that receives a block hashes and writes it while it is in that core's cache; nothing passes through the event
-loop, which costs more than the bytes do. Scores, limits of time and what an answer means are the caller's business.
+The thread that receives a block hashes and writes it while it is in that core's cache. Nothing passes through the event
+loop, which would cost more than the bytes do. Scores, time limits and the meaning of a response are left to the caller.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from roles.shardcast.threads import Call, run_stoppable
 
 THREADS = 32
 KEPT_SECONDS = 4.0
-"""A connection idle for longer is not used again: the relay may be about to close it."""
+"""A connection that has been idle for longer is not reused: the relay may be about to close it."""
 MOST_KEPT = 64
 MAX_REFUSAL = 64 * 1024
 SUCCESS = (200, 201)
@@ -37,7 +37,7 @@ SUCCESS = (200, 201)
 
 @dataclass(frozen=True, slots=True)
 class FilePart:
-    """A run of bytes of one file."""
+    """A range of one file's bytes."""
 
     path: Path
     offset: int
@@ -46,7 +46,7 @@ class FilePart:
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Seconds to connect, and between two reads or two writes."""
+    """Timeouts in seconds: to connect, and between two reads or two writes."""
 
     connect: float
     idle: float
@@ -54,7 +54,7 @@ class Patience:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A response: status, the number of bytes a sink took, and for other bodies their first 64 KiB."""
+    """A response: the status, the number of bytes a sink took and, for other bodies, their first 64 KiB."""
 
     status: int
     size: int = 0
@@ -62,7 +62,7 @@ class Answer:
 
 
 class Lanes:
-    """Connections of one program to all its relays. `close` ends what is under way."""
+    """Connections of one program to all its relays. `close` aborts transfers in progress."""
 
     def __init__(self, *, names: Names, context: ssl.SSLContext, line: Line) -> None:
         self._names, self._context, self.line = names, context, line
@@ -74,7 +74,7 @@ class Lanes:
     async def fetch(
         self, url: str, headers: Mapping[str, str], sink: Sink, *, limit: int, patience: Patience
     ) -> Answer:
-        """GET a blob into the sink and commit it, when the answer is a success. Raises Oversize, the sink's errors, and
+        """GET a blob into the sink and commit it if the response is a success. Raises Oversize, the sink's errors, and
         whatever sockets and `http.client` raise."""
         exchange = await self._exchange(httpx.URL(url), patience)
         return await self._run(exchange.call, lambda: exchange.fetch(headers, sink, limit))
@@ -82,7 +82,7 @@ class Lanes:
     async def send(
         self, url: str, headers: Mapping[str, str], parts: Sequence[FilePart], *, patience: Patience
     ) -> Answer:
-        """PUT the parts of files, one after the other, as one body; from the page cache to the socket without TLS."""
+        """PUT the parts of files, in order, as one body; without TLS, from the page cache to the socket."""
         exchange = await self._exchange(httpx.URL(url), patience)
         return await self._run(exchange.call, lambda: exchange.send(headers, parts))
 
@@ -108,7 +108,7 @@ class Lanes:
             self._calls.discard(call)
 
     def take(self, url: httpx.URL) -> http.client.HTTPConnection:
-        """A connection kept, or a new one not yet connected. In threads."""
+        """An idle connection, or a new one not yet connected. Called in threads."""
         _, host, port = place = _place_of(url)
         with self._lock:
             kept = self._idle.get(place, [])
@@ -120,7 +120,7 @@ class Lanes:
         return http.client.HTTPConnection(host, port)
 
     def dial(self, url: httpx.URL, addresses: Sequence[str], port: int, patience: Patience) -> socket.socket:
-        """A socket to the first of the addresses that answers, over TLS where the URL says so. In threads."""
+        """A socket to the first address that answers, over TLS if the URL says so. Called in threads."""
         sock = _connect(addresses, port, patience.connect)
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -132,7 +132,7 @@ class Lanes:
             raise
 
     def keep(self, url: httpx.URL, connection: http.client.HTTPConnection) -> None:
-        """A connection whose answer was read to its end. In threads."""
+        """Return a connection whose response was read to its end. Called in threads."""
         with self._lock:
             if connection.sock is not None and sum(map(len, self._idle.values())) < MOST_KEPT:
                 self._idle.setdefault(_place_of(url), []).append((time.monotonic(), connection))
@@ -141,7 +141,7 @@ class Lanes:
 
 
 class _Exchange:
-    """One request and its answer, in one thread."""
+    """One request and its response, in one thread."""
 
     def __init__(self, lanes: Lanes, url: httpx.URL, patience: Patience, addresses: Sequence[str]) -> None:
         self._lanes, self._url, self._patience, self._addresses = lanes, url, patience, addresses
@@ -159,7 +159,7 @@ class _Exchange:
     def send(self, headers: Mapping[str, str], parts: Sequence[FilePart]) -> Answer:
         with self._connected() as connection:
             self._begin(connection, "PUT", headers)
-            with suppress(BrokenPipeError, ConnectionResetError):  # refused before its end: the answer says why
+            with suppress(BrokenPipeError, ConnectionResetError):  # refused before the end: the response says why
                 for part in parts:
                     _send_part(connection, part, self._lanes.line.up)
             with closing(connection.getresponse()) as reply:
@@ -180,7 +180,7 @@ class _Exchange:
             connection.close()
 
     def _done(self, reply: http.client.HTTPResponse, answer: Answer) -> Answer:
-        """The connection may be used again, if the answer was read to its end."""
+        """Allow the connection to be reused if the response was read to its end."""
         self._is_done = reply.isclosed()
         return answer
 
@@ -192,7 +192,7 @@ class _Exchange:
         except ConnectionError:
             if not was_kept:
                 raise
-        connection.close()  # the relay had closed it meanwhile
+        connection.close()  # the relay had closed it in the meantime
         self._begin(connection, "GET", headers)
         return connection.getresponse()
 
@@ -208,7 +208,7 @@ class _Exchange:
 
 
 def _place_of(url: httpx.URL) -> tuple[str, str, int]:
-    """Scheme, host and port: what a kept connection may be used for again."""
+    """Scheme, host and port, which determine whether a connection can be reused."""
     return url.scheme, url.raw_host.decode(), url.port or (443 if url.scheme == "https" else 80)
 
 

@@ -1,7 +1,7 @@
-"""One node's way to the relays: single transfers, each bounded in bytes and time, each scored. Decides nothing else.
+"""One node's access to the relays: single transfers, each bounded in bytes and time, each scored. Decides nothing else.
 
-A relay's answer is never believed beyond its limit: lengths are counted as they arrive, redirects are not followed, no
-compression is accepted, and whoever takes the bytes verifies them.
+A relay's response is never trusted beyond its limit: lengths are counted as bytes arrive, redirects are not followed,
+compression is not accepted, and the receiver verifies the bytes.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ T = TypeVar("T")
 
 MOST_TRIED = 16
 TELLING_UPLOAD = 2**18
-"""Least bytes of an upload that tells of the line, not of round trips."""
+"""Minimum bytes of an upload for its speed to reflect the line rather than round trips."""
 BETWEEN_LINES = 0.01
-"""Seconds to the next block of an answer that goes on, however much a relay sends."""
+"""Minimum seconds between two blocks of a streamed response, however much a relay sends."""
 _HOLDINGS = "which shards it holds"
 
 
 Content = Callable[[], AsyncIterator[bytes]]
-"""Makes the blob's bytes, from the start, each time it is called."""
+"""Produces the blob's bytes from the start, each time it is called."""
 
 
 class RelayLink(Exchanges):
-    """Transfers in the name of one node. `relays` gives those known now. `upload_mbit` is what
-    uploads came to lately, one at a time, in Mbit/s; None before the first that tells."""
+    """Transfers on behalf of one node. `relays` returns those known now. `upload_mbit` is the recent speed of uploads,
+    one at a time, in Mbit/s; None before the first one large enough to measure."""
 
     def __init__(
         self,
@@ -72,10 +72,10 @@ class RelayLink(Exchanges):
     def order(
         self, hints: Sequence[str] = (), *, last: Collection[str] = (), most: int = MOST_TRIED
     ) -> list[RelayInfo]:
-        """Relays in the order to try them, drawn by score; ourselves never. The hinted come first while they do well,
-        then those whose ids cost something, then the others, then those of `last`.
+        """Relays in the order to try them, drawn by score; never this node itself. Hinted ones that do well come first,
+        then those whose ids cost something, then the others, then those in `last`.
 
-        At most `most`: a flood of dead records must not make one call last for hours.
+        At most `most` are returned, so that a flood of dead records cannot make one call last for hours.
         """
         known = {info.node: info for info in self._relays() if info.node != self.key.node and is_usable(info.url)}
         hinted = [node for node in dict.fromkeys(hints) if node in known and self.choice.is_well(node)]
@@ -84,11 +84,11 @@ class RelayLink(Exchanges):
         return [known[node] for node in (*self.choice.order(hinted), *rest)][:most]
 
     def known(self) -> list[RelayInfo]:
-        """Relays known now whose address can be used at all."""
+        """Relays known now whose address is usable."""
         return [info for info in self._relays() if is_usable(info.url)]
 
     async def is_held(self, relay: RelayInfo, digest: str) -> bool:
-        """Whether the relay says that it holds the blob. Raises TransportError."""
+        """Whether the relay claims to hold the blob. Raises TransportError."""
         with self._scored(relay):
             async with (
                 asyncio.timeout(self.limits.base),
@@ -99,8 +99,9 @@ class RelayLink(Exchanges):
     async def receive(self, relay: RelayInfo, digest: str, *, limit: int, sink: Sink, wait: float = 0.0) -> None:
         """Stream a blob of at most `limit` bytes into the sink, which verifies it.
 
-        `wait` asks the relay to hold the request that many seconds for a shard still on its way to it. Raises NotHeld,
-        TransportError, Oversize, or WrongBytes (the relay is dropped then). Errors of the sink's own disk pass through.
+        `wait` asks the relay to hold the request that many seconds for a shard that is still arriving there.
+        Raises NotHeld, TransportError, Oversize, or WrongBytes (the relay is then banned). Errors of the
+        sink's own disk pass through.
         """
         headers = {"X-Wait": f"{wait:g}"} if wait else {}
         started, total = time.monotonic(), self.limits.total(limit) + wait
@@ -109,13 +110,13 @@ class RelayLink(Exchanges):
                 try:
                     size = await self._fetch(relay, f"/blobs/{digest}", headers, sink, limit)
                 except asyncio.CancelledError:
-                    if time.monotonic() - started > self.limits.base:  # whoever asked has lost patience with it
+                    if time.monotonic() - started > self.limits.base:  # the caller ran out of patience with it
                         self.choice.failed(relay.node)
                     raise
         self.choice.succeeded(relay.node, size=size, seconds=time.monotonic() - started)
 
     async def read_part(self, relay: RelayInfo, digest: str, start: int, length: int) -> bytes:
-        """So many bytes of a blob. Raises NotHeld, TransportError, or Oversize."""
+        """`length` bytes of a blob from `start`. Raises NotHeld, TransportError, or Oversize."""
         headers = {"Range": f"bytes={start}-{start + length - 1}"}
         with self._scored(relay):
             async with (
@@ -129,9 +130,9 @@ class RelayLink(Exchanges):
     async def read_holdings(
         self, relay: RelayInfo, manifest: str, *, known: int | None = None, wait: float = 0.0
     ) -> int:
-        """Which shards of a checkpoint the relay says it holds: bit i is shard i.
+        """Which shards of a checkpoint the relay claims to hold: bit i is shard i.
 
-        The relay is asked to answer within `wait` seconds, sooner when it no longer holds `known` of them. Raises
+        The relay is asked to respond within `wait` seconds, earlier once the number it holds is not `known`. Raises
         NotHeld when it does not know the checkpoint (or does not tell), TransportError.
         """
         headers = {"X-Wait": f"{wait:g}"} | ({} if known is None else {"X-Known": str(known)})
@@ -141,8 +142,8 @@ class RelayLink(Exchanges):
     async def follow_holdings(
         self, relay: RelayInfo, manifest: str, told: Callable[[int], None], *, wait: float
     ) -> None:
-        """Tell what `read_holdings` would give, and again each time the relay holds another shard, for `wait` seconds at
-        most. Raises what that raises."""
+        """Call `told` with what `read_holdings` would return, and again each time the relay holds another shard, for at
+        most `wait` seconds. Raises the same errors."""
         headers, has_told = {"X-Wait": f"{wait:g}", "X-Follow": "1"}, False
         with self._scored(relay):
             async with (
@@ -159,18 +160,19 @@ class RelayLink(Exchanges):
                 raise TransportError(f"relay {relay.node} does not say {_HOLDINGS}")
 
     async def read_news(self, relay: RelayInfo, *, known: str = "", held: str = "", wait: float = 0.0) -> News:
-        """Which checkpoints the relay says it has: at once, or, when the token `known` names its state still, once that
-        has changed, after `wait` seconds at the latest. It is told what we hold. Raises TransportError."""
+        """Which checkpoints the relay claims to have: at once or, while the token `known` still names its
+        state, as soon as that changes, but after `wait` seconds at the latest. The request says what we
+        hold. Raises TransportError."""
         headers = {"X-Wait": f"{wait:g}"} | ({"X-Known": known} if known else {}) | ({"X-Held": held} if held else {})
         parse = partial(read_news, relay)
         return await self._read_json(relay, "/manifests", headers, "which checkpoints it has", parse=parse, wait=wait)
 
     async def read_deltas(self, relay: RelayInfo) -> list[DeltaHint]:
-        """Deltas the relay says it keeps. Raises TransportError."""
+        """Deltas the relay claims to keep. Raises TransportError."""
         return await self._read_json(relay, "/deltas", {}, "which deltas it keeps", parse=partial(read_deltas, relay))
 
     async def send(self, relay: RelayInfo, digest: str, size: int, content: Content, *, ask: bool = True) -> None:
-        """Upload a blob under a fresh grant; with `ask`, unless the relay has it. Raises TransportError."""
+        """Upload a blob under a fresh grant; with `ask`, only if the relay does not have it. Raises TransportError."""
         if ask and await self.is_held(relay, digest):
             return
         headers = self._grant(relay, digest, size) | {"Content-Length": str(size)}
@@ -198,8 +200,8 @@ class RelayLink(Exchanges):
             await self._put(relay, f"/manifests/{digest}", data, headers, self.limits.total(len(data)))
 
     async def receive_manifest(self, relay: RelayInfo, digest: str, *, wait: float = 0.0) -> Envelope:
-        """Fetch a manifest by digest, signature checked; `wait` asks the relay to hold the request so many seconds until
-        it has it. Raises TransportError, or PeerError for any other bytes."""
+        """Fetch a manifest by digest and check its signature. `wait` asks the relay to hold the request that many
+        seconds until it has it. Raises TransportError, or PeerError for any other bytes."""
         total, headers = self.limits.total(MAX_MANIFEST_BYTES) + wait, {"X-Wait": f"{wait:g}"} if wait else {}
         with self._scored(relay):
             async with (
@@ -211,14 +213,15 @@ class RelayLink(Exchanges):
         try:
             envelope = from_bytes(data, limit=MAX_MANIFEST_BYTES)
             if envelope.run != self.run or manifest_digest(envelope) != digest:
-                raise Malformed("the relay answered with another manifest")  # a rollback under the new one's name
+                raise Malformed("the relay answered with another manifest")  # perhaps an older one, as a rollback
         except PeerError as error:
             self.report_cheat(relay, str(error))
             raise
         return envelope
 
     async def register(self, relay: RelayInfo, form: object, *, work: int) -> object:
-        """Ask the relay to pay for a registration or rotation; its JSON answer, at most 64 KiB. Raises TransportError."""
+        """Ask the relay to pay for a registration or rotation. Returns its JSON response, at most 64
+        KiB. Raises TransportError."""
         with self._scored(relay):
             async with (
                 asyncio.timeout(self.limits.total(MAX_REPLY)),

@@ -1,8 +1,8 @@
-"""Builds, signs and checks a `CheckpointManifest`, which says what a checkpoint is made of, and the `CheckpointDelta` that
+"""Builds, signs and checks a `CheckpointManifest`, which lists a checkpoint's contents, and a `CheckpointDelta`, which
 is a shorter way to it. Knows no network.
 
-The files, in the order of their names, are laid end to end and cut into shards; `weights` is SHA-256 over the ordered
-raw shard digests, so the whole is digested in the one pass that digests the shards.
+The files, sorted by name, are concatenated and cut into shards. `weights` is SHA-256 over the ordered raw shard
+digests, so the pass that digests the shards also digests the whole.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from roles.messages import (
 MANIFEST_KIND = "manifest/2"
 DELTA_KIND = "delta/1"
 Sharded = CheckpointManifest | CheckpointDelta
-"""What is cut into shards and found by the digest of its signed row."""
+"""Anything that is cut into shards and identified by the digest of its signed row."""
 MAX_MANIFEST_BYTES = ROW_RULES[MANIFEST_KIND].max_bytes
 MAX_CHECKPOINT_BYTES = 2**41
 """2 TiB: one trillion parameters in bfloat16."""
@@ -48,8 +48,8 @@ def build_manifest(
 ) -> CheckpointManifest:
     """Digest a directory's files (not hidden ones, not sub-directories), streamed, in one pass.
 
-    `shard_size` is in bytes. Raises ValueError when the directory holds no bytes, a name the protocol does not admit,
-    or so many that the count of shards passes the bound; OSError when a file cannot be read.
+    `shard_size` is in bytes. Raises ValueError when the directory holds no bytes, a name the protocol does not allow,
+    or too many shards; OSError when a file cannot be read.
     """
     paths = sorted(path for path in directory.iterdir() if path.is_file() and not path.name.startswith("."))
     files = tuple(FileEntry(name=path.name, size=path.stat().st_size) for path in paths)
@@ -78,7 +78,7 @@ def choose_shard_size(total: int, *, shards: int = SHARDS_WANTED) -> int:
 
 
 def compute_weights_digest(shards: Iterable[str]) -> str:
-    """SHA-256 over the concatenated raw shard digests: identity of the weights, whatever step carries them."""
+    """SHA-256 over the concatenated raw shard digests: the identity of the weights, whichever step carries them."""
     whole = hashlib.sha256()
     for shard in shards:
         whole.update(bytes.fromhex(shard))
@@ -86,7 +86,7 @@ def compute_weights_digest(shards: Iterable[str]) -> str:
 
 
 def seal_manifest(key: NodeKey, manifest: Sharded, *, now_ms: int | None = None) -> Envelope:
-    """Sign a manifest, or a delta, as the trainer. Its lifetime is ten years: weights do not go stale, heads do."""
+    """Sign a manifest, or a delta, as the trainer. It is valid for ten years: weights do not go stale, heads do."""
     issued = int(time.time() * 1000) if now_ms is None else now_ms
     record_key, _ = place_of(manifest, run=manifest.run, buckets=1)
     return seal(
@@ -102,17 +102,18 @@ def seal_manifest(key: NodeKey, manifest: Sharded, *, now_ms: int | None = None)
 
 
 def manifest_digest(row: Envelope | Sharded) -> str:
-    """The one identity of a manifest or a delta: digest of its canonical body, whoever carries it and however often it is
-    signed. An envelope of any other kind has the digest of no manifest."""
+    """The one identity of a manifest or a delta: the digest of its canonical body, whoever carries it and however often
+    it is signed. An envelope of another kind never has a manifest's digest."""
     if isinstance(row, Envelope):
         return body_digest(row.run, row.kind, row.payload)
     return body_digest(row.run, row.kind, encode(row))
 
 
 def check_manifest(envelope: Envelope, *, run: str, trainers: Collection[NodeId]) -> CheckpointManifest:
-    """Judge a verified envelope. Raises PeerError when its signer is no trainer of the run, Malformed otherwise.
+    """Check a verified envelope. Raises PeerError when its signer is not a trainer of the run,
+    Malformed for other faults.
 
-    The signer is looked at first: 8 MiB of JSON are parsed for a trainer only.
+    The signer is checked first, so that up to 8 MiB of JSON are parsed for trainers only.
     """
     if envelope.signer not in trainers:
         raise PeerError("manifest is not signed by a trainer of this run")  # WGT-05
@@ -125,14 +126,15 @@ def check_manifest(envelope: Envelope, *, run: str, trainers: Collection[NodeId]
     if len(manifest.shards) != -(-total // manifest.shard_size):
         raise Malformed("count of shards does not fit the sizes of the files")
     if len({file.name.casefold() for file in manifest.files}) != len(manifest.files):
-        raise Malformed("two files of the checkpoint share a name")  # case too: some file systems fold it
+        raise Malformed("two files of the checkpoint share a name")  # ignoring case, as some file systems do
     if compute_weights_digest(manifest.shards) != manifest.weights:
         raise Malformed("weights digest does not match the shards")
     return manifest
 
 
 def check_delta(envelope: Envelope, *, run: str, trainers: Collection[NodeId]) -> CheckpointDelta:
-    """Judge a verified envelope. Raises PeerError when its signer is no trainer of the run, Malformed otherwise."""
+    """Check a verified envelope. Raises PeerError when its signer is not a trainer of the run,
+    Malformed for other faults."""
     if envelope.signer not in trainers:
         raise PeerError("delta is not signed by a trainer of this run")
     delta = open_row(envelope, run=run, buckets=1)
@@ -148,7 +150,7 @@ def check_delta(envelope: Envelope, *, run: str, trainers: Collection[NodeId]) -
 
 
 def total_bytes(manifest: Sharded) -> int:
-    """Bytes of all files together."""
+    """Total bytes of all files."""
     return sum(file.size for file in manifest.files)
 
 
@@ -159,7 +161,7 @@ def _shard_digests(paths: Iterable[Path], shard_size: int) -> Iterator[str]:
 
 
 def _spans(paths: Iterable[Path], shard_size: int) -> Iterator[list[tuple[Path, int, int]]]:
-    """Of each shard the runs of bytes that make it up: file, offset, length."""
+    """For each shard, the byte ranges that make it up: file, offset, length."""
     span, room = list[tuple[Path, int, int]](), shard_size
     for path in paths:
         size, offset = path.stat().st_size, 0

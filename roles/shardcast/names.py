@@ -1,5 +1,5 @@
-"""Resolves the host names of relays in threads of its own. Anybody's relay record may name a host whose answer never comes, and
-the event loop's own look-ups share their few threads with all other work that blocks."""
+"""Resolves the host names of relays in its own threads. Any relay record may name a host whose look-up hangs, and the
+event loop's own look-ups share their few threads with all other blocking work."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 from roles.shardcast.replies import host_address, is_address_inside
 
 THREADS = 64
-"""More than the names that free relay records can bring while one look-up hangs: eight, anew every three seconds."""
+"""More than the names that free relay records can add while one look-up hangs: eight every three seconds."""
 GOOD_SECONDS, BAD_SECONDS = 60.0, 10.0
-"""How long an answer, or none, is taken as it is."""
+"""How long an answer, or a failure, is cached."""
 REMEMBERED = 1024
 MOST_ADDRESSES = 4
 
@@ -24,22 +24,22 @@ LookUp = Callable[[str], Sequence[str]]
 
 
 def anywhere(host: str) -> bool:
-    """Nobody but the user named the relays."""
+    """The default rule: relays were named by nobody but the user, so any name may lead inside."""
     return True
 
 
 def ask_system(host: str) -> list[str]:
-    """What the system's resolver says, in its order. Raises OSError."""
+    """The addresses that the system's resolver returns, in its order. Raises OSError."""
     found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(place[4][0]) for place in found))[:MOST_ADDRESSES]
 
 
 class Names:
-    """Addresses of hosts. A name is asked for once at a time, and its answer kept for a while, so that a flood of questions
-    for a slow one waits in one thread.
+    """Addresses of hosts. There is one look-up per name at a time, and its answer is cached, so that a flood of
+    requests for a slow name occupies one thread.
 
-    `may_lead_inside` says of a name whether it may turn out to be on this machine or its own network; whoever takes names
-    from peers sets it.
+    `may_lead_inside` decides whether a name may resolve to this machine or its own network. Users that
+    take names from peers set it.
     """
 
     def __init__(self, look_up: LookUp = ask_system) -> None:
@@ -49,8 +49,8 @@ class Names:
         self._asked: OrderedDict[str, tuple[float, asyncio.Future[Sequence[str]]]] = OrderedDict()
 
     async def find(self, host: str, *, within: float | None) -> Sequence[str]:
-        """Addresses of a host, the system's first choice first; one that is an address already is returned as it is. Raises
-        OSError, or TimeoutError after `within` seconds."""
+        """Addresses of a host, the system's first choice first. A host that is an address already is returned as it is.
+        Raises OSError, or TimeoutError after `within` seconds."""
         if host_address(host) is not None:
             return [host]
         async with asyncio.timeout(within):
@@ -60,7 +60,7 @@ class Names:
         return addresses
 
     def close(self) -> None:
-        """Abandon open look-ups; threads end when theirs returns."""
+        """Abandon open look-ups; each thread ends when its look-up returns."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _answer(self, host: str) -> asyncio.Future[Sequence[str]]:
@@ -69,7 +69,7 @@ class Names:
             answer = asyncio.get_running_loop().run_in_executor(self._threads, self._look_up, host)
             answer.add_done_callback(
                 lambda done: done.cancelled() or done.exception()
-            )  # nobody may be waiting any more
+            )  # perhaps nobody waits for it any more
             self._asked[host] = time.monotonic(), answer
             self._asked.move_to_end(host)
             if len(self._asked) > REMEMBERED:

@@ -1,7 +1,7 @@
-"""The trainer's side: a manifest to every relay that answers, then its shards to two of them, each to one, never to none.
+"""The trainer's side: a manifest goes to every relay that answers, then its shards to two of them, or one, never none.
 
-Where a delta is at hand it goes first, and a relay that holds the base is left to rebuild the shards from it. The other
-relays pull. A second copy that is slow is finished in the background by `run`.
+A delta, if available, goes first, and a relay that holds the base is left to rebuild the shards from it. The other
+relays pull. A slow second copy is finished in the background by `run`.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ PATIENCE = 5.0
 """Seconds the second copy may take longer than the first."""
 RETRY = 1.0
 SHARDS_AT_ONCE = 2
-"""Sent beside each other to one relay: enough to fill the link, few enough that the first one is there soon."""
+"""Concurrent shards to one relay: enough to fill the link, few enough that the first one is there soon."""
 SHARD_TRIES = 3
 MOST_OFFERED = 32
 OFFER_SECONDS = 10.0
 OFFER_GRACE = 0.3
 """Seconds to wait for more relays once two have taken the manifest."""
 ALONE_GRACE = 2.0
-"""The same once one has: one that is cut off must not hold up the checkpoint for longer."""
+"""The same once one has taken it: a relay that is cut off must not delay the checkpoint for longer."""
 BACKGROUND_TRIES = 20
 BREATH = 0.25
-"""Least seconds between two questions for a relay's holdings."""
+"""Minimum seconds between two requests for a relay's holdings."""
 SHARD_TIMES = 8
-"""A relay that gets a shard from its neighbours may take so many times as long as one took to go out."""
+"""A relay that gets a shard from its neighbours may take this many times as long as sending one took."""
 REBUILD_PATIENCE = 10.0
-"""Seconds a relay may take for the next shard it rebuilds from a delta; then it is sent them."""
+"""Seconds a relay may take for the next shard that it rebuilds from a delta; after that the shards are sent to it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Parcel:
-    """Something published in shards: a checkpoint's files, or the file of a delta."""
+    """Something published in shards: a checkpoint's files, or a delta's file."""
 
     envelope: Envelope
     directory: Path
@@ -65,15 +65,15 @@ class _Parcel:
         return manifest_digest(self.envelope)
 
     def parts(self, index: int) -> list[FilePart]:
-        """Where a shard's bytes lie on disk."""
+        """Where a shard's bytes are on disk."""
         pieces = self.layout.pieces(index)
         return [FilePart(self.directory / piece.name, piece.offset, piece.length) for piece in pieces]
 
 
 @dataclass(frozen=True, slots=True)
 class _Cargo:
-    """A checkpoint, and a delta to it from `base` (a manifest digest). `whole`: every shard is sent, whatever a relay can
-    rebuild. `unsent`: shards that no relay has or is being sent."""
+    """A checkpoint, and a delta to it from `base` (a manifest digest). `whole`: every shard is sent, whatever a relay
+    can rebuild. `unsent`: shards that no relay has or is being sent."""
 
     whole: bool
     checkpoint: _Parcel
@@ -89,11 +89,11 @@ class _Cargo:
 
 
 class Origin:
-    """Publishes checkpoints. `run` makes the copies still owed; without it one relay may stay the only one."""
+    """Publishes checkpoints. `run` makes outstanding copies; without it one relay may stay the only holder."""
 
     def __init__(self, link: RelayLink, *, trainers: Collection[NodeId], patience: float = PATIENCE) -> None:
         self._link, self._trainers, self._patience = link, frozenset(trainers), patience
-        self._refusing: set[NodeId] = set()  # told already: a dead relay is asked again every second
+        self._refusing: set[NodeId] = set()  # already logged, since a dead relay is asked again every second
         self._owed: asyncio.Queue[tuple[_Cargo, frozenset[str]]] = asyncio.Queue()
 
     async def publish(
@@ -105,13 +105,13 @@ class Origin:
         whole: bool = True,
         deadline: float = 120.0,
     ) -> tuple[NodeId, ...]:
-        """Put a checkpoint on relays; their ids come back, those that hold every shard.
+        """Put a checkpoint on relays. Returns the ids of those that hold every shard.
 
-        `delta`: the signed row of a delta to it, and the folder of its file. Not `whole`: relays that hold its base
-        rebuild the shards themselves, and only the others are sent them.
+        `delta`: the signed row of a delta to it, and the folder of its file. With `whole` False, relays that hold its
+        base rebuild the shards themselves, and only the others are sent them.
 
-        Tries for `deadline` seconds; raises TransportError when not one relay holds it then, PeerError when an
-        envelope is none of this run's. May be called again after a restart: what is there is not sent again.
+        Tries for `deadline` seconds. Raises TransportError when no relay holds it by then, PeerError when an envelope
+        is not of this run. May be called again after a restart; what is there is not sent again.
         """
         cargo = self._load(envelope, directory, delta, whole)
         until, last = time.monotonic() + deadline, "no relay is known"
@@ -142,7 +142,7 @@ class Origin:
         return _Cargo(whole, checkpoint, manifest.step, unsent, _Parcel(delta[0], delta[1], Layout(row)), row.base)
 
     async def run(self) -> None:
-        """Finish second copies as relays appear, one checkpoint after the other, each with bounded tries."""
+        """Finish second copies as relays appear, one checkpoint after another, with a limited number of tries each."""
         while True:
             cargo, holders = await self._owed.get()
             for _ in range(BACKGROUND_TRIES):
@@ -152,7 +152,7 @@ class Origin:
 
     async def _second_copy(self, cargo: _Cargo, holders: frozenset[str]) -> bool:
         if not self._owed.empty() or not cargo.checkpoint.directory.exists():
-            return True  # a newer checkpoint is what the network needs
+            return True  # a newer checkpoint is more useful to the network
         answered, _ = await self._offer(cargo, "")
         for relay in answered:
             if relay.node not in holders and await self._push(cargo, relay):
@@ -161,9 +161,10 @@ class Origin:
         return False
 
     async def _offer(self, cargo: _Cargo, last: str) -> tuple[list[RelayInfo], str]:
-        """Send the signed rows to relays at once; those that took it, in the order of choice, and the last trouble.
+        """Send the signed rows to all relays concurrently. Returns those that took them, in order of
+        choice, and the last error.
 
-        A relay that is slow is not waited for once two have answered: it learns of the manifest from its row.
+        A slow relay is not waited for once two have answered; it learns of the manifest from its row.
         """
         relays = self._link.order(most=MOST_OFFERED)
         async with asyncio.TaskGroup() as group:
@@ -187,7 +188,7 @@ class Origin:
 
     async def _offer_one(self, relay: RelayInfo, cargo: _Cargo) -> str:
         try:
-            if cargo.delta is not None:  # first: who starts at the manifest knows of it then
+            if cargo.delta is not None:  # first, so that a relay that starts at the manifest knows of it
                 with suppress(RelayRefused):
                     await self._link.send_manifest(relay, cargo.delta.envelope)
             await self._link.send_manifest(relay, cargo.checkpoint.envelope)
@@ -209,20 +210,21 @@ class Origin:
         return True
 
     async def _push_delta(self, cargo: _Cargo, delta: _Parcel, relay: RelayInfo) -> bool:
-        """Send the delta, and wait while the relay rebuilds the checkpoint from it; whether it holds every shard then."""
+        """Send the delta, and wait while the relay rebuilds the checkpoint. Returns whether
+        it then holds every shard."""
         try:
             await self._push_missing(delta, relay)
             if cargo.whole or not await self._link.read_holdings(relay, cargo.base):
                 return False
             return await self._has_all(cargo.checkpoint, relay, patience=REBUILD_PATIENCE)
-        except NotHeld:  # of the base
+        except NotHeld:  # the relay does not have the base
             return False
-        except (NodeError, OSError) as error:  # the checkpoint itself is what counts
+        except (NodeError, OSError) as error:  # only the checkpoint itself matters
             log.info("delta.unsent", relay=relay.node, reason=str(error))
             return False
 
     async def _has_all(self, checkpoint: _Parcel, relay: RelayInfo, *, patience: float) -> bool:
-        """Whether the relay comes to hold every shard, one more at least in each `patience` seconds."""
+        """Whether the relay comes to hold every shard, with at least one more in every `patience` seconds."""
         every, until = len(checkpoint.layout.manifest.shards), time.monotonic() + patience
         known = (await self._link.read_holdings(relay, checkpoint.digest)).bit_count()
         while known < every and (left := until - time.monotonic()) > 0:
@@ -234,9 +236,9 @@ class Origin:
         return known == every
 
     async def _spread(self, cargo: _Cargo, relay: RelayInfo) -> None:
-        """Send the relay shards that no other was sent; those it gets from the others, or from here once they fail to
-        come. So each shard goes over our line once, whatever the count of copies; what is small is not worth the wait.
-        Raises NodeError, OSError."""
+        """Send the relay the shards that were not sent to another. The remaining ones it gets from the others, or from
+        here if they do not arrive. So each shard crosses our line once, whatever the number of copies. A small
+        checkpoint is sent directly, as waiting is not worth it. Raises NodeError, OSError."""
         if cargo.checkpoint.layout.total < self._link.limits.fan_out_from:
             await self._push_missing(cargo.checkpoint, relay)
             return
@@ -249,7 +251,7 @@ class Origin:
             await self._push_missing(cargo.checkpoint, relay)
 
     async def _push_missing(self, parcel: _Parcel, relay: RelayInfo) -> None:
-        """Send the shards the relay lacks. Raises NodeError, OSError."""
+        """Send the shards that the relay lacks. Raises NodeError, OSError."""
         held = await self._link.read_holdings(relay, parcel.digest)
         queue = [index for index in range(len(parcel.layout.manifest.shards)) if not held >> index & 1]
         await self._push_all(parcel, relay, queue)
@@ -268,7 +270,7 @@ class Origin:
             try:
                 await self._push_shard(relay, parcel, index)
             except BaseException:
-                queue.append(index)  # for whoever else takes from it
+                queue.append(index)  # for another task that takes from the queue
                 raise
 
     async def _push_shard(self, relay: RelayInfo, parcel: _Parcel, index: int) -> None:

@@ -1,4 +1,4 @@
-"""Rate limits on a node's transfers, so that bulk does not fill a household's line (NAT-08)."""
+"""Rate limits on a node's transfers, so that bulk traffic does not saturate a household's line (NAT-08)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ PIECES_A_SECOND = 64
 
 
 class Pace:
-    """Bytes per second, shared by every transfer that holds it; `None` sets no limit. Safe in threads.
+    """Bytes per second, shared by all transfers that use this object; `None` sets no limit. Thread-safe.
 
-    Whoever moved some bytes waits for their time to pass before it moves more: transfers take turns in the order they ask.
+    A transfer that has moved some bytes waits for their time to pass before it moves more, so transfers take turns in
+    the order they ask.
     """
 
     def __init__(self, rate: float | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -25,10 +26,10 @@ class Pace:
         self.piece = (
             sys.maxsize if rate is None else int(min(max(SMALLEST_PIECE, rate / PIECES_A_SECOND), LARGEST_PIECE))
         )
-        """Bytes to move between two waits, at most: with a thousand transfers each still gets some every few seconds."""
+        """Maximum bytes to move between two waits: even with a thousand transfers each moves some every few seconds."""
 
     def reserve(self, size: int) -> float:
-        """Count `size` bytes. Returns the seconds to wait until they are paid for."""
+        """Count `size` bytes. Returns the seconds to wait before moving more."""
         if self._rate is None:
             return 0.0
         with self._lock:
@@ -37,12 +38,12 @@ class Pace:
             return self._free - now
 
     def wait(self, size: int) -> None:
-        """Count `size` bytes and wait for their time to pass, in a thread."""
+        """Count `size` bytes and wait for their time to pass; blocks the thread."""
         if (seconds := self.reserve(size)) > 0:
             time.sleep(seconds)
 
     async def pause(self, size: int) -> bool:
-        """As `wait`, in the event loop. Returns whether it waited at all."""
+        """As `wait`, in the event loop. Returns whether it had to wait."""
         if (seconds := self.reserve(size)) > 0:
             await asyncio.sleep(seconds)
         return seconds > 0
@@ -50,13 +51,13 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """The paces of both directions, as seen from this machine."""
+    """The rate limits of both directions, as seen from this machine."""
 
     up: Pace = field(default_factory=Pace)
     down: Pace = field(default_factory=Pace)
 
 
 def line_of(upload_mbit: int, download_mbit: int) -> Line:
-    """A line of so many Mbit/s; 0 means no limit."""
+    """A line with these limits in Mbit/s; 0 means no limit."""
     up, down = (Pace(mbit * 1e6 / 8 or None) for mbit in (upload_mbit, download_mbit))
     return Line(up, down)

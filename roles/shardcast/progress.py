@@ -10,7 +10,7 @@ import structlog
 log = structlog.get_logger("shardcast")
 
 SECONDS = 2.0
-"""Between two words, and before the first."""
+"""Seconds between two log lines, and before the first."""
 
 
 class Progress:

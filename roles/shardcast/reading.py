@@ -1,4 +1,4 @@
-"""Reads relays' answers, never more of one than the caller admits."""
+"""Reads relays' responses, never more of one than the caller allows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def check_reply(reply: httpx.Response) -> None:
 
 
 async def limited_blocks(reply: httpx.Response, limit: int) -> AsyncIterator[bytes]:
-    """The body as it comes. Raises Oversize."""
+    """The body as it arrives. Raises Oversize."""
     size = 0
     async for block in reply.aiter_raw():
         size += len(block)
@@ -35,8 +35,8 @@ async def limited_blocks(reply: httpx.Response, limit: int) -> AsyncIterator[byt
 
 
 async def newest_lines(reply: httpx.Response, limit: int) -> AsyncIterator[bytes]:
-    """Of each block that comes the last whole line, which is empty where none ends: the ones before it say what has
-    changed since. Who reads them so slowly that a flood waits in its own sender is safe from it. Raises Oversize."""
+    """For each block that arrives, its last complete line, or an empty one if no line ends in it; earlier lines are
+    superseded. A caller that reads slowly leaves a flood waiting at its sender. Raises Oversize."""
     rest = b""
     async for block in reply.aiter_raw():
         whole, _, rest = (rest + block).rpartition(b"\n")
@@ -59,14 +59,14 @@ async def read_all(reply: httpx.Response, limit: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class RelayStatus:
-    """Who a relay says it is, unsigned: a node id, and the run it serves."""
+    """A relay's unsigned statement of its identity: a node id, and the run it serves."""
 
     node: str
     run: str
 
 
 async def read_status(http: httpx.AsyncClient, url: str, *, seconds: float) -> RelayStatus:
-    """Ask the relay at a base URL who it is. Nothing is decompressed. Raises TransportError."""
+    """Ask the relay at a base URL for its identity. Nothing is decompressed. Raises TransportError."""
     address, headers = url.rstrip("/") + "/status", {"Accept-Encoding": "identity"}
     try:
         async with asyncio.timeout(seconds), http.stream("GET", address, headers=headers) as reply:

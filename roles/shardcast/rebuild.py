@@ -1,6 +1,7 @@
-"""A checkpoint's shards out of a base and deltas, each verified by the digest in the manifest before it counts.
+"""Rebuilds a checkpoint's shards from a base and deltas. Each is verified against the
+manifest's digest before it counts.
 
-Used by clients, whose base is a folder, and by relays, whose base lies in shards too. Knows no network.
+Used by clients, whose base is a folder, and by relays, whose base is stored in shards. Knows no network.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from roles.shardcast.shards import Layout
 from roles.shardcast.sinks import Sink
 
 HEADER_SLACK = 2**20
-"""Bytes by which a checkpoint on the way may be greater than the one wanted: its files may have longer headers."""
+"""Bytes by which an intermediate checkpoint may exceed the wanted one: its files may have longer headers."""
 OpenSink = Callable[[int], Sink | None]
-"""A sink for a shard; None when it is here already."""
+"""Returns a sink for a shard; None when the shard is here already."""
 
 
 class JoinedFiles:
-    """Files one after the other as one: a delta whose shards lie apart."""
+    """Several files read as one: a delta whose shards are stored separately."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self._paths = list(reversed(paths))
@@ -42,7 +43,7 @@ class JoinedFiles:
             self._file.close()
 
     def read(self, length: int, /) -> bytes:
-        """So many bytes, fewer at the end. Raises OSError."""
+        """`length` bytes, fewer at the end. Raises OSError."""
         data = b""
         while len(data) < length and (self._file is not None or self._paths):
             if self._file is None:
@@ -55,7 +56,7 @@ class JoinedFiles:
         return data
 
     def read_at(self, start: int, length: int, /) -> bytes:
-        """So many bytes from anywhere, fewer at the end; from any thread. Raises OSError."""
+        """`length` bytes from any position, fewer at the end; callable from any thread. Raises OSError."""
         data = b""
         for path in reversed(self._paths):
             size = path.stat().st_size
@@ -68,7 +69,7 @@ class JoinedFiles:
 
 
 class ShardBase:
-    """A checkpoint that lies in shards, as base of a delta. `paths` in the order of the shards."""
+    """A checkpoint stored in shards, as the base of a delta. `paths` are in shard order."""
 
     def __init__(self, layout: Layout, paths: Sequence[Path]) -> None:
         self._layout, self._paths = layout, paths
@@ -84,7 +85,7 @@ class ShardBase:
         return self._sizes.get(name, 0)
 
     def read(self, name: str, start: int, size: int) -> bytearray:
-        """Part of a file, the caller's own. Raises OSError when a shard is not there any more."""
+        """Part of a file, in a buffer that the caller owns. Raises OSError when a shard is no longer there."""
         data = bytearray(size)
         view, position = memoryview(data), self._starts[name] + start
         shard_size = self._layout.manifest.shard_size
@@ -99,11 +100,11 @@ class ShardBase:
 
 
 async def rebuild(layout: Layout, open_sink: OpenSink, *, base: BaseFiles, chain: Sequence[Sequence[Path]]) -> None:
-    """Rebuild a checkpoint's shards in order. `chain`: of each delta, in the order to apply them, the files that make it
-    up; nothing is written of what lies between.
+    """Rebuild a checkpoint's shards in order. `chain`: for each delta, in the order to apply them, the files that make
+    it up. Intermediate checkpoints are not written to disk.
 
-    Those done stay done. Raises Malformed or WrongBytes when base and deltas do not make the checkpoint, OSError when a
-    file cannot be read, and what a sink raises for its own disk.
+    Shards that are done stay done. Raises Malformed or WrongBytes when base and deltas do not make the checkpoint,
+    OSError when a file cannot be read, and a sink's own disk errors.
     """
     for paths in chain[:-1]:
         base = await asyncio.to_thread(DeltaBase, JoinedFiles(paths), base, max_bytes=layout.total + HEADER_SLACK)
@@ -119,13 +120,13 @@ async def rebuild(layout: Layout, open_sink: OpenSink, *, base: BaseFiles, chain
 
 
 class _Stream:
-    """Blocks decoded in threads, handed on cut as the shards are. Blocking, but for `run`."""
+    """Blocks decoded in threads and passed on cut into shards. Blocking, except `run`."""
 
     def __init__(self, blocks: Generator[Data]) -> None:
         self._blocks, self._held, self._is_stopped = blocks, memoryview(b""), False
 
     async def run(self, work: Callable[[], None]) -> None:
-        """In a thread; when cancelled it ends with the block it is at, and is waited for."""
+        """Run `work` in a thread. When cancelled, it stops after the current block and is waited for."""
         future = asyncio.get_running_loop().run_in_executor(None, work)
         try:
             await asyncio.shield(future)
@@ -136,7 +137,7 @@ class _Stream:
             raise
 
     def pour(self, sink: Sink | None, left: int) -> None:
-        """So many bytes into the sink, and commit it. Raises what the sink raises, Malformed."""
+        """Write `left` bytes into the sink and commit it. Raises what the sink raises, Malformed."""
         while left:
             self._held = self._held or memoryview(next(self._blocks, b""))
             if not self._held or self._is_stopped:
@@ -149,7 +150,7 @@ class _Stream:
             sink.commit()
 
     def end(self) -> None:
-        """The delta is judged to its last byte. Raises Malformed."""
+        """Check that the delta ends here. Raises Malformed when it makes more than the checkpoint."""
         if next(self._blocks, b""):
             raise Malformed("a delta makes more than the checkpoint")
 

@@ -18,9 +18,9 @@ CONNECTIONS = 64
 
 
 class RelayHttp(httpx.AsyncClient):
-    """The client every node uses: httpx for what is small, lanes for shards. Closing it closes both.
+    """The client every node uses: httpx for small requests, lanes for shards. Closing it closes both.
 
-    Proxy variables are not read: relays on loopback must be reached (BOOT-06).
+    Proxy variables are ignored, because relays on loopback must be reachable (BOOT-06).
     """
 
     def __init__(self, *, context: ssl.SSLContext, line: Line, names: Names) -> None:
@@ -29,7 +29,7 @@ class RelayHttp(httpx.AsyncClient):
         self.lanes, self.names = Lanes(names=names, context=context, line=line), names
 
     async def aclose(self) -> None:
-        """End every transfer."""
+        """Abort all transfers and close."""
         self._end()
         await super().aclose()
 
@@ -43,8 +43,8 @@ class RelayHttp(httpx.AsyncClient):
 
 
 def make_http(*, ca: Path | None = None, line: Line | None = None, names: Names | None = None) -> RelayHttp:
-    """Certificates are checked against the system's authorities, and against those of the file `ca`, if given. Transfers keep
-    to the pace of `line`.
+    """Make a client. Certificates are checked against the system's authorities and those in the file `ca`, if given.
+    Transfers keep to the pace of `line`.
 
     Raises BadCertificate when the file cannot be read or holds none.
     """

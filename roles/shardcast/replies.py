@@ -1,4 +1,4 @@
-"""Relays' addresses and their unsigned JSON replies: bounded here, and believed nowhere."""
+"""Relays' addresses and their unsigned JSON responses: bounded here, and trusted nowhere."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _INSIDE = (".localhost", ".local", ".internal", ".lan", ".home.arpa")
 MAX_OFFERS = 64
 MAX_TOKEN = 64
 HELD_OPEN = 8.0
-"""Seconds a question is held open: shorter than the silence after which a connection counts as dead."""
+"""Seconds a request is held open: shorter than the silence after which a connection counts as dead."""
 
 
 @dataclass(frozen=True, slots=True)
 class RelayInfo:
-    """A relay as its node record tells it. `is_free`: its id cost nothing, so that one hand may have made many."""
+    """A relay as described by its node record. `is_free`: its id cost nothing, so one party may have made many."""
 
     node: str
     url: str
@@ -37,7 +37,8 @@ class RelayInfo:
 
 @dataclass(frozen=True, slots=True)
 class DeltaHint:
-    """A delta as a relay lists it, unsigned: digests of its row and of two manifests, its bytes, and who says so."""
+    """A delta as a relay lists it, unsigned: digests of its row and of two manifests, its
+    size in bytes, and the relay."""
 
     delta: str
     base: str
@@ -57,7 +58,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What a relay has now, newest first. `token` names this state of it; `deltas` are those from what the asker holds."""
+    """What a relay has now, newest first. `token` names this state; `deltas` start from what the client holds."""
 
     token: str
     offers: tuple[Offer, ...]
@@ -105,8 +106,8 @@ def _delta_hint(relay: RelayInfo, *, delta: str, base: str, target: str, size: i
 
 @lru_cache(1024)
 def is_usable(url: str) -> bool:
-    """Whether the address in a peer's record is one to connect to at all: http(s)://host[:port][/path], and nothing that
-    would make something else of the path that is put behind it."""
+    """Whether a peer's address may be connected to at all: http(s)://host[:port][/path], and nothing that would change
+    the meaning of a path appended to it."""
     try:
         parsed = httpx.URL(url)
         return (
@@ -131,15 +132,15 @@ def host_address(host: str) -> IPv4Address | IPv6Address | None:
 
 
 def is_inside(url: str) -> bool:
-    """Whether a usable address means this machine or its own network, as far as that can be seen without asking anybody."""
+    """Whether a usable address means this machine or its own network, as far as that shows without a look-up."""
     host = httpx.URL(url).host.rstrip(".").lower()
     return is_address_inside(host) if host_address(host) is not None else "." not in host or host.endswith(_INSIDE)
 
 
 def is_address_inside(address: str) -> bool:
-    """Whether an address, as a resolver gives it, is of this machine or its own network. Raises ValueError."""
+    """Whether an address, as returned by a resolver, is of this machine or its own network. Raises ValueError."""
     found = ip_address(address)
-    if isinstance(found, IPv6Address):  # where a gateway puts IPv4 addresses into these
+    if isinstance(found, IPv6Address):  # gateways embed IPv4 addresses in some of these
         found = found.sixtofour or (IPv4Address(int(found) % 2**32) if found in _NAT64 else found)
     return not found.is_global
 

@@ -1,8 +1,8 @@
-"""Which relay to ask: at random, in proportion to success rate times bandwidth, both moving averages (INTELLECT-2,
-section 3.2). Knows no network: it is told what happened.
+"""Which relay to ask: drawn at random in proportion to success rate times bandwidth, both moving averages (INTELLECT-2,
+section 3.2). Knows no network: callers report outcomes.
 
-A failure counts as bandwidth 0, never as the time-out's length (WGT-03); a healing term and a floor keep every relay
-in the draw, so that one that recovers is found again.
+A failure counts as bandwidth 0, never as the timeout's length (WGT-03). A healing term and a floor keep every relay in
+the draw, so that one that recovers is found again.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ NEWEST = 0.3
 """Weight of the newest observation in both averages."""
 HEALING = 0.01
 FLOOR = 0.02
-"""Least weight of a relay, as a share of the best one's."""
+"""Minimum weight of a relay, as a share of the best one's."""
 FIRST_GUESS = 1e6
-"""Bytes per second believed of the first relay of all."""
+"""Bytes per second assumed of the very first relay."""
 SMALLEST_SAMPLE = 64 * 1024
 """Below this many bytes a transfer measures latency, not bandwidth."""
 BAN_SECONDS = 60.0
@@ -29,7 +29,7 @@ WELL = 0.5
 
 @dataclass(slots=True)
 class Score:
-    """What is believed of one relay: success rate in [0, 1], bytes per second."""
+    """The estimate for one relay: success rate in [0, 1], bytes per second."""
 
     success: float
     bandwidth: float
@@ -50,8 +50,8 @@ class ServerChoice:
         self._clock = clock
 
     def score(self, relay: str) -> Score:
-        """The relay's score; a new one starts trusted, and is taken to be as fast as the mean of the others until it was
-        measured itself."""
+        """The relay's score. A new one starts trusted, and is assumed to be as fast as the mean of the others
+        until it has been measured."""
         if relay not in self._scores:
             if len(self._scores) >= MAX_RELAYS:
                 self._scores.pop(next(iter(self._scores)))
@@ -62,12 +62,12 @@ class ServerChoice:
         return score
 
     def _guess(self) -> float:
-        """Bandwidth assumed of a relay that was not measured, in bytes per second."""
+        """Bandwidth assumed of an unmeasured relay, in bytes per second."""
         known = [score.bandwidth for score in self._scores.values() if score.is_measured]
         return sum(known) / len(known) if known else FIRST_GUESS
 
     def succeeded(self, relay: str, *, size: int, seconds: float) -> None:
-        """A transfer of `size` bytes went well."""
+        """Record a successful transfer of `size` bytes."""
         score = self.score(relay)
         score.success = NEWEST + (1 - NEWEST) * score.success
         if size >= SMALLEST_SAMPLE:
@@ -76,7 +76,7 @@ class ServerChoice:
         self._heal(relay)
 
     def failed(self, relay: str) -> None:
-        """A transfer failed: 0 for success and 0 for bandwidth."""
+        """Record a failed transfer, as 0 for success and 0 for bandwidth."""
         score = self.score(relay)
         score.success *= 1 - NEWEST
         score.is_measured = True
@@ -84,19 +84,19 @@ class ServerChoice:
         self._heal(relay)
 
     def cheated(self, relay: str) -> None:
-        """The relay served wrong bytes: out of the draw for a minute, twice as long each time."""
+        """Ban a relay that served wrong bytes from the draw: for a minute, twice as long each time."""
         self.failed(relay)
         score = self.score(relay)
         score.offences += 1
         score.banned_until = self._clock() + BAN_SECONDS * 2 ** min(score.offences - 1, 10)
 
     def is_banned(self, relay: str) -> bool:
-        """Whether the relay is out for having served wrong bytes."""
+        """Whether the relay is banned for having served wrong bytes."""
         score = self._scores.get(relay)
         return score is not None and score.banned_until > self._clock()
 
     def is_well(self, relay: str) -> bool:
-        """Whether the relay did not just fail twice: only then is a hint that names it followed."""
+        """Whether the relay has not just failed twice; only then is a hint that names it followed."""
         score = self._scores.get(relay)
         return score is None or score.success >= WELL
 
@@ -112,7 +112,7 @@ class ServerChoice:
         return {relay: max(product, floor) for relay, product in products.items()}
 
     def order(self, relays: Iterable[str]) -> list[str]:
-        """The relays in the order to try them: drawn one after the other, without replacement."""
+        """The relays in the order to try them: drawn one by one, without replacement."""
         weights = self.weights(relays)
         # Exponential races: sorting by Exp(1)/weight is sequential weighted sampling without replacement.
         return sorted(weights, key=lambda relay: self._draw.expovariate(1.0) / weights[relay])

@@ -1,4 +1,4 @@
-"""Where a shard lies in a checkpoint's files, and reading it there: nothing is copied to be cut."""
+"""Where a shard lies in a checkpoint's files, and how to read it there without copying."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from roles.shardcast.manifest import READ_BLOCK, Sharded, total_bytes
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A run of bytes of one file."""
+    """A range of one file's bytes."""
 
     name: str
     offset: int
@@ -36,7 +36,7 @@ class Layout:
             position += file.size
 
     def size(self, index: int) -> int:
-        """Bytes of a shard: `shard_size`, or what is left for the last."""
+        """Bytes of a shard: `shard_size`, or the remainder for the last."""
         return min(self.manifest.shard_size, self.total - index * self.manifest.shard_size)
 
     def pieces(self, index: int, *, skip: int = 0, length: int | None = None) -> Iterator[Piece]:
@@ -52,7 +52,8 @@ class Layout:
 
 
 def read_shard(directory: Path, layout: Layout, index: int) -> Iterator[bytes]:
-    """A shard's bytes in blocks of at most 1 MiB. A file that shrank since gives fewer bytes: the reader sees it."""
+    """A shard's bytes in blocks of at most 1 MiB. A file that has shrunk since gives fewer bytes,
+    which the reader notices."""
     for piece in layout.pieces(index):
         with (directory / piece.name).open("rb") as file:
             file.seek(piece.offset)
@@ -72,7 +73,7 @@ def is_shard_intact(directory: Path, layout: Layout, index: int) -> bool:
 
 
 def is_checkpoint_intact(directory: Path, layout: Layout) -> bool:
-    """Whether the directory holds exactly the manifest's files (hidden ones aside), each byte right (CKPT-02)."""
+    """Whether the directory holds exactly the manifest's files (except hidden ones), every byte right (CKPT-02)."""
     try:
         found = {entry.name: entry.stat().st_size for entry in os.scandir(directory) if not entry.name.startswith(".")}
     except OSError:

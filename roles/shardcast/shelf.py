@@ -1,4 +1,4 @@
-"""A relay's disk as one: the catalogue says which shards are wanted, the store holds them, old checkpoints make room."""
+"""A relay's disk: the catalogue says which shards are wanted, the store holds them, old checkpoints are evicted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from roles.shardcast.store import RETENTION, BlobStore
 log = structlog.get_logger("shardcast")
 
 LEAST_KEPT = 2
-"""Checkpoints kept however short the room: the newest, and the one being fetched when it came."""
+"""Minimum number of checkpoints kept, however little space: the newest, and the one being fetched when it came."""
 
 
 EVER = 10**12
@@ -25,7 +25,7 @@ EVER = 10**12
 
 
 class Shelf:
-    """Catalogue and store under one budget. `keeps_all`: an archive, which refuses what no longer fits."""
+    """Catalogue and store under one disk budget. `keeps_all`: an archive, which refuses what no longer fits."""
 
     def __init__(
         self,
@@ -48,18 +48,19 @@ class Shelf:
             root, max_disk=max_disk, retention=retention, is_wanted=self.catalogue.lists, free_space=free_space
         )
         self.store.pin(run)
-        self._whole = set[str]()  # known to lack nothing, as long as the store has lost no more blobs than `_losses`
+        self._whole = set[str]()  # known to be complete, while the store's losses equal `_losses`
         self._losses = 0
-        self._counted, self._holdings = ("", 0, 0), 0  # of which checkpoint, in which state of the store; its shards
+        self._counted, self._holdings = ("", 0, 0), 0  # cache: checkpoint and state of the store; its shards
 
     async def add(self, kept: Parcel) -> None:
-        """Keep a manifest or a delta's row; the oldest goes, with the shards only it listed. Raises StoreFull."""
+        """Keep a manifest or a delta's row. The oldest is dropped, with the shards that only it
+        listed. Raises StoreFull."""
         if kept.layout.total > self.store.max_disk:
             raise StoreFull(f"a checkpoint or delta of {kept.layout.total} bytes is larger than the disk budget")
         self._discard(await self.catalogue.add(kept))
 
     def begin(self, digest: str, size: int, *, is_shard: bool) -> BlobWriter:
-        """Open a writer; for a shard, older checkpoints are dropped if they must be. Raises StoreFull.
+        """Open a writer. For a shard, older checkpoints are dropped if necessary. Raises StoreFull.
 
         Shards are not synced one by one: others hold them, and one that a power cut damaged is pulled again.
         """
@@ -71,7 +72,7 @@ class Shelf:
                     raise
 
     def missing(self, kept: Parcel) -> list[int]:
-        """Indices of the shards not here. What was whole once is not counted again: an archive keeps thousands."""
+        """Indices of the shards not here. Complete checkpoints are not counted again, as an archive keeps thousands."""
         if self._losses != self.store.losses:
             self._whole, self._losses = set(), self.store.losses
         if kept.digest in self._whole:
@@ -82,7 +83,7 @@ class Shelf:
         return missing
 
     def held(self, kept: Parcel) -> int:
-        """Count of the shards here."""
+        """Number of shards here."""
         return len(kept.layout.manifest.shards) - len(self.missing(kept))
 
     def holdings(self, kept: Parcel) -> int:

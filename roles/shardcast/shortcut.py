@@ -1,7 +1,7 @@
-"""Shortcuts to a checkpoint: deltas from one that the node holds already, found at relays, fetched and applied.
+"""Shortcuts to a checkpoint: deltas from one that the node already holds, found at relays, fetched and applied.
 
-What relays list is a hint; each delta's row is signed by a trainer, and the checkpoint it rebuilds is judged shard by
-shard. Whatever goes wrong here costs time only: the shards that are missing still are fetched from relays.
+A relay's list is only a hint: each delta's row is signed by a trainer, and the rebuilt checkpoint is verified shard by
+shard. Failures here only cost time, since shards still missing are fetched from relays.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from roles.shardcast.shards import is_checkpoint_intact
 log = structlog.get_logger("shardcast")
 
 ASKED = 3
-"""Relays asked for deltas."""
+"""Number of relays asked for deltas."""
 LOOK_SECONDS = 2.0
 PATIENCE = 10.0
-"""Seconds for a delta on top of its bytes at the slowest pace: it may be listed before it is sent."""
+"""Seconds for a delta besides its transfer at the slowest pace: it may be listed before it is sent."""
 TRIES = 3
 MOST_REFUSED = 256
 MOST_HEARD = 64
@@ -44,7 +44,7 @@ MOST_HEARD = 64
 
 @dataclass(slots=True)
 class Fetched:
-    """Bytes that came for one checkpoint: those of deltas, and all of them by relay."""
+    """Bytes fetched for one checkpoint: those of deltas, and all of them by relay."""
 
     delta: int = 0
     by_relay: Counter[str] = field(default_factory=Counter)
@@ -60,38 +60,38 @@ class _Link:
 
 
 class Shortcuts:
-    """Deltas as one client uses them. Those that turned out to be bad are not tried again."""
+    """One client's use of deltas. Bad ones are not tried again."""
 
     def __init__(self, link: RelayLink, *, trainers: frozenset[NodeId]) -> None:
         self._link, self._trainers = link, trainers
         self._refused: dict[str, None] = {}
         self._heard: dict[str, DeltaHint] = {}
-        self._doubted: set[NodeId] = set()  # relays that listed what is not so, until the next checkpoint
+        self._doubted: set[NodeId] = set()  # relays that listed something false, until the next checkpoint
 
     def hear(self, hints: Iterable[DeltaHint]) -> None:
-        """Deltas a relay says lead on from what this node holds: if they do, nobody need be asked for any."""
+        """Record deltas that a relay says lead on from what this node holds. If they do, no relay needs to be asked."""
         for hint in hints:
             self._heard[hint.delta] = hint
             while len(self._heard) > MOST_HEARD:
                 del self._heard[next(iter(self._heard))]
 
     async def fill(self, assembly: Assembly, fetched: Fetched) -> None:
-        """Fill in the shards that deltas give, if they are the shorter way. Failures are logged and cost only time."""
+        """Fill in the shards that deltas give, if they are the shorter way. Failures are logged and only cost time."""
         self._doubted.clear()
         for _ in range(TRIES):
             try:
                 await self._follow(assembly, fetched)
                 break
-            except PeerError as error:  # a lie, or a bad delta: there may be another way, without it
+            except PeerError as error:  # a lie or a bad delta: there may be another chain without it
                 log.info("delta.unused", manifest=assembly.digest, reason=str(error))
             except (NodeError, OSError) as error:
                 log.info("delta.unused", manifest=assembly.digest, reason=str(error))
                 break
-        await asyncio.to_thread(shutil.rmtree, assembly.scratch, ignore_errors=True)  # who is stopped goes on there
+        await asyncio.to_thread(shutil.rmtree, assembly.scratch, ignore_errors=True)  # a cancelled one resumes there
 
     async def _follow(self, assembly: Assembly, fetched: Fetched) -> None:
-        """Fetch and apply the shortest chain of deltas, if there is one. Raises NodeError or OSError when it fails; deltas that
-        do not fit their base are logged and never tried again."""
+        """Fetch and apply the shortest chain of deltas, if there is one. Raises NodeError or OSError when it fails;
+        deltas that do not fit their base are logged and never tried again."""
         below = WORTHWHILE_SHARE * sum(assembly.layout.size(index) for index in assembly.missing)
         into = assembly.final.parent
         hints = await self._find(assembly.digest, into, below=below)
@@ -111,8 +111,8 @@ class Shortcuts:
             raise
 
     async def _find(self, target: str, into: Path, *, below: float) -> list[DeltaHint]:
-        """Deltas to apply one after the other, the first to a checkpoint in `into`, the last to give `target`; empty when
-        the shards themselves are the shorter way. What relays told unasked comes first."""
+        """Deltas to apply in order, from a checkpoint in `into` to `target`; empty when fetching the shards is shorter.
+        Deltas that relays announced unasked are preferred."""
         held = await asyncio.to_thread(_held, into)
         if not held:
             return []
@@ -122,7 +122,7 @@ class Shortcuts:
         )
 
     async def _ask(self, target: str) -> set[DeltaHint]:
-        """Deltas that relays list, from all asked until one knew of a delta to `target`."""
+        """Deltas that relays list, from all those asked until one knew a delta to `target`."""
         hints = set[DeltaHint]()
         async with asyncio.TaskGroup() as group:
             asked = [group.create_task(self._ask_one(relay)) for relay in self._link.order(most=ASKED)]
@@ -166,7 +166,7 @@ class Shortcuts:
         return hint.delta not in self._refused and hint.relay.node not in self._doubted
 
     def _distrust(self, relay: RelayInfo) -> None:
-        """Drop everything else this relay listed: it may have made up hundreds."""
+        """Drop everything else this relay listed, since it may have made up hundreds."""
         self._doubted.add(relay.node)
         self._heard = {name: hint for name, hint in self._heard.items() if hint.relay.node != relay.node}
 
@@ -176,7 +176,7 @@ class Shortcuts:
             del self._refused[next(iter(self._refused))]
 
     async def _fetch(self, hint: DeltaHint, scratch: Path, fetched: Fetched) -> _Link:
-        """A delta in a folder of its own, every shard verified; one that an earlier life of ours fetched is there still."""
+        """A delta in a folder of its own, every shard verified. One fetched before a restart is still there."""
         envelope, row = await self._fetch_row(hint)
         parcel = Assembly(scratch, envelope, row, is_durable=False)
         link = _Link(hint, envelope, [parcel.final / file.name for file in row.files])
@@ -199,7 +199,8 @@ class Shortcuts:
             parcel.close()
 
     async def _blame(self, chain: Sequence[_Link], base: Path, error: NodeError) -> None:
-        """After a rebuild failed: delete the base if it is damaged, else refuse the deltas, whose bytes are as signed."""
+        """After a failed rebuild: delete the base if it is damaged, else refuse the deltas,
+        whose bytes are as signed."""
         kept = await asyncio.to_thread(
             load_checkpoint_manifest, base, digest=base.name, run=self._link.run, trainers=self._trainers
         )

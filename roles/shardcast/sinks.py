@@ -1,4 +1,5 @@
-"""Where a blob's bytes go: taken in order, hashed and written by the thread that has them, counted once they are right."""
+"""Destinations of a blob's bytes, which are taken in order, hashed and written by one thread,
+and counted once verified."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ TAKEN_AT_ONCE = 2**20
 
 
 class Sink(Protocol):
-    """Takes the bytes of one blob and verifies them. Leaving it without `commit` forgets them.
+    """Takes the bytes of one blob and verifies them. Leaving it without `commit` discards them.
 
     It is entered and left in the event loop; `take` and `commit` block, and are called in a thread, one at a time.
     """
@@ -24,14 +25,15 @@ class Sink(Protocol):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None: ...
     def take(self, block: bytes | bytearray | memoryview, /) -> None:
-        """Take the next bytes. Raises WrongBytes once they are too many, StoreFull when the disk refuses."""
+        """Write the next bytes. Raises WrongBytes once there are too many, StoreFull on a disk error."""
 
     def commit(self) -> None:
-        """Count the blob as there. Raises WrongBytes unless length and digest are right."""
+        """Count the blob as present. Raises WrongBytes unless length and digest are right."""
 
 
 async def pour(blocks: AsyncIterator[bytes], sink: Sink) -> int:
-    """Give blocks that arrive in the event loop to a sink, about a MiB at a time, and commit it. Count of bytes."""
+    """Pass blocks that arrive in the event loop to a sink, about a MiB at a time, and commit
+    it. Returns the byte count."""
     pending, size = bytearray(), 0
     async for block in blocks:
         pending += block
@@ -50,7 +52,7 @@ def _finish(sink: Sink, data: bytearray) -> None:
 
 
 class MemorySink:
-    """A small blob in memory; whoever fetches it bounds it. `data` is right once committed."""
+    """A small blob in memory; whoever fetches it limits its size. `data` is verified once committed."""
 
     def __init__(self, digest: str) -> None:
         self._digest, self._taken = digest, bytearray()
@@ -65,11 +67,11 @@ class MemorySink:
         self._taken.clear()
 
     def take(self, block: bytes | bytearray | memoryview) -> None:
-        """Keep them."""
+        """Append the bytes."""
         self._taken += block
 
     def commit(self) -> None:
-        """Raises WrongBytes."""
+        """Raises WrongBytes when the digest is wrong."""
         data = bytes(self._taken)
         if hashlib.sha256(data).hexdigest() != self._digest:
             raise WrongBytes("blob does not have the digest asked for")

@@ -1,8 +1,8 @@
-"""A content-addressed store on disk: a blob is there whole and right, or not at all. Knows no HTTP and no manifests.
+"""A content-addressed store on disk: a blob is there complete and right, or not at all. Knows no HTTP and no manifests.
 
 Blobs arrive in `tmp/`, are hashed while they arrive, synced, and renamed to `blobs/ab/abcd..`. The index is rebuilt
 from the disk at start; a blob found there is hashed once more before its first byte is served. One budget bounds all.
-What goes first when room is short: blobs nothing asks to keep and that are older than `retention`, least used first.
+When space is short, blobs are evicted that nothing asks to keep and that are older than `retention`, least used first.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from roles.shardcast.sinks import pour
 log = structlog.get_logger("shardcast")
 
 RETENTION = 3600.0
-"""Seconds an uploaded blob is safe from eviction: longer than a submission stays un-tallied."""
+"""Seconds an uploaded blob is safe from eviction: longer than a submission stays untallied."""
 SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-"""Of the machine, for now: they say nothing of the file."""
+"""Temporary shortages of the machine, which say nothing about the file."""
 _NAME = re.compile(r"[0-9a-f]{64}")
 
 
@@ -46,10 +46,10 @@ class _Entry:
 
 
 class BlobStore:
-    """Not for threads: the index lives in the event loop, only file work is done in threads.
+    """Not thread-safe: the index lives in the event loop, and only file work is done in threads.
 
-    `is_wanted` says whether a blob belongs to something kept (a checkpoint's shard); `free_space` gives bytes free on
-    the disk. Sizes are bytes, times unix seconds.
+    `is_wanted` says whether a blob belongs to something kept (a checkpoint's shard); `free_space` returns the bytes
+    free on the disk. Sizes are bytes, times unix seconds.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class BlobStore:
         self._reserved = 0
         self._serial = 0
         self.used = 0
-        self.arrivals = self.losses = 0  # blobs that came, and that went, for whatever reason
+        self.arrivals = self.losses = 0  # blobs added and blobs removed, for whatever reason
         shutil.rmtree(self._temporary, ignore_errors=True)  # what a kill left half-written
         make_folder(self._blobs)
         self._temporary.mkdir()
@@ -93,8 +93,8 @@ class BlobStore:
         self._pinned.add(digest)
 
     def begin(self, digest: str, size: int, *, is_durable: bool = True) -> BlobWriter:
-        """Reserve room and open a writer. Raises StoreFull. What a power cut did to one that is not durable is found
-        when it is first opened again."""
+        """Reserve space and open a writer. Raises StoreFull. Damage that a power cut does to a non-durable blob is
+        detected when it is first opened again."""
         self._make_room(size)
         self._reserved += size
         self._serial += 1
@@ -109,7 +109,7 @@ class BlobStore:
         )
 
     async def put(self, data: bytes, *, pin: bool = False) -> str:
-        """Store bytes we made ourselves. Returns their digest. Raises StoreFull."""
+        """Store bytes that we made ourselves. Returns their digest. Raises StoreFull."""
         digest = hashlib.sha256(data).hexdigest()
         if pin:
             self.pin(digest)
@@ -119,8 +119,9 @@ class BlobStore:
         return digest
 
     async def open(self, digest: str) -> BlobReader | None:
-        """Open a blob for reading; it stays readable when evicted meanwhile (WGT-15). None when not here, damaged, or too
-        much else is open: readers must not be able to make us forget it."""
+        """Open a blob for reading; it stays readable if evicted meanwhile (WGT-15). None when it is not
+        here, is damaged, or too many files are open. In that last case the blob is kept: readers must not
+        be able to make us drop it."""
         entry = self._entries.get(digest)
         if entry is None:
             return None
@@ -139,7 +140,8 @@ class BlobStore:
         return BlobReader(file, entry.size)
 
     async def intact_paths(self, digests: Iterable[str]) -> list[Path] | None:
-        """Paths of blobs, none of them damaged; None when one is missing or is damaged. They may be evicted any time after."""
+        """Paths of blobs, all undamaged; None when one is missing or damaged. They may be
+        evicted at any time afterwards."""
         paths = list[Path]()
         for digest in digests:
             reader = await self.open(digest)
@@ -158,7 +160,7 @@ class BlobStore:
         return digest in self
 
     async def wait_for_any(self, seconds: float) -> None:
-        """Wait until another blob arrives, whichever it is, for at most `seconds`."""
+        """Wait until any other blob arrives, for at most `seconds`."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._next_arrival.wait()
@@ -181,7 +183,7 @@ class BlobStore:
 
     async def _check(self, digest: str, entry: _Entry, file: BufferedReader) -> bool:
         found = await asyncio.to_thread(hashlib.file_digest, file, "sha256")
-        if found.hexdigest() != digest:  # WGT-01: a damaged disk must not make us a liar
+        if found.hexdigest() != digest:  # WGT-01: a damaged disk must not make us serve wrong bytes
             log.warning("blob.damaged", blob=digest)
             self._forget(digest)
             return False
@@ -195,7 +197,7 @@ class BlobStore:
             try:
                 self._path(digest).unlink(missing_ok=True)
                 self.used -= entry.size
-            except OSError as error:  # its bytes stay counted: they are there
+            except OSError as error:  # its bytes stay counted, since they are still there
                 log.warning("blob.undeleted", blob=digest, why=error.strerror)
 
     def _make_room(self, size: int) -> None:
@@ -216,7 +218,7 @@ class BlobStore:
 
     def _evictable(self) -> list[str]:
         now = self._clock()
-        for entry in self._entries.values():  # by a clock that was ahead: else it would stay until that time comes
+        for entry in self._entries.values():  # stored by a clock that was ahead: it would stay until that time
             entry.stored = min(entry.stored, now)
         oldest = now - self._retention
         loose = [digest for digest, entry in self._entries.items() if entry.stored < oldest]
@@ -245,7 +247,7 @@ def _free_space(path: Path) -> int:
 
 
 async def _opened(path: Path) -> BufferedReader:
-    """A file opened in a thread, which closes it again if nobody waits for it any more."""
+    """Open a file in a thread, which closes it again if nobody waits for it any more."""
     opening = asyncio.ensure_future(asyncio.to_thread(path.open, "rb"))
     try:
         return await asyncio.shield(opening)

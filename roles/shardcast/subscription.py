@@ -1,7 +1,7 @@
-"""News of checkpoints: a question held open at a few relays, answered the moment one of them has another manifest.
+"""News of checkpoints: a request held open at a few relays, answered as soon as one of them has another manifest.
 
-What a relay tells is a hint. Whoever acts on it fetches the signed manifest and judges that. A relay that answers at
-once and has nothing to say is asked more and more rarely.
+A relay's answer is only a hint; whoever acts on it fetches and judges the signed manifest. A relay that answers at once
+without news is asked less and less often.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from roles.shardcast.link import RelayLink
 from roles.shardcast.replies import HELD_OPEN, DeltaHint, Offer, RelayInfo
 
 ASKED = 2
-"""Relays asked at once."""
+"""Number of relays asked at once."""
 TURN = 60.0
-"""Seconds until other relays are drawn: one that keeps news to itself is not believed for ever."""
+"""Seconds until other relays are drawn, so that one that withholds news is not relied on for ever."""
 FIRST_PAUSE, LONGEST_PAUSE, NOBODY_PAUSE = 0.05, 5.0, 1.0
 MOST_TOLD = 256
-"""Offers remembered as told, so that each is told once."""
+"""Number of past offers remembered, so that each is reported once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """A checkpoint a relay says it has, not verified. `relay` is its id."""
+    """A checkpoint that a relay claims to have, not verified. `relay` is its id."""
 
     manifest: str
     step: int
@@ -34,9 +34,9 @@ class Offered:
 
 
 class Subscription:
-    """Tells of each checkpoint once, whichever relay speaks of it first. `held` gives the manifest digest this node has
-    now, empty when none: relays count what their readers have, and list the deltas that lead on from exactly that, of
-    which `leading_on` is told."""
+    """Reports each checkpoint once, whichever relay announces it first. `held` returns the manifest digest that this
+    node has now, empty when none. Relays count what their readers have, and list the deltas that start from exactly
+    that; `leading_on` is called with those."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Subscription:
                 group.create_task(self._sit())
 
     async def _sit(self) -> None:
-        """Subscribe at one relay after the other, never at one that another task subscribes at."""
+        """Subscribe at one relay after another, never at one where another task is subscribed."""
         pause = FIRST_PAUSE
         while True:
             relay = next((one for one in self._link.order() if one.node not in self._busy), None)
@@ -72,7 +72,7 @@ class Subscription:
             await asyncio.sleep(pause)
 
     async def _ask(self, relay: RelayInfo) -> bool:
-        """Keep a question open at the relay for a turn. Returns whether it answered any."""
+        """Keep a request open at the relay for a turn. Returns whether it answered any."""
         token, pause, until = "", FIRST_PAUSE, time.monotonic() + TURN
         while time.monotonic() < until:
             asked = time.monotonic()
@@ -80,7 +80,7 @@ class Subscription:
                 news = await self._link.read_news(relay, known=token, held=self._held(), wait=HELD_OPEN)
             except (PeerError, TransportError):
                 return token != ""
-            self._leading_on(news.deltas)  # first: who is told fetches at once
+            self._leading_on(news.deltas)  # first, because the listener fetches at once
             is_news = self._tell(relay, news.offers)
             was_held = time.monotonic() - asked > HELD_OPEN / 2
             token, pause = news.token, FIRST_PAUSE if is_news or was_held else min(2 * pause, LONGEST_PAUSE)

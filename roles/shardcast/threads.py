@@ -1,4 +1,4 @@
-"""Blocking work on a socket, in a thread, that ends soon after whoever awaits it is cancelled."""
+"""Blocking socket work in a thread that ends soon after the awaiting task is cancelled."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from dht.errors import TransportError
 T = TypeVar("T")
 
 LEAVES_WITHIN = 2.0
-"""Seconds a thread is waited for once its socket is shut: it is at a disk, or at a connection not yet made."""
+"""Seconds to wait for a thread once its socket is shut: it may be writing to a disk or still connecting."""
 
 
 class Call:
-    """One use of a socket. `stop` comes from another thread than the one that uses it."""
+    """One use of a socket. `stop` is called from a thread other than the one using it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -27,23 +27,24 @@ class Call:
         self._is_stopped = False
 
     def use(self, used: socket.socket | None) -> None:
-        """The socket used from now on. Raises TransportError when the call was stopped meanwhile."""
+        """Set the socket used from now on. Raises TransportError when the call has been stopped."""
         with self._lock:
             self._socket = used
             if self._is_stopped:
                 raise TransportError("the transfer was given up")
 
     def stop(self) -> None:
-        """End what is read and written there, at once."""
+        """End reads and writes on the socket at once."""
         with self._lock:
             self._is_stopped = True
             if self._socket is not None:
                 with suppress(OSError):
-                    socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # TLS too: its own would take its state
+                    socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # also for TLS: its own drops its state
 
 
 async def run_stoppable(threads: Executor, call: Call, work: Callable[[], T]) -> T:
-    """Run `work` in a thread. When cancelled, stop the call and wait for the thread, which may still be writing a file."""
+    """Run `work` in a thread. When cancelled, stop the call and wait for the thread, which
+    may still be writing a file."""
     future = asyncio.get_running_loop().run_in_executor(threads, work)
     try:
         return await asyncio.shield(future)

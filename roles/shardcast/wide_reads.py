@@ -1,5 +1,5 @@
-"""An HTTP transport for httpx that reads as much from a socket as is there, not 64 KiB at a time (a third less work per
-byte), and no faster than the line's pace allows."""
+"""An HTTP transport for httpx that reads everything a socket has, not 64 KiB at a time (a third less work per byte),
+but no faster than the line's pace allows."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class _WideBackend(httpcore.AnyIOBackend):
             addresses = await self._names.find(host, within=timeout)
         except TimeoutError as error:
             raise httpcore.ConnectTimeout(f"no answer to where {host} is") from error
-        except (OSError, ValueError) as error:  # a label too long is a ValueError
+        except (OSError, ValueError) as error:  # an overlong label raises ValueError
             raise httpcore.ConnectError(f"{host} is not known: {error}") from error
         for address in addresses[:-1]:
             with suppress(httpcore.ConnectError, httpcore.ConnectTimeout):

@@ -1,4 +1,4 @@
-"""Proof of work before a relay sponsors a registration: cheap for one newcomer, dear for a flood. Pure."""
+"""Proof of work before a relay sponsors a registration: cheap for one newcomer, expensive for a flood. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def is_work_done(node: str, nonce: int, counter: int, *, bits: int = WORK_BITS) 
 
 
 def compute_work(node: str, nonce: int, *, bits: int = WORK_BITS) -> int:
-    """The least counter that will do."""
+    """The smallest counter that suffices."""
     counter = 0
     while not is_work_done(node, nonce, counter, bits=bits):
         counter += 1

@@ -1,7 +1,7 @@
-"""The tally of an epoch: who contributed what, provably, and what it is paid. Pure.
+"""The tally of an epoch: who provably contributed what, and what it is paid. Pure.
 
-A blob holds the full signed rows (submissions, the verdicts on each, relay receipts), so anyone can check it with the
-ledger's facts alone. Expiry of those rows is not checked: they were in time when they were judged.
+A blob contains the full signed rows (submissions, the verdicts on each, relay receipts), so anyone can check it with
+the ledger's facts alone. Expiry of those rows is not checked, because they were in time when they were judged.
 """
 
 from roles.tally.body import (

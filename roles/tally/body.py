@@ -1,4 +1,4 @@
-"""What a tally blob says, and how its bytes are read in bounded memory."""
+"""The contents of a tally blob, and how its bytes are read in bounded memory."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from roles.tally.faults import TallyFault, TallyRefused
 MAX_BLOB = 32 * 2**20
 MAX_BODY = 64 * 2**20
 MAX_ROWS = 40 * 2**20
-"""Bytes of signed rows in one tally; what exceeds them is credited in a later one."""
+"""Maximum bytes of signed rows in one tally; what exceeds them is credited in a later one."""
 MAX_ITEMS = 50_000
 MAX_RECEIPTS = 50_000
 Row = Annotated[str, Field(max_length=5600, pattern=r"^[A-Za-z0-9+/]+={0,2}$")]
-"""A signed row, base64."""
+"""A signed row in base64."""
 Count = Annotated[int, Field(ge=0, lt=2**128)]
 
 
 class TallyItem(Message):
-    """A submission and the verdicts of at least a quorum that agree on it, as signed."""
+    """A submission and the matching verdicts of at least a quorum, as signed."""
 
     submission: Row
     verdicts: Annotated[tuple[Row, ...], Field(min_length=1, max_length=64)]
@@ -45,8 +45,9 @@ class TallyLeaf(Message):
 
 
 class TallyBody(Message):
-    """What a tally blob says. `items` were accepted, `refusals` found at fault. `credited` holds, for the last epochs (as
-    many as there are validators), the places counted in each: of items, refusals and receipts; this epoch's last."""
+    """The contents of a tally blob. `items` were accepted, `refusals` found at fault. `credited` lists, for
+    the last epochs (as many as there are validators), the places counted in each: of items, refusals and
+    receipts; this epoch's is last."""
 
     kind: Literal["tally-body/2"] = "tally-body/2"
     run: Digest
@@ -62,12 +63,12 @@ class TallyBody(Message):
     leaves: Annotated[tuple[TallyLeaf, ...], Field(max_length=1_000_000)]
 
     def places(self) -> frozenset[str]:
-        """Every place counted in the last epochs."""
+        """All places counted in the last epochs."""
         return frozenset(place for places in self.credited for place in places)
 
 
 def plain_leaves(leaves: Iterable[TallyLeaf]) -> tuple[Leaf, ...]:
-    """Leaves as the ledger's records have them."""
+    """The leaves as ledger records."""
     return tuple(
         Leaf(role=leaf.role, node=leaf.node, wallet=leaf.wallet, units=leaf.units, amount=leaf.amount)
         for leaf in leaves
@@ -75,7 +76,7 @@ def plain_leaves(leaves: Iterable[TallyLeaf]) -> tuple[Leaf, ...]:
 
 
 def proposal_of(body: TallyBody, blob: bytes) -> Proposal:
-    """What is attested of a tally. Raises TallyRefused when a leaf appears twice."""
+    """The proposal that attestations of a tally sign. Raises TallyRefused when a leaf appears twice."""
     leaves = plain_leaves(body.leaves)
     try:
         root = merkle_root(leaves)
@@ -111,7 +112,7 @@ def open_tally(blob: bytes, *, most: int = MAX_BODY) -> TallyBody:
 
 
 def open_final_tally(blob: bytes, root: FinalRoot) -> TallyBody:
-    """The body of a final root. Raises TallyRefused unless it is the one the ledger names."""
+    """The body of a final root. Raises TallyRefused unless it is the blob that the ledger names."""
     if sha256(blob) != root.blob:
         raise TallyRefused(TallyFault.WRONG_ROOT)
     return open_tally(blob)

@@ -1,4 +1,4 @@
-"""Builds the tally of an epoch from what may be credited in it."""
+"""Builds the tally of an epoch from everything that may be credited in it."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def build_tally(
     refusals: Iterable[Contribution] = (),
     receipts: Iterable[Envelope] = (),
 ) -> tuple[bytes, Proposal]:
-    """The blob of an epoch and what validators attest. What may not be credited (see `TallyFault`) is left out; so is what
-    exceeds the size of a tally: it stays creditable."""
+    """The blob of an epoch, and the proposal that validators attest. What may not be credited (see `TallyFault`) is
+    left out. What exceeds the size of a tally is left out too, but stays creditable."""
     draft = _Draft(context)
     for contribution in contributions:
         draft.add_item(contribution)
@@ -51,7 +51,7 @@ def build_tally(
 
 
 class _Draft:
-    """A tally being put together."""
+    """A tally under construction."""
 
     def __init__(self, context: TallyContext) -> None:
         self.credit = Credit(context)
@@ -62,9 +62,9 @@ class _Draft:
         self._taken, self._room = set(context.credited()), Room(context.limits, context.parent)
 
     def add_item(self, contribution: Contribution) -> None:
-        """Credit an accepted submission, if it holds."""
+        """Credit an accepted submission, if it is valid."""
         item = pack_item(contribution)
-        if not self._room.has(*rows_of(item)):  # nothing is verified that cannot be held anyway
+        if not self._room.has(*rows_of(item)):  # do not verify what cannot be included anyway
             return
         try:
             judged = check_item(item, self._context)
@@ -75,7 +75,7 @@ class _Draft:
             self.credit.accepted.append(judged)
 
     def add_refusal(self, contribution: Contribution) -> None:
-        """Credit the validators that found a submission at fault, if it holds."""
+        """Credit the validators that found a submission at fault, if that is valid."""
         item = pack_item(contribution)
         try:
             judged = check_refusal(item, self._context)
@@ -86,7 +86,7 @@ class _Draft:
             self.credit.refused.append(judged)
 
     def add_receipt(self, row: Envelope, clients: frozenset[str]) -> None:
-        """Credit relays, if the receipt holds."""
+        """Credit relays, if the receipt is valid."""
         text = row_text(row)
         try:
             receipt = check_receipt(text, self._context, clients=clients)
@@ -114,7 +114,7 @@ class _Draft:
         )
 
     def _take(self, place: str, *rows: str) -> bool:
-        """Take a place and room for its rows. Returns whether the place was free and they fit."""
+        """Reserve a place and space for its rows. Returns whether the place was free and they fit."""
         if place in self._taken or not self._room.take(*rows):
             return False
         self._taken.add(place)

@@ -1,4 +1,4 @@
-"""Checks a tally that another validator proposed, or that is final, by counting everything in it again."""
+"""Checks a tally that another validator proposed, or that is final, by recounting everything in it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def open_proposed(blob: bytes, context: TallyContext) -> TallyBody:
 
 
 def check_tally(blob: bytes, proposal: Proposal, context: TallyContext, *, disputed: Collection[str] = ()) -> TallyBody:
-    """Judge a proposed tally; omissions are no fault. `disputed` are digests of submissions with an unanswered fault
+    """Check a proposed tally; omissions are not a fault. `disputed` are digests of submissions with an unanswered fault
     verdict. Raises TallyRefused with the first fault."""
     body = open_proposed(blob, context)
     _check_header(body, proposal, context)

@@ -1,4 +1,4 @@
-"""The ledger's facts that a tally is built and checked by."""
+"""The ledger's facts by which a tally is built and checked."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ class Bench:
 
 
 def oldest_block(roots: Sequence[FinalRoot], parent: TallyBody | None, *, validators: int) -> int:
-    """The block up to which steps are too old to be credited: n epochs back for n validators, and no further than the
-    parent remembers what was credited. A set that has grown cannot look back to places that nobody keeps any more."""
+    """The block up to which steps are too old to be credited: n epochs back for n validators, but no further than the
+    parent records what was credited. A set that has grown cannot look back to places that are no longer recorded."""
     age = min(validators, 1 + len(parent.credited) if parent else 1)
     return roots[len(roots) - age].closing_block if len(roots) >= age else -1
 
 
 @dataclass(frozen=True, slots=True)
 class TallyContext:
-    """The last final root with its body, where this epoch closes, and what the ledger says as of that block.
+    """The last final root with its body, this epoch's closing block, and the ledger's state as of that block.
 
-    `validators` and `quorum` are those whose verdicts count (`roles.tally.reading.bench_of`), `in_force` the set that
-    proposes and attests now, in order (none: the same); `payouts` the wallets of validators and trainers, `leaders` the
-    trainer of each term, `funds` what had been funded (base units). `published` are the bytes of checkpoints, by step,
-    as their manifests say: at least of those that receipts are about.
+    `validators` and `quorum` are those whose verdicts count (`roles.tally.reading.bench_of`). `in_force` is the set
+    that proposes and attests now, in order (none: the same). `payouts` are the wallets of validators and trainers,
+    `leaders` the trainer of each term, `funds` what had been funded (base units). `published` are the sizes of
+    checkpoints in bytes, by step, from their manifests; it covers at least those that receipts are about.
     """
 
     spec: RunSpec
@@ -58,17 +58,17 @@ class TallyContext:
     _by_key: dict[str, Registration] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Index registrations by every key of a node, replaced ones included."""
+        """Index registrations by every key of a node, including replaced ones."""
         self._by_key.update(by_any_key(self.registrations))
 
     @property
     def bench(self) -> Bench:
-        """Whose verdicts count."""
+        """The validators whose verdicts count, with their quorum."""
         return Bench(self.run, self.spec.buckets, self.validators, self.quorum)
 
     @property
     def epoch(self) -> int:
-        """The epoch being tallied: as many as are final."""
+        """The epoch being tallied, which equals the number of final ones."""
         return len(self.roots)
 
     @property
@@ -83,16 +83,16 @@ class TallyContext:
 
     @property
     def oldest_block(self) -> int:
-        """Steps committed in this block or before are no longer creditable."""
+        """Steps committed in this block or earlier are no longer creditable."""
         return oldest_block(self.roots, self.parent, validators=len(self.validators))
 
     @property
     def opening_block(self) -> int:
-        """The last block of the epoch before; -1 for the first."""
+        """The last block of the previous epoch; -1 for the first."""
         return self.roots[-1].closing_block if self.roots else -1
 
     def credited(self) -> frozenset[str]:
-        """Places counted in the epochs that matter."""
+        """Places counted in the epochs still considered."""
         return self.parent.places() if self.parent else frozenset()
 
     def is_creditable(self, step: int) -> bool:
@@ -101,23 +101,23 @@ class TallyContext:
         return commit is not None and self.oldest_block < commit.block <= self.closing_block
 
     def proposer(self, round_number: int) -> str:
-        """Node id of the validator whose turn it is: of those that can attest, whoever judged."""
+        """Node id of the validator whose turn it is, among those that can attest now, whoever judged."""
         turns = self.in_force or self.validators
         return turns[(self.epoch + round_number) % len(turns)]
 
     def wallet_of(self, role: Role, node: str) -> str | None:
-        """Who is paid for the node in this role, as of the closing block."""
+        """The wallet paid for the node in this role, as of the closing block."""
         if role in ("validator", "trainer"):
             return self.payouts.get(node)
         held = self.registration_of(node)
         return held.wallet if held else None
 
     def registration_of(self, node: str) -> Registration | None:
-        """The registration in force of the node, or of the one that took its place."""
+        """The registration in force of the node, or of the key that replaced it."""
         return self._by_key.get(node)
 
     def new_steps(self) -> dict[int, str]:
-        """Steps committed in this epoch, and the trainer of each. Checkpoint 0 is the base model: nobody's work."""
+        """Steps committed in this epoch, and the trainer of each. Checkpoint 0 is the base model and nobody's work."""
         return {
             step: self.leaders[commit.term]
             for step, commit in self.commits.items()

@@ -1,4 +1,4 @@
-"""What an epoch's items, refusals, receipts and commits are worth, in units by role."""
+"""The value of an epoch's items, refusals, receipts and commits, in units by role."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Credit:
     receipts: list[Receipt] = field(default_factory=list)
 
     def places(self) -> tuple[str, ...]:
-        """What is counted, in the order of the body: items, refusals, receipts."""
+        """The counted places, in the order of the body: items, refusals, receipts."""
         return (
             *(place_digest(item.submission) for item in self.accepted),
             *(refusal_digest(item.digest) for item in self.refused),
@@ -31,7 +31,7 @@ class Credit:
         )
 
     def history(self) -> tuple[tuple[str, ...], ...]:
-        """Places of the last epochs, as many as there are validators, this one's last."""
+        """Places of the last epochs, as many as there are validators; this epoch's are last."""
         before = self.context.parent.credited if self.context.parent else ()
         return (*before, self.places())[-len(self.context.validators) :]
 

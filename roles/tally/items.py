@@ -1,4 +1,4 @@
-"""Submissions and the verdicts on them, as a tally holds them: packed, opened, and judged."""
+"""Submissions and the verdicts on them as a tally stores them: packing, opening and checking."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Contribution:
 
 @dataclass(frozen=True, slots=True)
 class JudgedItem:
-    """An item that holds: the submission, its digest, and the validators whose verdict on it earns."""
+    """A valid item: the submission, its digest, and the validators whose verdict on it earns."""
 
     submission: Submission
     digest: str
@@ -41,33 +41,33 @@ class JudgedItem:
 
 
 def place_digest(submission: Submission) -> str:
-    """Identity of a (node, step, index): credited at most once."""
+    """Identity of a (node, step, index), which is credited at most once."""
     return digest("credit/1", submission.node, submission.step, submission.index)
 
 
 def refusal_digest(submission_digest: str) -> str:
-    """Identity of a refusal: its verdicts are credited at most once."""
+    """Identity of a refusal, whose verdicts are credited at most once."""
     return digest("refusal/1", submission_digest)
 
 
 def pack_item(contribution: Contribution) -> TallyItem:
-    """A contribution as a tally holds it."""
+    """A contribution as a tally item."""
     verdicts = sorted(contribution.verdicts, key=lambda row: row.signer)
     return TallyItem(submission=row_text(contribution.submission), verdicts=tuple(map(row_text, verdicts)))
 
 
 def rows_of(item: TallyItem) -> tuple[str, ...]:
-    """Every row of an item."""
+    """All rows of an item."""
     return (item.submission, *item.verdicts)
 
 
 def row_text(row: Envelope) -> str:
-    """A signed row, base64."""
+    """A signed row in base64."""
     return base64.b64encode(to_bytes(row)).decode()
 
 
 def row_from_text(text: str, kind: str) -> Envelope:
-    """The row in its text, signature checked. Raises Malformed."""
+    """Decode a row from base64 and check its signature. Raises Malformed."""
     try:
         data = base64.b64decode(text, validate=True)
     except binascii.Error as error:
@@ -76,7 +76,7 @@ def row_from_text(text: str, kind: str) -> Envelope:
 
 
 def submissions_of(items: Iterable[TallyItem], spec: RunSpec) -> list[Submission]:
-    """The submissions of a tally's items; an item that does not parse is left out."""
+    """The submissions of a tally's items; items that do not parse are left out."""
     found: list[Submission] = []
     for item in items:
         with suppress(Malformed):
@@ -86,7 +86,8 @@ def submissions_of(items: Iterable[TallyItem], spec: RunSpec) -> list[Submission
 
 
 def check_item(item: TallyItem, context: TallyContext, *, disputed: Collection[str] = ()) -> JudgedItem:
-    """A submission that counts. Raises TallyRefused unless a quorum of validators accepted it and it is creditable."""
+    """Check a submission to be counted. Raises TallyRefused unless a quorum of validators
+    accepted it and it is creditable."""
     judged = _check(item, context, "accept", TallyFault.INVALID_ITEM)
     if judged.digest in disputed:
         raise TallyRefused(TallyFault.DISPUTED)
@@ -96,7 +97,7 @@ def check_item(item: TallyItem, context: TallyContext, *, disputed: Collection[s
 
 
 def check_refusal(item: TallyItem, context: TallyContext) -> JudgedItem:
-    """A submission that a quorum of validators found at fault: only they are credited. Raises TallyRefused."""
+    """Check a submission that a quorum found at fault; only its validators are credited. Raises TallyRefused."""
     return _check(item, context, "fault", TallyFault.INVALID_REFUSAL)
 
 
@@ -111,8 +112,8 @@ def _check(item: TallyItem, context: TallyContext, outcome: Outcome, fault: Tall
 
 
 def open_item(item: TallyItem, bench: Bench, outcome: Outcome) -> tuple[Envelope, Submission, dict[str, Verdict]]:
-    """Row and message of a submission, and the verdicts of a quorum that all say `outcome` of it, by validator. Raises
-    Malformed."""
+    """Row and message of a submission, and the verdicts of a quorum, all with this `outcome`, by
+    validator. Raises Malformed."""
     row = row_from_text(item.submission, "submission/1")
     submission = open_submission(row, run=bench.run, buckets=bench.buckets)
     verdicts: dict[str, Verdict] = {}

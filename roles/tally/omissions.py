@@ -1,7 +1,8 @@
-"""Whether a proposed tally leaves out much of what could be in it. Pure.
+"""Whether a proposed tally leaves out much of what it could contain. Pure.
 
-What each unit is paid depends on the units beside it: whoever proposes could share an epoch's pot among its friends by
-leaving out everybody else. Honest validators do not know the same things at the same time, so a little is no matter.
+A unit's pay depends on the other units counted: by leaving out everybody else, a proposer could share an
+epoch's payment among its friends. Honest validators do not know the same things at the same time, so
+small omissions are tolerated.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from roles.tally.items import Contribution, pack_item, rows_of
 from roles.tally.limits import Room
 
 MOST_OMITTED = 10
-"""A tenth of the tokens that a tally credits may be missing."""
+"""At most one tenth of the tokens that a tally credits may be missing."""
 
 
 def omitted_tokens(body: TallyBody, context: TallyContext, held: Mapping[str, tuple[int, Contribution]]) -> int:
-    """Tokens of accepted submissions, by place, that the tally lacks and had room for. Its refusals and receipts are no
-    excuse: submissions come first."""
+    """Tokens of accepted submissions, by place, that the tally lacks although they would have fitted. Its refusals and
+    receipts are no excuse, because submissions come first."""
     room, places = Room(context.limits, context.parent), frozenset(body.credited[-1])
     for item in body.items:
         room.take(*rows_of(item))

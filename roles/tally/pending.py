@@ -1,4 +1,4 @@
-"""Units that a quorum accepted and no final tally holds yet, from the rows in the DHT."""
+"""Units that a quorum accepted but no final tally contains yet, from the rows in the DHT."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def pending_contributions(
 ) -> dict[tuple[str, str | None], int]:
     """Units accepted by a quorum but not final yet, by (node, wallet), from verified submission and verdict rows.
 
-    `judges` are the validators in force; `credited` the place digests of the last final tally (`TallyBody.credited`,
-    joined), `past` the steps that it no longer looks at. Rows that do not parse, are of others than they say, or lack a
-    quorum count for nothing.
+    `judges` are the validators in force. `credited` are the place digests of the last final tally
+    (`TallyBody.credited`, joined), `past` the steps that it no longer considers. Rows that do not parse, misstate whom
+    they are about, or lack a quorum are ignored.
     """
     validators = [item.node for item in judges.validators]
     submissions, votes = sort_rows(rows, spec=spec, validators=validators)
@@ -49,7 +49,7 @@ def pending_contributions(
 def sort_rows(
     rows: Iterable[Envelope], *, spec: RunSpec, validators: Collection[str]
 ) -> tuple[dict[str, Submission], defaultdict[str, dict[str, Verdict]]]:
-    """Submissions by digest, and the newest verdict of each validator by submission and signer."""
+    """Submissions by digest, and the newest verdict of each validator, by submission and signer."""
     submissions: dict[str, Submission] = {}
     votes: defaultdict[str, dict[str, Verdict]] = defaultdict(dict)
     run = spec.run_id

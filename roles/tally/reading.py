@@ -1,4 +1,4 @@
-"""The facts of a tally, read from the ledger as of the block the epoch closes at."""
+"""The facts for a tally, read from the ledger as of the epoch's closing block."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ async def read_context(
     published: Mapping[int, int],
     attested_at: int | None = None,
 ) -> TallyContext:
-    """What the tally that follows `roots` is built and checked by, if it closes at this block. `attested_at` is the block
-    of its finalising, for one that is final. Raises LedgerError."""
+    """The context by which the tally after `roots` is built and checked, if it closes at this block. `attested_at` is
+    the block in which a final tally was finalised. Raises LedgerError."""
     terms, in_force = await ledger.terms(), await ledger.validators_at(attested_at)
     judges = bench_of(await ledger.validators_at(closing_block), in_force)
     commits = await ledger.commits()
@@ -46,8 +46,9 @@ async def read_context(
 
 
 def bench_of(closing: ValidatorSet, in_force: ValidatorSet) -> ValidatorSet:
-    """Whose verdicts count: those of the set at the closing block, unless too few of them are left to make its quorum.
-    Nobody keeps the word of a validator that has left, so then the set in force judges anew what can still be credited."""
+    """The validators whose verdicts count: the set at the closing block, unless too few of them remain for
+    its quorum. Verdicts of validators that have left are not kept, so the set in force then judges again
+    whatever can still be credited."""
     left = {item.node for item in closing.validators} & {item.node for item in in_force.validators}
     return closing if len(left) >= closing.quorum else in_force
 

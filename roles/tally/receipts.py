@@ -1,7 +1,7 @@
-"""Relay receipts in a tally: what of them counts, and for how much.
+"""Relay receipts in a tally: which of them count, and for how much.
 
-A receipt counts once for each client and checkpoint, only if its client has credit of its own in the same epoch, and for no
-more than the bytes the checkpoint has. So what relays can be paid for is bounded by work that validators have checked.
+A receipt counts once per client and checkpoint, only if the client has credit of its own in the same epoch, and for at
+most the checkpoint's size. So what relays can be paid for is limited by work that validators have checked.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from roles.tally.items import row_from_text
 
 
 def receipt_place(receipt: Receipt) -> str:
-    """Identity of a (client, checkpoint): counted at most once."""
+    """Identity of a (client, checkpoint), which is counted at most once."""
     return digest("receipt-place/1", receipt.client, receipt.step)
 
 
@@ -35,7 +35,7 @@ def open_receipt(text: str, context: TallyContext) -> Receipt:
 
 
 def check_receipt(text: str, context: TallyContext, *, clients: Collection[str]) -> Receipt:
-    """A receipt that counts. `clients` have credit of their own in this epoch. Raises TallyRefused."""
+    """Check a receipt to be counted. `clients` have credit of their own in this epoch. Raises TallyRefused."""
     receipt = open_receipt(text, context)
     if receipt.client not in clients:
         raise TallyRefused(TallyFault.INVALID_RECEIPT, "its client has no credit in this epoch")
@@ -49,8 +49,8 @@ def check_receipt(text: str, context: TallyContext, *, clients: Collection[str])
 
 
 def relay_units(receipts: Collection[Receipt], context: TallyContext) -> Counter[str]:
-    """Bytes by relay; of a receipt for more than its checkpoint has (a delta that did not fit, and then the whole), each
-    share is cut in proportion. Relays that were not registered at the closing block earn nothing."""
+    """Bytes by relay. If a receipt is for more than its checkpoint's size (a delta that did not fit, and then the
+    whole), each share is reduced in proportion. Relays that were not registered at the closing block earn nothing."""
     units: Counter[str] = Counter()
     for receipt in receipts:
         most, said = context.published[receipt.step], sum(share.size for share in receipt.shares)

@@ -1,10 +1,11 @@
-"""From units to amounts, in whole numbers: the epoch's pot, its split, and the leaves that result.
+"""From units to amounts, in whole numbers: the epoch's payment, its split, and the resulting leaves.
 
     pot = min(budget, funds - promised before)
     role's part = pot * thousandths // 1000;  node's part = role's part * its units // the role's units of the epoch
 
-What a division leaves over stays in the pool. Nothing is ever promised twice, and no leaf that can be paid ever falls.
-Leaves are never dropped, so there is a bound on them: past it nobody new is credited, and whoever has a leaf goes on.
+The remainder of a division stays in the pool. Nothing is ever promised twice, and a payable leaf never
+decreases. Leaves are never dropped, so their number is limited: past the limit no new node is credited, while
+those with a leaf continue.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from roles.tally.body import TallyLeaf, plain_leaves
 from roles.tally.context import TallyContext
 
 Units = Mapping[Role, Mapping[str, int]]
-"""What each node has done in the epoch, by role."""
+"""Each node's work in the epoch, by role."""
 Holder = tuple[Role, str, str | None]
 """Role, node, wallet."""
 
@@ -31,7 +32,7 @@ class _Sums:
 
 
 def epoch_pot(*, budget: int, funds: int, promised: int) -> int:
-    """Base units there are to share: `(100, 250, 200) -> 50`; never below 0."""
+    """Base units available to share: `(100, 250, 200) -> 50`; never below 0."""
     return max(0, min(budget, funds - promised))
 
 
@@ -42,10 +43,10 @@ def split(part: int, units: Mapping[str, int]) -> dict[str, int]:
 
 
 def new_leaves(context: TallyContext, units: Units) -> tuple[TallyLeaf, ...]:
-    """The parent's leaves plus what this epoch adds, each to the wallet its node had at the closing block.
+    """The parent's leaves plus this epoch's additions, each to the wallet that its node had at the closing block.
 
-    Units stay where they were counted. What a node earned while it had no wallet (a leaf nobody can claim) moves, as an
-    amount, to its wallet's leaf in the first epoch that closes with the node linked.
+    Units stay where they were counted. Amounts that a node earned without a wallet (in a leaf nobody can claim) move to
+    its wallet's leaf in the first epoch that closes with the node linked.
     """
     sums = {
         (leaf.role, leaf.node, leaf.wallet): _Sums(leaf.units, leaf.amount)
@@ -73,8 +74,8 @@ def new_leaves(context: TallyContext, units: Units) -> tuple[TallyLeaf, ...]:
 
 
 def _with_room(units: Mapping[str, int], *, known: Collection[str], most: int | None, leaves: int) -> Mapping[str, int]:
-    """Units of the nodes that have a leaf, and of the others that did most, up to `most` leaves: with one place left,
-    `{known: 1, a: 2, b: 3} -> {known: 1, b: 3}`."""
+    """Units of the nodes that have a leaf, and of the other nodes with most units, up to `most` leaves: with one place
+    left, `{known: 1, a: 2, b: 3} -> {known: 1, b: 3}`."""
     if most is None:
         return units
     others = sorted(
@@ -85,7 +86,8 @@ def _with_room(units: Mapping[str, int], *, known: Collection[str], most: int | 
 
 
 def _move_linked(sums: dict[Holder, _Sums], leaves: Counter[Role], context: TallyContext) -> None:
-    """Amounts without a wallet go where there is one now. Leaves for that may be as many again as those who earn."""
+    """Move amounts without a wallet to the node's wallet, if it has one now. This may take as many
+    leaves again as earners have."""
     for (role, node, wallet), held in list(sums.items()):
         linked = context.wallet_of(role, node) if wallet is None and held.amount else None
         if linked is None:
@@ -114,7 +116,7 @@ def _sorted(sums: Mapping[Holder, _Sums]) -> tuple[TallyLeaf, ...]:
 
 
 def in_tree_order(leaves: Iterable[TallyLeaf]) -> tuple[TallyLeaf, ...]:
-    """Leaves as the tree has them. Raises ValueError when a (role, node, wallet) appears twice."""
+    """Leaves in the tree's order. Raises ValueError when a (role, node, wallet) appears twice."""
     given = list(leaves)
     by_plain = dict(zip(plain_leaves(given), given, strict=True))
     return tuple(by_plain[leaf] for leaf in sorted_leaves(by_plain))

@@ -1,4 +1,4 @@
-"""Tasks: what is asked of the policy and how an answer is scored."""
+"""Tasks: the prompts for the policy, and how an answer is scored."""
 
 from roles.tasks.mixture import load_tasks
 from roles.tasks.registry import TASK_NAMES, load_task

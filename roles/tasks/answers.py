@@ -1,4 +1,4 @@
-"""The part of a completion that is judged, and calling a scorer in its sandbox."""
+"""Extracts the part of a completion that is judged, and calls a scorer in its sandbox."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from roles.tasks.task import Undecided
 
 MAX_COMPLETION_CHARS = 400_000
 KEPT_CHARS = 16_000
-"""The end, where the answer is: more only costs time."""
+"""Characters kept of the end, where the answer is; more would only cost time."""
 
 
 def answer_part(completion: str) -> str:
@@ -21,8 +21,8 @@ def answer_part(completion: str) -> str:
 
 
 def ask_scorer(scorer: ConfinedFunction, *arguments: object) -> float:
-    """A score from 0.0 to 1.0; 0.0 where the scorer raises, or answers with no number. Raises Undecided where it ran out of
-    time or memory."""
+    """A score from 0.0 to 1.0; 0.0 when the scorer raises or does not return a number. Raises Undecided when it
+    ran out of time or memory."""
     try:
         return min(1.0, max(0.0, float(scorer(*arguments))))
     except CallBroken as error:

@@ -1,8 +1,8 @@
 """The default task: sums with the working written out.
 
-The problems come from reasoning-gym's `chain_sum` (4 to 5 one-digit terms, seed 2), of which the sums without a minus
-sign are kept, in order and without repeats. The list is shipped as `chain_sum.txt`, because importing reasoning-gym
-costs 1.5 s and 60 MB; a test regenerates it. Prompt `7+4+9+6>`, answer `7+4=11;11+9=20;20+6=26;#26`.
+The problems come from reasoning-gym's `chain_sum` (4 to 5 one-digit terms, seed 2); sums without a minus sign are kept,
+in order and without repeats. The list is shipped as `chain_sum.txt`, because importing reasoning-gym costs 1.5 s and 60
+MB; a test regenerates it. Prompt `7+4+9+6>`, answer `7+4=11;11+9=20;20+6=26;#26`.
 """
 
 import hashlib
@@ -38,7 +38,7 @@ def load_problems() -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """Sums with the working written out; see `Task` for what each member promises."""
+    """Sums with the working written out; see `Task` for the contract of each member."""
 
     problems: tuple[str, ...]
     digest: str

@@ -1,8 +1,8 @@
-"""Programming: the program in a completion against tests, run in the sandbox (INTELLECT-2, section 3.1).
+"""Programming: runs the program in a completion against tests, in the sandbox (INTELLECT-2, section 3.1).
 
-What is right never enters the sandbox: a program gets the input of a test and its output is compared outside, so the only
-way to pass is to compute it. Tests are `{"inputs": [..], "outputs": [..]}` as text for standard input and output, or with
-`"function": "name"`: lists of arguments, and results, as JSON values.
+The right output never enters the sandbox: a program gets a test's input, and its output is compared outside, so the
+only way to pass is to compute it. Tests are `{"inputs": [..], "outputs": [..]}` as text for standard input and output,
+or with `"function": "name"`: lists of arguments, and results, as JSON values.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ print("\\n" + _json.dumps(_result))
 
 @dataclass(frozen=True, slots=True)
 class Tests:
-    """Inputs and the outputs they must give; of a function, or of a whole program."""
+    """Inputs and their expected outputs, of a function or of a whole program."""
 
     function: str | None
     cases: tuple[tuple[Any, Any], ...]
@@ -42,15 +42,15 @@ class Tests:
 
 @dataclass(frozen=True, slots=True)
 class Code(ProblemList):
-    """Problems with tests; see `Task` for what each member promises."""
+    """Problems with tests; see `Task` for the contract of each member."""
 
     limits: Limits = LIMITS
     name: str = NAME
-    is_repeatable: bool = False  # programs have clocks, and dice
+    is_repeatable: bool = False  # programs can read clocks and random numbers
 
     def score(self, index: int, completion: str) -> float:
-        """1.0 iff the program passes every test; no partial credit. Raises Undecided when all it fails in is time, and
-        SandboxUnavailable."""
+        """1.0 iff the program passes every test; no partial credit. Raises Undecided when it fails only by timing out,
+        and SandboxUnavailable."""
         tests = parse_tests(self.answer(index))
         program = find_program(answer_part(completion))
         if not program or len(program.encode("utf-8", "surrogatepass")) > MAX_PROGRAM // 2:
@@ -73,7 +73,7 @@ class Code(ProblemList):
 
 
 def find_program(text: str) -> str:
-    """The last fenced block, or the whole text where there is none."""
+    """The last fenced block, or the whole text when there is none."""
     blocks = FENCE.findall(text)
     return str(blocks[-1] if blocks else text).strip()
 
@@ -98,8 +98,9 @@ def parse_tests(text: str) -> Tests:
 
 
 def load_code(parameters: Mapping[str, int | str], folder: Path | None) -> Code:
-    """Build the task. Parameters: `data`, the digest of a data set with `prompt` and `tests`; `limit`. Raises TaskError,
-    also where no program can be confined, or have threads: a node that cannot score as others do does not take part."""
+    """Build the task. Parameters: `data`, the digest of a data set with `prompt` and `tests`; `limit`.
+    Raises TaskError, also where programs cannot be confined or have threads: a node that cannot score as
+    others do does not take part."""
     if (reason := why_threadless()) is not None:
         raise TaskError(f"task {NAME}: {reason}")
     problems = load_problems(parameters, folder, right="tests")
@@ -124,5 +125,5 @@ def _is_right(outcome: Outcome, tests: Tests, wanted: Any) -> bool:
 
 
 def _lines(text: str) -> list[str]:
-    """Lines without trailing blanks, and without empty ones at the end."""
+    """Lines without trailing whitespace, and without empty ones at the end."""
     return [line.rstrip() for line in text.rstrip().split("\n")]

@@ -1,4 +1,4 @@
-"""What loads and judges tasks of `verifiers` inside the sandbox. Its event loop is made before rights are given up."""
+"""Loads and scores tasks of `verifiers` inside the sandbox. Its event loop is created before rights are given up."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from roles.sandbox.expressions import only_expressions
 
 _LOOP = asyncio.SelectorEventLoop(
     selectors.SelectSelector()
-)  # of what a loop may wait with, the sandbox leaves `select`
-_BUILD = vf.VersionInfo(version=verifiers.__version__)  # else the library looks for its repository
+)  # the only means of waiting in a loop that the sandbox allows is `select`
+_BUILD = vf.VersionInfo(version=verifiers.__version__)  # otherwise the library looks for its repository
 
 
 class Unsupported(Exception):
-    """The task needs what a confined process has not."""
+    """The task needs something that a confined process does not have."""
 
 
 def act(what: str, taskset: str, config: str, size: int, *arguments: Any) -> Any:
-    """`source`: a digest of the module. `warm`: what later calls find done. `page`, start, stop: prompts. `score`, index,
-    completion: the sum of the rewards."""
+    """Dispatch a call. `source`: a digest of the module. `warm`: prepare what later calls need. `page`, start, stop:
+    prompts. `score`, index, completion: the sum of the rewards."""
     if what == "source":
         return hash_source(taskset)
     tasks = open_tasks(taskset, config, size)
@@ -40,7 +40,7 @@ def act(what: str, taskset: str, config: str, size: int, *arguments: Any) -> Any
         start, stop = arguments
         return [prompt_of(task) for task in tasks[start:stop]]
     if what == "warm":
-        with contextlib.suppress(Exception):  # an answer that says nothing, for what is loaded by the way
+        with contextlib.suppress(Exception):  # an empty answer, only for what is loaded along the way
             _LOOP.run_until_complete(judge(tasks[0], ""))
         return None
     index, completion = arguments
@@ -49,7 +49,7 @@ def act(what: str, taskset: str, config: str, size: int, *arguments: Any) -> Any
 
 
 def hash_source(taskset: str) -> str:
-    """SHA-256 over the module's Python files: a scorer of another version is another task."""
+    """SHA-256 over the module's Python files: another version of the scorer is another task."""
     path = Path(str(inspect.getsourcefile(importlib.import_module(taskset))))
     files = sorted(path.parent.rglob("*.py")) if path.name == "__init__.py" else [path]
     hashed = hashlib.sha256()
@@ -60,7 +60,7 @@ def hash_source(taskset: str) -> str:
 
 @lru_cache(maxsize=4)
 def open_tasks(taskset: str, config: str, size: int) -> list[Any]:
-    """The first `size` tasks. Raises Unsupported for what is not one question and one answer."""
+    """The first `size` tasks. Raises Unsupported unless each is one question and one answer."""
     module = importlib.import_module(taskset)
     exported = [getattr(module, name) for name in getattr(module, "__all__", ())]
     classes = [each for each in exported if isinstance(each, type) and issubclass(each, vf.Taskset)]
@@ -74,7 +74,7 @@ def open_tasks(taskset: str, config: str, size: int) -> list[Any]:
 
 
 def config_of(taskset: type[Any]) -> type[Any]:
-    """The class of its settings."""
+    """The class of a task set's settings."""
     from verifiers.v1.utils.generic import concrete_type
 
     found: type[Any] = concrete_type(taskset, vf.TasksetConfig) or vf.TasksetConfig
@@ -82,7 +82,7 @@ def config_of(taskset: type[Any]) -> type[Any]:
 
 
 def check(task: Any) -> None:
-    """Raises Unsupported with the reason."""
+    """Raises Unsupported with the reason when the task cannot be scored here."""
     needs_runtime = [hook.__name__ for hook in task.hooks("reward") if _wants_runtime(hook)]
     for is_so, why in (
         (task.NEEDS_CONTAINER or task.data.image, "it runs in a container"),
@@ -97,7 +97,7 @@ def check(task: Any) -> None:
 
 
 def prompt_of(task: Any) -> str:
-    """What is asked, the system's words before it."""
+    """The prompt, preceded by the system prompt."""
     return "\n\n".join(text for text in (task.data.system_prompt, task.data.prompt_text) if text)
 
 

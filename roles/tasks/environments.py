@@ -1,7 +1,8 @@
 """Environments of the `verifiers` library (0.4 or newer) whose tasks are one question and one answer.
 
-The package of a task set is installed like any plug-in; its tasks are loaded, and its rewards computed, in a confined process.
-What cannot be had there is refused as the run is made: tools, containers, judges that are models, data fetched from the network.
+The package of a task set is installed like any plug-in; its tasks are loaded, and its rewards computed, in a confined
+process. What is not available there is refused when the run is created: tools, containers, judges that are models, data
+fetched from the network.
 """
 
 from __future__ import annotations
@@ -20,27 +21,27 @@ from roles.tasks.task import TaskError
 NAME = "verifiers"
 SCORER_VERSION = "verifiers/2"
 PAGE = 256
-"""Problems loaded in one call."""
+"""Number of problems loaded per call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Environment(ProblemList):
-    """Problems of a task set; see `Task` for what each member promises."""
+    """Problems of a task set; see `Task` for the contract of each member."""
 
     place: tuple[str, str, int]
     scorer: ConfinedFunction
     name: str = NAME
-    is_repeatable: bool = False  # rewards are anybody's code
+    is_repeatable: bool = False  # rewards are arbitrary code
 
     def score(self, index: int, completion: str) -> float:
-        """The sum of the task's weighted rewards, from 0.0 to 1.0. Raises Undecided when they ran out of time."""
+        """The sum of the task's weighted rewards, from 0.0 to 1.0. Raises Undecided when they run out of time."""
         problem_at(self.problems, index)
         return ask_scorer(self.scorer, "score", *self.place, index, answer_part(completion))
 
 
 def load_environment(parameters: Mapping[str, int | str], folder: Path | None) -> Environment:
-    """Build the task. Parameters: `taskset` (the module that exports it), `config` (JSON of its settings), `size` (how many
-    of its tasks, from the first). Raises TaskError."""
+    """Build the task. Parameters: `taskset` (the module that exports it), `config` (JSON of its settings), `size` (how
+    many of its tasks, from the first). Raises TaskError."""
     try:
         version = metadata.version("verifiers")
     except metadata.PackageNotFoundError as error:

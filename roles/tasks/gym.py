@@ -1,4 +1,5 @@
-"""Any data set of reasoning-gym, by name, seed and configuration. Problems are generated, and judged, in confined processes."""
+"""Any reasoning-gym data set, by name, seed and configuration. Problems are generated and
+scored in confined processes."""
 
 from __future__ import annotations
 
@@ -17,12 +18,12 @@ NAME = "reasoning-gym"
 SCORER_VERSION = "reasoning-gym/2"
 MAX_AROUND = 4096
 PAGE = 256
-"""Problems generated in one call."""
+"""Number of problems generated per call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gym(ProblemList):
-    """Generated problems; see `Task` for what each member promises."""
+    """Generated problems; see `Task` for the contract of each member."""
 
     place: tuple[str, int, int, str]
     scorer: ConfinedFunction
@@ -31,17 +32,18 @@ class Gym(ProblemList):
     is_repeatable: bool = True
 
     def score(self, index: int, completion: str) -> float:
-        """What the data set's own scorer gives, from 0.0 to 1.0; with `full_marks`, 1.0 or nothing. Raises Undecided when it
-        ran out of time."""
+        """The score of the data set's own scorer, from 0.0 to 1.0; with `full_marks`, 1.0 or nothing. Raises Undecided
+        when it runs out of time."""
         problem_at(self.problems, index)
         given = ask_scorer(self.scorer, "score", *self.place, index, answer_part(completion))
         return float(given >= 1.0) if self.full_marks else given
 
 
 def load_gym(parameters: Mapping[str, int | str], folder: Path | None) -> Gym:
-    """Build the task. Parameters: `dataset` (a name of reasoning-gym), `seed`, `size`, `config` (JSON of its settings),
-    `prefix` and `suffix` (text before and after each question), `full_marks` (1: what is right in part gets nothing; many data
-    sets give a text that only contains the answer something, and policies learn to say just that). Raises TaskError."""
+    """Build the task. Parameters: `dataset` (a name of reasoning-gym), `seed`, `size`, `config` (JSON of its
+    settings), `prefix` and `suffix` (text before and after each question), `full_marks` (1: partly right answers
+    get nothing; many data sets give some credit to a text that merely contains the answer, and policies learn to
+    exploit that). Raises TaskError."""
     place = _place(parameters)
     scorer = ConfinedFunction("roles.tasks.gym_scorer:act", seconds=30.0, memory=4 * 2**30, warm=[("warm", *place)])
     around = str(parameters.get("prefix", "")), str(parameters.get("suffix", ""))

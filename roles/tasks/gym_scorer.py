@@ -1,6 +1,7 @@
-"""What generates and judges reasoning-gym problems inside the sandbox.
+"""Generates and scores reasoning-gym problems inside the sandbox.
 
-Several of its data sets hand the answer to `eval` or to sympy, which does the same: what would become code there is wrong.
+Several of its data sets pass the answer to `eval`, or to sympy, which does the same: an answer that would
+become code there is wrong.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from sympy.core.random import seed as seed_sympy
 from roles.sandbox.expressions import only_expressions
 
 SUMS = frozenset({"countdown", "puzzle24"})
-"""Data sets that ask for a sum of given numbers: names that stand for others are no part of an answer."""
+"""Data sets that ask for a sum of given numbers; names that stand for other numbers are not allowed in an answer."""
 SUM = re.compile(r"[\d\s.+*/()-]*", re.ASCII)
 
 
 def act(what: str, name: str, seed: int, size: int, config: str, *arguments: Any) -> Any:
-    """`warm`: what later calls find done. `page`, start, stop: questions and answers. `score`, index, completion: from 0 to
-    1; what stands between answer tags counts, else the whole text."""
+    """Dispatch a call. `warm`: prepare what later calls need. `page`, start, stop: questions and answers. `score`,
+    index, completion: from 0 to 1; the text between answer tags counts, or else the whole text."""
     dataset = open_dataset(name, seed, size, config)
     if what == "page":
         start, stop = arguments
@@ -36,16 +37,16 @@ def act(what: str, name: str, seed: int, size: int, config: str, *arguments: Any
 
 
 def score(dataset: Any, index: int, answer: str) -> Any:
-    """What the data set gives the answer."""
+    """The data set's score for the answer."""
     entry = dataset[index]
     if entry["metadata"].get("source_dataset") in SUMS and not SUM.fullmatch(answer):
         answer = ""
-    seed_sympy(0)  # it tries expressions at random places: the same on every machine
+    seed_sympy(0)  # it tests expressions at random points, which must be the same on every machine
     with only_expressions():
         return dataset.score_answer(answer, entry)
 
 
 @lru_cache(maxsize=4)
 def open_dataset(name: str, seed: int, size: int, config: str) -> Any:
-    """The data set; its problems depend on nothing but these."""
+    """The data set; its problems depend only on these arguments."""
     return reasoning_gym.create_dataset(name, seed=seed, size=size, **json.loads(config))

@@ -1,5 +1,5 @@
-"""Length rewards: the prompt states a target length, and the reward counts how far off a completion is (section 3.1.2
-of INTELLECT-2)."""
+"""Length rewards: the prompt states a target length, and the reward depends on how far off a completion is
+(INTELLECT-2, section 3.1.2)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from roles.spec import LengthSpec
 from roles.tasks.task import Task
 
 CLIP_MIDDLE = 0.5
-"""Factor on a right answer of exactly the target length, in mode `max`."""
+"""Factor for a right answer of exactly the target length, in mode `max`."""
 
 
 def exact(score: float, *, target: int, length: int, alpha: float) -> float:
@@ -19,12 +19,13 @@ def exact(score: float, *, target: int, length: int, alpha: float) -> float:
 
 
 def at_most(score: float, *, target: int, length: int, alpha: float) -> float:
-    """`score clip(alpha (target - length) + 0.5, 0, 1)`: longer than told is worth less, shorter more (L1-Max)."""
+    """`score clip(alpha (target - length) + 0.5, 0, 1)`: longer than the target earns less,
+    shorter earns more (L1-Max)."""
     return score * min(1.0, max(0.0, alpha * (target - length) + CLIP_MIDDLE))
 
 
 def cut_off(score: float, *, target: int, length: int, alpha: float) -> float:
-    """`score`, and nothing past the target."""
+    """`score`, but 0 past the target."""
     return score if length <= target else 0.0
 
 
@@ -33,14 +34,14 @@ MODES: Mapping[str, Callable[..., float]] = {"exact": exact, "max": at_most, "cl
 
 @dataclass(frozen=True, slots=True)
 class LengthTask:
-    """A task under a run's length rule, or without one."""
+    """A task with a run's length rule, or without one."""
 
     task: Task
     length: LengthSpec | None = None
 
     @property
     def targets(self) -> Sequence[int]:
-        """Lengths to draw from; none where the run does not set any."""
+        """Lengths to draw from; empty if the run sets none."""
         return self.length.targets if self.length else ()
 
     def prompt(self, problem: int, target: int | None) -> str:

@@ -1,4 +1,4 @@
-"""A data set whose answers are compared as text: what a completion says after a mark, or as a whole."""
+"""A data set whose answers are compared as text: the part of a completion after a mark, or the whole."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SCORER_VERSION = "match/1"
 
 @dataclass(frozen=True, slots=True)
 class Match(ProblemList):
-    """Problems with one right text each; see `Task` for what each member promises."""
+    """Problems with one right text each; see `Task` for the contract of each member."""
 
     after: str
     name: str = NAME
@@ -32,7 +32,8 @@ class Match(ProblemList):
 
 
 def load_match(parameters: Mapping[str, int | str], folder: Path | None) -> Match:
-    """Build the task. Parameters: `data`, the digest of a data set with `prompt` and `answer`; `limit`; `after`, the mark."""
+    """Build the task. Parameters: `data`, the digest of a data set with `prompt` and `answer`;
+    `limit`; `after`, the mark."""
     problems, after = load_problems(parameters, folder), str(parameters.get("after", ""))
     return Match(problems, digest_of(SCORER_VERSION, after, *texts_of(problems)), after)
 

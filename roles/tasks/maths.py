@@ -1,7 +1,7 @@
-"""Mathematics: the final answer of a text against the right one, by math-verify (INTELLECT-2, section 3.1).
+"""Mathematics: compares the final answer in a text with the right one, by math-verify (INTELLECT-2, section 3.1).
 
-The answer is the last `\\boxed{..}` of what follows `</think>`, or what math-verify takes for one. sympy can be made to
-compute for ever, and remembers what it has computed, so each answer has a confined process and a time limit of its own.
+The answer is the last `\\boxed{..}` after `</think>`, or what math-verify takes for one. sympy can be made to compute
+for ever, and caches what it has computed, so each answer gets a confined process and a time limit of its own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from roles.tasks.task import TaskError
 NAME = "maths"
 SCORER_VERSION = "maths/1"
 LIBRARIES = ("math-verify", "latex2sympy2-extended", "sympy")
-"""Their versions are part of the digest: others may judge an answer otherwise."""
+"""Packages whose versions are part of the digest: other versions may judge an answer differently."""
 SECONDS = 10.0
 FORMS = r"""
 5 | -12 | 0.5 | 1/2 | \frac{1}{2} | \frac{a+b}{2} | 3\sqrt{2} | \sqrt{x} | x^2+1 | 2x(x-1) | 2^{10} | e^{i\pi} | \frac{\pi}{3}
@@ -28,19 +28,19 @@ FORMS = r"""
 """
 _forms = [form.strip() for form in FORMS.replace("\n", " | ").split(" | ") if form]
 WARM = [(right, f"so it is \\boxed{{{said}}}.") for said in _forms for right in (said, _forms[0])]
-"""Answers as people write them, right and wrong: the libraries load what these need, and their parser learns the forms, once."""
+"""Typical answers, right and wrong, so that libraries and their parser are loaded and warmed up once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Maths(ProblemList):
-    """Problems with a final answer; see `Task` for what each member promises."""
+    """Problems with a final answer; see `Task` for the contract of each member."""
 
     scorer: ConfinedFunction
     name: str = NAME
     is_repeatable: bool = True
 
     def score(self, index: int, completion: str) -> float:
-        """1.0 iff the final answer equals the right one. Raises Undecided when sympy ran out of time."""
+        """1.0 iff the final answer equals the right one. Raises Undecided when sympy runs out of time."""
         return ask_scorer(self.scorer, self.answer(index), answer_part(completion))
 
 

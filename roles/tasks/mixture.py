@@ -17,9 +17,9 @@ if TYPE_CHECKING:  # the confined scorer starts sooner without the spec
 
 
 class Mixture:
-    """Problem `i` is problem `(i div W) mod size` of the task that holds slot `i mod W`, where each task holds as many of
-    the `W` slots as its weight says: a uniform draw gives each task its share, and each of its problems the same chance to
-    within one round of the largest task."""
+    """Problem `i` is problem `(i div W) mod size` of the task that has slot `i mod W`, where each task has as many of
+    the `W` slots as its weight. So a uniform draw gives each task its share, and each of its problems the same
+    probability to within one round of the largest task."""
 
     def __init__(self, tasks: Sequence[Task], weights: Sequence[int]) -> None:
         self._tasks = tuple(tasks)
@@ -32,7 +32,7 @@ class Mixture:
         self.is_repeatable = all(task.is_repeatable for task in tasks)
 
     def place(self, index: int) -> tuple[Task, int]:
-        """The task of a problem and its number in it. Raises IndexError outside `range(size)`."""
+        """The task of a problem, and its number within that task. Raises IndexError outside `range(size)`."""
         if not 0 <= index < self.size:
             raise IndexError(f"problem {index} of {self.size}")
         task = self._tasks[bisect_right(self._ends, index % self._ends[-1])]
@@ -44,13 +44,14 @@ class Mixture:
         return task.prompt(inner)
 
     def score(self, index: int, completion: str) -> float:
-        """What the problem's own task gives. Raises what that raises."""
+        """The score of the problem's own task. Raises what that raises."""
         task, inner = self.place(index)
         return task.score(inner, completion)
 
 
 def load_tasks(listed: Sequence[TaskSpec], folder: Path | None = None) -> Task:
-    """The tasks of a run as one, each compared with the digest in the spec. Raises TaskError naming the one that differs."""
+    """A run's tasks combined into one, each checked against the digest in the spec. Raises
+    TaskError naming one that differs."""
     tasks = [_load(each, folder) for each in listed]
     return tasks[0] if len(tasks) == 1 else Mixture(tasks, [each.weight for each in listed])
 

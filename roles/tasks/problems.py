@@ -1,6 +1,6 @@
-"""Problems from a file: JSON lines or Parquet, pinned by the SHA-256 of its bytes, read within bounds.
+"""Problems from a file: JSON lines or Parquet, pinned by the SHA-256 of its bytes, read within limits.
 
-A row has a `prompt` and an `answer` (text), or `tests` (an object) for programs; other fields are passed over.
+A row has a `prompt` and an `answer` (text), or `tests` (an object) for programs; other fields are ignored.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from roles.tasks.task import TaskError
 MAX_FILE = 256 * 2**20
 MAX_PROBLEMS = 1_000_000
 MAX_TEXT = 64 * 1024
-"""Characters of a prompt or an answer; the tests of one program may have a mebibyte."""
+"""Maximum characters of a prompt or an answer; the tests of one program may have a mebibyte."""
 MAX_TESTS = 2**20
 MAX_CHARACTERS = 2**30
-"""Of all texts together: a Parquet file of a kilobyte can say one text a million times."""
+"""Maximum characters of all texts together: a Parquet file of a kilobyte can repeat one text a million times."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A prompt and its right answer: a text, or for programs the tests as JSON."""
+    """A prompt and its right answer: a text or, for programs, the tests as JSON."""
 
     prompt: str
     answer: str
@@ -56,9 +56,9 @@ class ProblemList:
 def load_problems(
     parameters: Mapping[str, int | str], folder: Path | None, *, right: str = "answer"
 ) -> tuple[Problem, ...]:
-    """The problems of the file named by parameter `data` (64 hex digits), which lies in `folder` under that name.
+    """The problems of the file that parameter `data` (64 hex digits) names, stored in `folder` under that name.
 
-    `limit` takes the first so many. Raises TaskError naming the line and what is wrong with it.
+    `limit` takes only the first ones. Raises TaskError naming the line and the fault.
     """
     digest = str(parameters.get("data", ""))
     problems = parse_problems(read_data(digest, folder), right=right)
@@ -69,7 +69,7 @@ def load_problems(
 
 
 def read_data(digest: str, folder: Path | None) -> bytes:
-    """The bytes of a data set. Raises TaskError when it is absent, too large, or not what its digest says."""
+    """The bytes of a data set. Raises TaskError when it is missing, too large, or does not match its digest."""
     if len(digest) != 64 or not set(digest) <= set("0123456789abcdef"):
         raise TaskError(
             'parameter `data` must be the SHA-256 of a data set; a draft names one by `file = "PATH"`, a command by --file'
@@ -86,7 +86,7 @@ def read_data(digest: str, folder: Path | None) -> bytes:
 
 
 def parse_problems(data: bytes, *, right: str = "answer") -> tuple[Problem, ...]:
-    """Problems in the order of the file; `right` is the field that holds what is right. Raises TaskError."""
+    """Problems in the order of the file; `right` is the field with the right answer. Raises TaskError."""
     problems, characters = list[Problem](), 0
     for number, row in enumerate(read_rows(data), 1):
         problem = _problem(row, number, right)
@@ -156,17 +156,17 @@ def _parquet_rows(data: bytes) -> Iterable[Any]:
         wanted = [name for name in ("prompt", "answer", "tests") if name in file.schema_arrow.names]
         for name in wanted:
             _check_column(name, file.schema_arrow.field(name).type)
-        file = pq.ParquetFile(io.BytesIO(data), read_dictionary=wanted)  # each text once, however often it is said
+        file = pq.ParquetFile(io.BytesIO(data), read_dictionary=wanted)  # each text once, however often it is repeated
         for batch in file.iter_batches(batch_size=1024, columns=wanted):
             yield from ({name: batch[name][row].as_py() for name in wanted} for row in range(batch.num_rows))
-    except (pa.ArrowException, OSError, ValueError, KeyError) as error:  # the last: a column that is there twice
+    except (pa.ArrowException, OSError, ValueError, KeyError) as error:  # KeyError: a column that occurs twice
         if isinstance(error, TaskError):
             raise
         raise TaskError(f"the data set is not readable Parquet: {str(error)[:200]}") from error
 
 
 def _check_column(name: str, kind: Any) -> None:
-    """Only texts: of lists and the like a kilobyte can hold any number. Raises TaskError."""
+    """Allow only text columns: with lists and the like a kilobyte can declare any number. Raises TaskError."""
     from pyarrow import types
 
     kind = kind.value_type if types.is_dictionary(kind) else kind
@@ -176,19 +176,19 @@ def _check_column(name: str, kind: Any) -> None:
 
 
 def problem_at(problems: Sequence[Problem], index: int) -> Problem:
-    """The problem of that number. Raises IndexError outside `range(len(problems))`."""
+    """The problem with that number. Raises IndexError outside `range(len(problems))`."""
     if not 0 <= index < len(problems):
         raise IndexError(f"problem {index} of {len(problems)}")
     return problems[index]
 
 
 def texts_of(problems: Iterable[Problem]) -> Iterator[str]:
-    """Every text that problems consist of, for their digest."""
+    """All texts of the problems, for their digest."""
     return (text for each in problems for text in (each.prompt, each.answer))
 
 
 def digest_of(*parts: str) -> str:
-    """SHA-256 over length-prefixed parts: what a task's digest is made of."""
+    """SHA-256 over length-prefixed parts, from which a task's digest is made."""
     hashed = hashlib.sha256()
     for part in parts:
         body = part.encode()

@@ -1,4 +1,4 @@
-"""The tasks that a run specification may ask for, by name: those of this version, and installed plug-ins.
+"""The tasks that a run specification may name: those of this version, and installed plug-ins.
 
 A plug-in is an entry point of the group `intellect_node.tasks`: a function from (parameters, data folder) to a `Task`.
 """
@@ -19,7 +19,7 @@ Loader = Callable[[Mapping[str, int | str], Path | None], Task]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Where a task's loader is, and which parameters it knows."""
+    """Where a task's loader is, and which parameters it accepts."""
 
     place: str  # module:function
     parameters: frozenset[str]
@@ -40,8 +40,8 @@ TASK_NAMES = tuple(sorted(_TASKS))
 
 
 def load_task(name: str, parameters: Mapping[str, int | str], folder: Path | None = None) -> Task:
-    """Build the named task; `folder` holds data sets under their digests. Raises TaskError, with the nearest known word, on
-    a name or parameter it lacks."""
+    """Build the named task; `folder` holds data sets under their digests. Raises TaskError, with the nearest known
+    word, for an unknown name or parameter."""
     if name in _TASKS:
         entry = _TASKS[name]
         for key in parameters:
@@ -64,7 +64,7 @@ def _load_plugin(name: str, parameters: Mapping[str, int | str], folder: Path | 
         task: Task = plugins[name].load()(parameters, folder)
     except TaskError:
         raise
-    except Exception as error:  # somebody else's code
+    except Exception as error:  # third-party code
         raise TaskError(f"the plug-in of task {name!r} failed: {type(error).__name__}: {error}"[:300]) from error
     return task
 

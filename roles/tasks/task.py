@@ -1,4 +1,4 @@
-"""What a task is: a finite ordered list of prompts with a deterministic scorer, named by a digest.
+"""Definition of a task: a finite ordered list of prompts with a deterministic scorer, identified by a digest.
 
 Knows nothing of models, tokens or peers. Two nodes that agree on a task's digest give every completion the same score.
 """
@@ -19,7 +19,7 @@ class Task(Protocol):
 
     @property
     def name(self) -> str:
-        """The name under which `load_task` knows it."""
+        """The task's name for `load_task`."""
 
     @property
     def size(self) -> int:
@@ -31,15 +31,15 @@ class Task(Protocol):
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether every machine gives an answer the same score. Where not (programs are run, and have a clock), a score
-        that differs is no proof of a lie: it is refused softly."""
+        """Whether every machine gives an answer the same score. Where not (programs are run, and can read a clock), a
+        differing score does not prove a lie and is refused softly."""
 
     def prompt(self, index: int) -> str:
         """Return the text shown to the policy. Raises IndexError outside `range(size)`."""
 
     def score(self, index: int, completion: str) -> float:
-        """Judge a completion (the text after the prompt, without special tokens): from 0.0 to 1.0.
+        """Score a completion (the text after the prompt, without special tokens): from 0.0 to 1.0.
 
-        Total and bounded in time on any text. Raises IndexError outside `range(size)`, and Undecided when the scorer ran
-        out of time on this text.
+        Total and bounded in time on any text. Raises IndexError outside `range(size)`, and Undecided when the scorer
+        ran out of time on this text.
         """

@@ -1,1 +1,1 @@
-"""TOPLOC: proofs of the last hidden state, and the check that tokens are what seeded sampling gives."""
+"""TOPLOC: proofs of the last hidden state, and the check that tokens are those that seeded sampling gives."""

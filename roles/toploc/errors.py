@@ -6,4 +6,4 @@ from dht.errors import Malformed
 
 
 class MalformedProof(Malformed):
-    """Bytes that no honest prover can have made; the text says why."""
+    """Bytes that no honest prover can have made; the message says why."""

@@ -1,6 +1,6 @@
-"""What an audit of one submission measured, whole: what the joined detector judges, is fitted to, and can be refitted to.
+"""The complete measurements of one submission's audit, which the joined detector judges and is fitted to.
 
-Knows nothing of thresholds. Plain numbers only, so that observations of any engine can be kept in a file and shared.
+Knows nothing of thresholds. Contains only plain numbers, so that observations of any engine can be stored and shared.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ import numpy as np
 from roles.toploc.sampling_check import Margins
 from roles.toploc.verify import ProofStatistics
 
-DIGITS = 6  # decimals of a kept margin; float32 logits are no finer
+DIGITS = 6  # decimals of a stored margin; float32 logits are no more precise
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Observation:
-    """One submission, completion by completion. `chunks[i]` are the statistics of completion i's proof, in order, and
-    `margins[i]` (float64 `[T_i]`) those of its tokens. `chunk` is how many tokens a chunk covers; the last may be short."""
+    """One submission, completion by completion. `chunks[i]` are the statistics of completion i's proof, in
+    order, and `margins[i]` (float64 `[T_i]`) the margins of its tokens. `chunk` is the number of tokens per
+    chunk; the last may be shorter."""
 
     chunks: tuple[tuple[ProofStatistics, ...], ...]
     margins: tuple[Margins, ...]
@@ -32,11 +33,11 @@ class Observation:
 
     @property
     def tokens(self) -> int:
-        """How many were observed."""
+        """Number of tokens observed."""
         return sum(map(len, self.margins))
 
     def to_plain(self) -> dict[str, Any]:
-        """As JSON holds it. Margins of 0, nearly all, are left out."""
+        """As JSON values. Zero margins, which are nearly all, are left out."""
         return {
             "chunk": self.chunk,
             "chunks": [
@@ -49,7 +50,7 @@ class Observation:
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Observation:
-        """Raises ValueError, KeyError or TypeError for what `to_plain` did not write."""
+        """Inverse of `to_plain`. Raises ValueError, KeyError or TypeError for anything else."""
         return cls(
             tuple(tuple(ProofStatistics(int(e), float(m), float(d)) for e, m, d in parts) for parts in plain["chunks"]),
             tuple(_dense(int(n), part) for n, part in zip(plain["tokens"], plain["margins"], strict=True)),
@@ -58,7 +59,7 @@ class Observation:
 
 
 def _sparse(part: Margins) -> list[tuple[int, float | None]]:
-    """JSON has no infinity: a token off the support is kept as None."""
+    """Non-zero margins by index. JSON has no infinity, so a token off the support is stored as None."""
     where = np.flatnonzero(part)
     return [(int(i), round(float(part[i]), DIGITS) if np.isfinite(part[i]) else None) for i in where]
 

@@ -1,4 +1,5 @@
-"""From an engine's completions to what a validator's audit of them measures. Used by calibration and by attacks alike.
+"""From an engine's completions to the measurements of a validator's audit. Used by calibration
+and by simulated attacks.
 
 `prove` is the worker's half (any engine, honest or not), `observe` the validator's. Blocking; no I/O.
 """
@@ -19,7 +20,7 @@ from roles.toploc.verify import verify_proofs
 
 @dataclass(frozen=True, slots=True)
 class Proven:
-    """One completion as it is handed in: the assigned prompt and seed, the tokens, and the proof of their states."""
+    """One completion as submitted: the assigned prompt and seed, the tokens, and the proof of their states."""
 
     prompt: tuple[int, ...]
     seed: int
@@ -36,8 +37,8 @@ def prove(
     chunk: int = CHUNK,
     dtype: torch.dtype | None = None,
 ) -> list[Proven]:
-    """Generate in one batch and prove, as an honest worker does with this engine. `dtype` is that of the run's proofs, where
-    the engine computes in another."""
+    """Generate in one batch and prove, as an honest worker with this engine does. `dtype` is the run's proof dtype,
+    where the engine computes in another."""
     completions = engine.generate(requests, settings)
     states = [each.states if dtype is None else each.states.to(dtype) for each in completions]
     proofs = build_proofs(states, topk=topk, chunk=chunk)
@@ -50,7 +51,7 @@ def prove(
 def observe(
     engine: Engine, proven: Sequence[Proven], settings: SamplingSettings, *, topk: int = TOPK, chunk: int = CHUNK
 ) -> Observation:
-    """What a validator with this engine measures on one submission, in one packed prefill. Raises `MalformedProof`."""
+    """Measure one submission as a validator with this engine does, in one packed prefill. Raises `MalformedProof`."""
     prefills = engine.prefill([(each.prompt, each.output) for each in proven])
     pairs = [(prefill.states, each.proof) for prefill, each in zip(prefills, proven, strict=True)]
     sampled = [Sampled(each.output, [each.seed] * len(each.output), range(len(each.output))) for each in proven]

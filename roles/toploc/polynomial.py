@@ -1,4 +1,4 @@
-"""Polynomials over the field of 65497 elements, many at a time: interpolation and evaluation, as TOPLOC encodes points.
+"""Polynomials over the field of 65497 elements, many at a time: interpolation and evaluation, as in TOPLOC's encoding.
 
 Arrays are int64 with points first, `[points, chunks]`, so that each step of the recurrences is one contiguous operation
 for all chunks. Products stay below 2^32, so int64 never overflows.
@@ -19,7 +19,7 @@ Field = npt.NDArray[np.int64]
 
 
 def interpolate(x: Field, y: Field) -> Field:
-    """Coefficients, constant term first, of the polynomials of least degree through the points.
+    """Coefficients, constant term first, of the lowest-degree polynomials through the points.
 
     `x`, `y` `[points, chunks]`; the `x` of a chunk must be distinct mod 65497. Returns `[points, chunks]`.
     """
@@ -38,8 +38,8 @@ def interpolate(x: Field, y: Field) -> Field:
 def evaluate(coefficients: Field, x: Field) -> Field:
     """Values `[points, chunks]` of polynomials `[terms, chunks]` at `x` `[points, chunks]`, all mod 65497.
 
-    In steps: `P(x) = sum_j (sum_i c[w j + i] x^i) (x^w)^j` with `w` near the root of the number of terms. The inner sums
-    are one product of matrices in float64, exact because they stay below 2^53, so that few reductions are left.
+    Evaluated as `P(x) = sum_j (sum_i c[w j + i] x^i) (x^w)^j`, with `w` near the square root of the number of terms.
+    The inner sums are one matrix product in float64, exact because they stay below 2^53, so few reductions remain.
     """
     terms, chunks = coefficients.shape
     width = max(1, math.isqrt(terms))
@@ -92,7 +92,7 @@ def _divided_differences(x: Field, y: Field) -> Field:
 
 
 def _reduce(values: Field) -> Field:
-    """`values mod 65497`, not negative. Floor division by a scalar is vectorised in numpy; the remainder is not."""
+    """`values mod 65497`, non-negative. In numpy floor division by a scalar is vectorised; the remainder is not."""
     return values - values // PRIME * PRIME
 
 

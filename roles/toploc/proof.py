@@ -1,11 +1,12 @@
 """TOPLOC proofs (arXiv 2501.16007, section 3): 258 bytes that commit to the largest values of 32 last hidden states.
 
-In bfloat16 and float16 byte for byte as the reference library 0.1.6 makes them with `skip_prefill`: for each chunk of 32
-states, flattened, the 128 values largest in magnitude; their bit patterns as a polynomial over their positions; modulus
-and coefficients as big-endian 16-bit words. A chunk of fewer than `topk` values (the reference raises) commits to all of
-them, and the missing coefficients are 0. float32 has its own words (`roles.toploc.encoding`) in the same frame.
+In bfloat16 and float16 the bytes equal those of the reference library 0.1.6 with `skip_prefill`. For each chunk of 32
+states, flattened, the 128 values largest in magnitude are taken; their bit patterns are encoded as a polynomial over
+their positions; modulus and coefficients are stored as big-endian 16-bit words. A chunk of fewer than `topk` values
+(where the reference raises) commits to all of them, and the missing coefficients are 0. float32 uses its own words
+(`roles.toploc.encoding`) in the same format.
 
-The search for the largest values runs on the states' own device; only they leave it.
+The search for the largest values runs on the states' own device, and only those values leave it.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ class Records:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TopValues:
-    """The largest values of the chunks that have equally many: where they are and the words that stand for them, int64
-    `[points, chunks]`; `chunks` are their numbers in order over all completions."""
+    """The largest values of all chunks that have equally many: their positions and the words that encode them, int64
+    `[points, chunks]`. `chunks` are the chunks' numbers, counted over all completions."""
 
     chunks: tuple[int, ...]
     indices: Field
@@ -45,21 +46,21 @@ class TopValues:
 
 
 def count_chunks(tokens: int, chunk: int = CHUNK) -> int:
-    """Records in the proof of a completion: `ceil(tokens / chunk)`."""
+    """Number of records in a completion's proof: `ceil(tokens / chunk)`."""
     return -(-tokens // chunk)
 
 
 def proof_bytes(tokens: int, *, topk: int = TOPK, chunk: int = CHUNK) -> int:
-    """Length of the proof of a completion."""
+    """Length in bytes of a completion's proof."""
     return count_chunks(tokens, chunk) * 2 * (topk + 1)
 
 
 def build_proofs(
     completions: Sequence[torch.Tensor], *, encoding: Encoding | None = None, topk: int = TOPK, chunk: int = CHUNK
 ) -> list[bytes]:
-    """Proofs of many completions at once, states `[tokens, hidden]` each; empty for no tokens.  # TOP-03
+    """Build the proofs of many completions at once, states `[tokens, hidden]` each; empty for no tokens.  # TOP-03
 
-    Without `encoding` their dtype decides; with it (the run's), states of another dtype are a ValueError.
+    Without `encoding` the states' dtype decides. With it (the run's), states of another dtype raise ValueError.
     """
     encoding = encoding or encoding_of(completions)
     counts = [count_chunks(len(states), chunk) for states in completions]
@@ -94,9 +95,9 @@ def parse_proof(proof: bytes, *, tokens: int, topk: int = TOPK, chunk: int = CHU
 def find_top_values(
     completions: Iterable[torch.Tensor], *, encoding: Encoding, topk: int, chunk: int
 ) -> list[TopValues]:
-    """The `topk` values of each chunk that are largest in magnitude, grouped by how many there are.
+    """The `topk` values of each chunk that are largest in magnitude, grouped by their number.
 
-    Ties fall as `torch.topk` decides, which byte compatibility needs. Raises ValueError for states of another dtype.
+    `torch.topk` decides ties, which byte compatibility requires. Raises ValueError for states of another dtype.
     """
     found: defaultdict[int, list[tuple[torch.Tensor, torch.Tensor, range]]] = defaultdict(list)
     first = 0
@@ -117,7 +118,7 @@ def find_top_values(
 
 
 def _chunk_rows(states: torch.Tensor, encoding: Encoding, chunk: int) -> list[torch.Tensor]:
-    """Flat chunks: `[chunks, chunk * hidden]` of the whole ones, `[1, rest]` of the last where it is shorter."""
+    """Flat chunks: `[chunks, chunk * hidden]` for the full ones, `[1, rest]` for a shorter last one."""
     encoding.check(states)
     whole = len(states) - len(states) % chunk
     states = states.contiguous()

@@ -1,6 +1,6 @@
-"""What the validator's own logits say of each token of a submission: its margin, its probability, and how much room there was
-for unlikely tokens. Logits are made in parts and never all held: 8 x 128 tokens of 49,152 would be 200 MB.
-"""
+"""What the validator's own logits say of each token of a submission: its margin, its probability, and the
+total probability of unlikely tokens there. Logits are computed in parts and never all held: 8 x 128 tokens
+of 49,152 would be 200 MB."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from roles.inference.sampling import SamplingSettings, token_margins
 from roles.toploc.sampling_check import LOW, Margins
 
 BLOCK_ELEMENTS = 1 << 22
-"""Logits looked at together: 16 MB."""
+"""Logits processed at once: 16 MB."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sampled:
-    """Tokens of one completion, each with the seed and the position it was drawn with; equally many of all."""
+    """Tokens of one completion, each with the seed and the position it was drawn with; all three are equally long."""
 
     tokens: Sequence[int]
     seeds: Sequence[int]
@@ -29,8 +29,9 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Readings:
-    """Of one completion, float64 `[T]` each: by how much each token misses being the seeded choice; its log-probability under
-    `softmax(logits / T)`; the probability, at its place, of drawing any token whose own probability is below 0.1."""
+    """Readings of one completion, float64 `[T]` each: by how much each token misses being the seeded choice; its
+    log-probability under `softmax(logits / T)`; and, at its position, the probability of drawing any token whose own
+    probability is below 0.1."""
 
     margins: Margins
     logprobs: Margins
@@ -45,7 +46,8 @@ def read_tokens(
     vocabulary: int,
     most: int = BLOCK_ELEMENTS,
 ) -> list[Readings]:
-    """Readings of completions whose states one engine made; its weights must be loaded still. At most `most` logits are held."""
+    """Read completions whose states came from one engine, which must still hold the same weights.
+    Holds at most `most` logits."""
     if not prefills:
         return []
     states = torch.cat([item.states for item in prefills])

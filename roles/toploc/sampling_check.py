@@ -1,7 +1,8 @@
-"""Are these the tokens that seeded sampling gives? Token-DiFR margins (arXiv 2511.20621), endings, and the two-hump test.
+"""Checks that tokens are those that seeded sampling gives: Token-DiFR margins (arXiv 2511.20621),
+endings, and the two-hump test.
 
-TOPLOC alone lets a small model decode and the big one prefill (TOP-24); here every token is compared with the one that
-the validator's own logits and the assigned seed give. Knows nothing of files, tasks or penalties.
+TOPLOC alone lets a small model decode and the large one prefill (TOP-24). Here every token is compared with the one
+that the validator's own logits and the assigned seed give. Knows nothing of files, tasks or penalties.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ import numpy.typing as npt
 
 from roles.toploc.verify import Judgement
 
-MARGIN_CAP = 5.0  # one freak token weighs at most this in a mean
+MARGIN_CAP = 5.0  # the most that a single extreme token contributes to a mean
 LOW, HIGH = 0.1, 0.9
 LEAST_TOKENS, LOW_SHARE, HIGH_SHARE, EXCESS = 30, 0.2, 0.5, 8.0
-"""When probabilities count as two-humped: tokens, shares of them below LOW and above HIGH, standard deviations."""
+"""When probabilities count as two-humped: minimum tokens, minimum shares below LOW and above
+HIGH, standard deviations."""
 
 Margins = npt.NDArray[np.float64]
 
@@ -34,18 +36,18 @@ class SamplingStatistics:
 
 @dataclass(frozen=True, slots=True)
 class SamplingThresholds:
-    """The largest statistics of one completion that still pass. `largest` catches one altered token among many."""
+    """The largest statistics of one completion that still pass. `largest` catches a single altered token among many."""
 
     mean_clipped: float
     largest: float
 
     def admits(self, statistics: SamplingStatistics) -> bool:
-        """Whether neither is exceeded."""
+        """Whether neither limit is exceeded."""
         return statistics.mean_clipped <= self.mean_clipped and statistics.largest <= self.largest
 
 
 def summarise_margins(margins: Margins) -> SamplingStatistics:
-    """Statistics of one completion. No tokens: nothing missed."""
+    """Statistics of one completion. Without tokens all pass."""
     if not margins.size:
         return SamplingStatistics(tokens=0, exact_share=1.0, mean_clipped=0.0, largest=0.0)
     return SamplingStatistics(
@@ -67,9 +69,9 @@ def judge_sampling(
 
 
 def find_termination_fault(output: Sequence[int], finish: str, *, eos: int, max_tokens: int) -> str | None:
-    """Why a completion cannot have ended as it says, or None.
+    """Why a completion cannot have ended as it claims, or None.
 
-    That seeded sampling gives the final end token is the margin of the last token: hold it to `largest`.
+    Whether seeded sampling gives the final end token shows in the last token's margin, which is held to `largest`.
     """
     if not output:
         return "empty completion"
@@ -85,11 +87,12 @@ def find_termination_fault(output: Sequence[int], finish: str, *, eos: int, max_
 
 
 def is_two_humped(logprobs: Margins, unlikely: Margins) -> bool:
-    """Whether chosen-token probabilities have one hump near 1 and one near 0: another model decoded, this one prefilled.
+    """Whether chosen-token probabilities have one hump near 1 and one near 0: another model
+    decoded and this one prefilled.
 
-    Some tokens below 0.1 are honest luck, and a flat policy gives many: they count only beyond what the policy itself
-    gives, `sum over positions of the mass below 0.1`, by `EXCESS` standard deviations. For each token `[T]` its
-    log-probability, and that mass (`roles.toploc.readings`).
+    Some tokens below 0.1 are honest chance, and a flat policy gives many. They therefore count only when they exceed
+    what the policy itself gives, `sum over positions of the mass below 0.1`, by `EXCESS` standard deviations.
+    Arguments, for each token `[T]`: its log-probability, and that mass (`roles.toploc.readings`).
     """
     count = len(logprobs)
     if count < LEAST_TOKENS:

@@ -1,6 +1,6 @@
-"""The verifier's half of TOPLOC: one prefill's states against a proof, and the judgement of the statistics.
+"""The verifier's half of TOPLOC: compares one prefill's states with a proof, and judges the statistics.
 
-Counts mismatches, never agreements (TOP-19). Knows nothing of models or files.
+Counts mismatches, never matches (TOP-19). Knows nothing of models or files.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ NOTHING_AGREES = float(2**64)  # the reference's mantissa error when no exponent
 @dataclass(frozen=True, slots=True)
 class ProofStatistics:
     """One chunk: how many of the verifier's values have another exponent in the proof, and the mean and median of the
-    absolute mantissa difference where exponents agree, in units of the encoding's last mantissa bit (bfloat16: 0 to 127,
-    float16: to 1023, float32: to 4095). Signs are ignored, as in the reference."""
+    absolute mantissa difference where exponents agree, in units of the encoding's last mantissa bit (bfloat16: 0 to
+    127, float16: to 1023, float32: to 4095). Signs are ignored, as in the reference."""
 
     exponent_mismatches: int
     mantissa_mean: float
@@ -41,7 +41,7 @@ class ProofThresholds:
     mantissa_median: float
 
     def admits(self, statistics: ProofStatistics) -> bool:
-        """Whether none of the three is exceeded."""
+        """Whether none of the three limits is exceeded."""
         return (
             statistics.exponent_mismatches <= self.exponent_mismatches
             and statistics.mantissa_mean <= self.mantissa_mean
@@ -50,10 +50,10 @@ class ProofThresholds:
 
 
 class Judgement(Enum):
-    """What statistics say of the prover."""
+    """What the statistics say about the prover."""
 
     HONEST = "honest"
-    DOUBTFUL = "doubtful"  # between the thresholds: refused, no strike
+    DOUBTFUL = "doubtful"  # between the thresholds: refused without a strike
     FRAUD = "fraud"
 
 
@@ -64,10 +64,10 @@ def verify_proofs(
     topk: int = TOPK,
     chunk: int = CHUNK,
 ) -> list[list[ProofStatistics]]:
-    """Statistics of each chunk of many completions, given the verifier's own states `[tokens, hidden]` and the proof of each.
+    """Statistics of each chunk of many completions, given the verifier's own states `[tokens, hidden]` and each proof.
 
-    Raises `MalformedProof` when any proof is malformed, and nothing else, whatever their bytes. Without `encoding` the states'
-    dtype decides; with it (the run's), states of another dtype are a ValueError.
+    Raises `MalformedProof` when any proof is malformed, and nothing else, whatever the bytes. Without `encoding` the
+    states' dtype decides. With it (the run's), states of another dtype raise ValueError.
     """
     encoding = encoding or encoding_of([states for states, _ in pairs])
     parsed = [_parse(number, proof, len(states), topk, chunk) for number, (states, proof) in enumerate(pairs)]
@@ -99,7 +99,7 @@ def judge(statistics: Iterable[ProofStatistics], *, honest: ProofThresholds, fra
 
 
 def worst(statistics: Iterable[ProofStatistics]) -> ProofStatistics:
-    """The largest of each figure over chunks; zeros for none."""
+    """The largest of each statistic over the chunks; zeros for none."""
     chunks = list(statistics)
     return ProofStatistics(
         exponent_mismatches=max((chunk.exponent_mismatches for chunk in chunks), default=0),
@@ -109,20 +109,20 @@ def worst(statistics: Iterable[ProofStatistics]) -> ProofStatistics:
 
 
 def _compare(tops: TopValues, records: Records, encoding: Encoding) -> list[ProofStatistics]:
-    """Each chunk's own values against what its record says of the same positions."""
+    """Compare each chunk's own values with what its record claims at the same positions."""
     moduli, coefficients = records.moduli[list(tops.chunks)], records.coefficients[list(tops.chunks)].T
     if coefficients[len(tops.indices) :].any():
         raise MalformedProof("more coefficients than values")
     # The prover reduced its indices by its own modulus; without this, honest chunks with m != 65497 fail.  # TOP-08
     claimed = evaluate(coefficients, tops.indices % moduli)
-    own = tops.words % PRIME  # the field holds words below 65497 only
+    own = tops.words % PRIME  # the field only represents words below 65497
     agree = encoding.exponents(claimed) == encoding.exponents(own)
     errors = np.abs(encoding.mantissas(claimed) - encoding.mantissas(own))
     return _statistics(agree, errors)
 
 
 def _statistics(agree: npt.NDArray[np.bool_], errors: Field) -> list[ProofStatistics]:
-    """Of each chunk, from `[points, chunks]`: exponents that agree, and mantissa differences."""
+    """Statistics of each chunk, from `[points, chunks]`: agreement of exponents, and mantissa differences."""
     points, agreeing = len(agree), agree.sum(axis=0)
     counted = np.maximum(agreeing, 1)
     means = np.where(agree, errors, 0).sum(axis=0) / counted

@@ -1,4 +1,5 @@
-"""The trainer: collects accepted groups, makes GRPO steps, publishes and commits checkpoints, says the head."""
+"""The trainer: collects accepted groups, makes GRPO steps, publishes and commits
+checkpoints, and publishes the head."""
 
 from roles.trainer.errors import BaseMismatch, CommitRefused, StateForked, StateMissing
 from roles.trainer.lifecycle import TRANSITIONS, TrainerState

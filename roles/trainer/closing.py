@@ -1,6 +1,6 @@
-"""When a batch is full, and of what: pure rules over groups in the order of their acceptance (INTELLECT-2, section 3.3.2).
+"""When a batch is full, and of what: pure rules over groups in order of acceptance (INTELLECT-2, section 3.3.2).
 
-Order of acceptance, never reward or length, decides what is taken, so that a batch is no selection of easy groups.
+Groups are taken in order of acceptance, never by reward or length, so that a batch is not a selection of easy groups.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Outcome = Literal["full", "short", "saturated"]
 
 @dataclass(frozen=True, slots=True)
 class PooledGroup:
-    """An accepted group: its place (submission digest, number in it) and what is trained on."""
+    """An accepted group: its place (submission digest, number within it) and its training data."""
 
     submission: str
     number: int
@@ -25,16 +25,17 @@ class PooledGroup:
 
     @property
     def place(self) -> tuple[str, int]:
-        """Identity of the group: it may be in one batch only."""
+        """Identity of the group, which may be in only one batch."""
         return self.submission, self.number
 
 
 @dataclass(frozen=True, slots=True)
 class ClosedBatch:
-    """The groups step `step` uses up. "short": `max_groups` came and fewer than `batch_groups` teach something.
+    """The groups that step `step` uses up. "short": `max_groups` arrived, and fewer than
+    `batch_groups` of them are usable.
 
-    `rounds` counts saturated batches in a row up to this one. `reward` is the mean over all completions of all groups
-    looked at. A saturated batch uses up only groups that teach nothing, and leaves the weights as they are.
+    `rounds` counts consecutive saturated batches, including this one. `reward` is the mean over all completions of all
+    groups examined. A saturated batch uses up only groups that teach nothing, and leaves the weights unchanged.
     """
 
     step: int
@@ -49,17 +50,17 @@ class ClosedBatch:
 
     @property
     def usable(self) -> int:
-        """How many groups teach something."""
+        """How many groups are usable, that is, teach something."""
         return sum(is_usable(group.training) for group in self.groups)
 
 
 def close_batch(
     groups: Iterable[PooledGroup], *, step: int, training: TrainingSpec, rounds_before: int
 ) -> ClosedBatch | None:
-    """The batch of a step from groups in order of acceptance, or None while it is short.
+    """The batch of a step from groups in order of acceptance, or None while more groups are needed.
 
-    Full with `batch_groups` usable ones; with `max_groups` looked at, `min_batch` usable ones suffice; fewer is a
-    saturated round.
+    It is full with `batch_groups` usable groups. Once `max_groups` have been examined, `min_batch` usable ones suffice;
+    fewer make a saturated round.
     """
     walked: list[PooledGroup] = []
     usable = 0

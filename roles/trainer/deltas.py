@@ -1,4 +1,4 @@
-"""Deltas of the trainer's checkpoints: from each one's parent, made beside the training and on disk before they are sent."""
+"""Deltas from each checkpoint's parent, made concurrently with training and written to disk before they are sent."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from roles.trainer.journal import KEPT_CHECKPOINTS, Journal
 log = structlog.get_logger()
 
 SMALLEST_PART = 2**20
-"""Least bytes of a delta's shard: a delta is small, and each shard is a request."""
+"""Minimum size of a delta's shard in bytes: a delta is small, and each shard costs a request."""
 ROW, FILE = "row", "delta"
 
 
 class Deltas:
-    """One term's deltas, in a folder of their own: `{step}/delta` and `{step}/row`. Blocking calls."""
+    """The deltas of one term, in a folder of their own: `{step}/delta` and `{step}/row`. Blocking calls."""
 
     def __init__(self, spec: RunSpec, *, term: int, key: NodeKey, journal: Journal, folder: Path, clock: Clock) -> None:
         self._spec, self._term, self._key, self._journal, self._clock = spec, term, key, journal, clock
@@ -41,13 +41,14 @@ class Deltas:
         make_folder(folder)
 
     def is_anchor(self, step: int) -> bool:
-        """Whether a checkpoint is sent whole even to relays that could rebuild it."""
+        """Whether a checkpoint is sent whole even to relays that could rebuild it from a delta."""
         return not self._spec.broadcast.delta or step % self._spec.broadcast.anchor_every == 0
 
     def make(self, step: int) -> tuple[Envelope, Path] | None:
-        """The signed row and the folder of the delta to a checkpoint, the one made before a restart if there is one.
+        """The signed row and the folder of the delta to a checkpoint, reusing one made before a restart.
 
-        None when the checkpoint itself is the shorter way, its parent is not here, or the disk does not take the delta.
+        None when the checkpoint itself is the shorter way, its parent is not here, or the delta
+        cannot be written to disk.
         """
         if not self._spec.broadcast.delta or step == 0:
             return None
@@ -63,7 +64,7 @@ class Deltas:
             return None
 
     def prune(self) -> None:
-        """Delete the deltas of checkpoints that are not kept."""
+        """Delete the deltas of checkpoints that are no longer kept."""
         steps = sorted(int(path.name) for path in self._folder.iterdir() if path.name.isdigit())
         for step in steps[:-KEPT_CHECKPOINTS]:
             shutil.rmtree(self._folder / str(step), ignore_errors=True)
@@ -107,10 +108,10 @@ class Deltas:
         return seal_manifest(self._key, delta, now_ms=self._clock())
 
     def _kept(self, step: int, ends: tuple[str, str]) -> Envelope | None:
-        """The row on disk, if it is ours and of these two checkpoints."""
+        """The row on disk, if we signed it and it is of these two checkpoints."""
         try:
             row = from_bytes((self._folder / str(step) / ROW).read_bytes(), limit=MAX_MANIFEST_BYTES)
             delta = check_delta(row, run=self._spec.run_id, trainers={self._key.node})
-        except (OSError, PeerError):  # none, or of no use: it is made anew
+        except (OSError, PeerError):  # missing or unusable: it is made anew
             return None
         return row if (delta.base, delta.target) == ends else None

@@ -1,8 +1,8 @@
 """How much work the head asks for: limit and share of an open step. Pure.
 
-What is asked for and not needed costs workers and validators twice, and ages the rollouts that are trained on. So a step
-opens with what its batch is expected to lack; the limit then rises while the batch is short. The share is fixed when the
-step opens and thins demand out when there are more workers than indices wanted.
+Surplus work costs workers and validators twice and ages the rollouts that are trained on. A step therefore opens with
+what its batch is expected to lack, and the limit rises while the batch is short. The share is fixed when the step
+opens; it thins out demand when there are more workers than indices wanted.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from roles.spec import RunSpec
 from roles.trusted import MAX_INDICES
 
 SURPLUS = 1.25
-"""Times the groups a batch lacks that are asked for: some come late, some are refused."""
+"""How many times the missing groups are requested, because some come late and some are refused."""
 LEAST_FRESH = 0.25
-"""Part of a batch that is asked for however much is in hand, so that fresh rollouts keep coming."""
+"""Part of a batch that is always requested, however much is in hand, so that fresh rollouts keep coming."""
 FEWEST_ADMITTED = 8
-"""Indices that a share admits on average at least: with fewer, a step might begin with no work for anybody."""
+"""Minimum number of indices that a share admits on average: with fewer, a step might open with no work for anybody."""
 USABLE_PRIOR = 0.5
 LEAST_USABLE = 0.05
 
@@ -38,10 +38,10 @@ def estimate_usable(usable: int, looked_at: int) -> float:
 
 
 def open_demand(spec: RunSpec, *, workers: int, usable_fraction: float, in_hand: float) -> Demand:
-    """Demand of a step that opens. `workers` were seen at work lately; `in_hand` usable groups are expected already.
+    """Demand of a step that opens. `workers` were active lately; `in_hand` usable groups are already expected.
 
-    16 groups wanted of which half are usable, nothing in hand, 2 workers, 4 groups an index: 40 groups, limit 5 (at most
-    `initial_limit`). With 100 workers: limit 1, share a tenth. Up to eight workers are all asked, always.
+    Example: 16 groups wanted of which half are usable, nothing in hand, 2 workers, 4 groups per index: 40 groups, limit
+    5 (at most `initial_limit`). With 100 workers: limit 1, share a tenth. Up to eight workers are always all admitted.
     """
     training = spec.training
     if workers == 0:
@@ -56,7 +56,8 @@ def open_demand(spec: RunSpec, *, workers: int, usable_fraction: float, in_hand:
 def raised_limit(
     spec: RunSpec, opened: Demand, *, workers: int, usable: int, pending: int, usable_fraction: float
 ) -> int:
-    """The limit now: higher while the batch stays short even if all `pending` groups (handed in, not judged) count."""
+    """The new limit: higher while the batch would stay short even with all `pending` groups
+    (submitted, not judged) counted."""
     lacking = spec.training.batch_groups - usable - pending * usable_fraction
     if lacking <= 0:
         return opened.limit

@@ -1,4 +1,4 @@
-"""Sets the demand of open steps by how many submissions were made, judged and found usable lately."""
+"""Sets the demand of open steps from how many submissions were recently made, judged and found usable."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = structlog.get_logger()
 
 LEAST_PATIENCE_MS = 10_000
 PATIENCE = 3
-"""A submission is counted on for this many times the longest that verdict and blob took lately."""
+"""A submission is counted on for this many times the longest recent delay until verdict and blob arrived."""
 REMEMBERED = 32
 
 
@@ -28,9 +28,9 @@ class DemandControl:
 
     def __init__(self, *, trusted: TrustedState, pool: Pool, heads: HeadBoard, clock: Clock) -> None:
         self._spec, self._trusted, self._pool, self._heads, self._clock = trusted.spec, trusted, pool, heads, clock
-        self._seen_at: dict[str, int] = {}  # submission -> unix ms of the first sight
+        self._seen_at: dict[str, int] = {}  # submission -> unix ms when it was first seen
         self._quiet_since = ((0, 0, 0), 0)  # (step, limit, submissions) and since when, in unix ms
-        self._took: deque[int] = deque(maxlen=REMEMBERED)  # ms from first sight to the blob being here
+        self._took: deque[int] = deque(maxlen=REMEMBERED)  # ms from first sight to the blob's arrival
 
     def first(self, step: int) -> Demand:
         """The demand a step opens with."""
@@ -39,10 +39,10 @@ class DemandControl:
         return open_demand(self._spec, workers=len(self._workers()), usable_fraction=fraction, in_hand=in_hand)
 
     async def for_more(self, step: int) -> None:
-        """Raise the limit while the batch is short and somebody has used up the old one.
+        """Raise the limit while the batch is short and some worker has used up the old one.
 
-        Workers look at the head's step. After a lost disk it may be a later one than what is collected: its groups are of
-        policies that serve here as well.
+        Workers look at the head's step. After a lost disk, that step may be later than the one being collected; the
+        policies of its groups are usable here as well.
         """
         opened = self._trusted.opened.get(max(step, self._heads.step))
         if opened is None or not self._is_reached(opened):
@@ -61,8 +61,8 @@ class DemandControl:
             await self._heads.raise_limit(opened.step, limit)
 
     def _workers(self) -> set[str]:
-        """Nodes of which something was accepted in the steps still remembered. Whoever only hands in junk is not one: it would
-        thin out what the others are asked for, and pass for what is still to be judged."""
+        """Nodes with an accepted submission in the steps still remembered. A node that submits only junk does not
+        count: it would dilute the demand on the others and look like work still to be judged."""
         return {self._trusted.root_of(item.submission.node) for item in self._trusted.accepted()}
 
     def _nodes(self) -> set[str]:
@@ -70,7 +70,7 @@ class DemandControl:
         return {self._trusted.root_of(item.submission.node) for item in self._trusted.submissions.values()}
 
     def _counted(self) -> set[str]:
-        """Workers; before there are any, whoever submits."""
+        """The workers; before there are any, all nodes that submit."""
         return self._workers() or self._nodes()
 
     def _usable_fraction(self) -> float:
@@ -81,7 +81,7 @@ class DemandControl:
         return sum(is_usable(group.training) for group in self._pool.groups(step))
 
     def _is_reached(self, opened: OpenStep) -> bool:
-        """Whether some worker has submitted the last index that limit and share allow it, or nobody has one left."""
+        """Whether a worker has submitted the last index that limit and share allow it, or no worker has one left."""
         nodes = self._counted()
         lasts = [(node, self._trusted.previous_index(node, opened.step, opened.limit)) for node in nodes]
         done = [last is None or bool(self._trusted.known_digests(node, opened.step, last)) for node, last in lasts]
@@ -90,7 +90,8 @@ class DemandControl:
         return opened.share < SHARE_ALL and ((bool(nodes) and all(done)) or self._is_quiet(opened))
 
     def _is_quiet(self, opened: OpenStep) -> bool:
-        """Whether no worker submitted anything for this step for a while: those that the share admits may all be gone."""
+        """Whether no worker has submitted anything for this step for a while: those that the
+        share admits may all be gone."""
         now = self._clock()
         ours = [item for item in self._trusted.submissions.values() if item.submission.step == opened.step]
         nodes = self._counted()
@@ -100,12 +101,12 @@ class DemandControl:
         return now - self._quiet_since[1] > self._patience()
 
     def _patience(self) -> int:
-        """Milliseconds that a submission may take to be judged and fetched."""
+        """Milliseconds that a submission may take until it is judged and fetched."""
         return max(LEAST_PATIENCE_MS, PATIENCE * max(self._took, default=0))
 
     def _pending(self, step: int) -> int:
-        """Groups submitted lately that the step may use and whose blob is not here yet: not judged, or being fetched. Only
-        those of workers count, once there are any."""
+        """Groups submitted lately that the step may use and whose blob is not here yet, because they are not judged or
+        are being fetched. Once there are workers, only theirs count."""
         workers = self._counted()
         now, counted = self._clock(), 0
         window = policy_window(step, self._spec.training.async_level)

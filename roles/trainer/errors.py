@@ -1,4 +1,4 @@
-"""Why a trainer cannot go on. Each text is for the operator."""
+"""Reasons why a trainer cannot go on. Each text is for the operator."""
 
 from __future__ import annotations
 
@@ -6,23 +6,24 @@ from dht.errors import NodeError
 
 
 class BaseMismatch(NodeError):
-    """The files of the base model are not those the run spec pins."""
+    """The files of the base model differ from those that the run spec pins."""
 
 
 class StateMissing(NodeError):
-    """The ledger has checkpoints of this run that this trainer's folder lacks: it would start anew over a live run."""
+    """The ledger has checkpoints of this run that this trainer's folder lacks; starting anew
+    would overwrite a live run."""
 
 
 class StateForked(NodeError):
-    """The ledger holds another checkpoint for a step than this trainer made."""
+    """For one step, the ledger holds a different checkpoint than this trainer made."""
 
 
 class Fenced(NodeError):
-    """Another trainer leads the run: it took the lease over."""
+    """Another trainer took over the lease and leads the run."""
 
 
 class CommitRefused(NodeError):
-    """The contract refuses the trainer's commit for good."""
+    """The contract permanently refuses the trainer's commit."""
 
 
 class MemoryShort(NodeError):

@@ -1,4 +1,4 @@
-"""The trainer's head: on disk before it is published, and admitted to our own trusted state at once."""
+"""The trainer's head: written to disk before it is published, and admitted to our own trusted state at once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from roles.trusted import TrustedState
 
 State = Literal["collecting", "waiting", "saturated", "ended"]
 MAX_OPEN = 16
-"""Open steps a head can carry."""
+"""Maximum number of open steps in a head."""
 
 
 class HeadBoard:
@@ -36,7 +36,8 @@ class HeadBoard:
         return latest.step if latest else 0
 
     def _latest(self) -> Head | None:
-        """Of this term. What a lost disk had said may be read only after the first head of ours, which nobody takes then."""
+        """The latest head of this term. After a lost disk, our earlier head may turn up only after we have published a
+        first one, which nobody then accepts."""
         said = (head for head in (self.head, self._trusted.head) if head and head.term == self._term)
         return max(said, key=lambda head: head.step, default=None)
 
@@ -52,14 +53,14 @@ class HeadBoard:
             self._voice.withdraw(self.head)
 
     async def open(self, opened: OpenStep, *, newest: Commit, state: State) -> None:
-        """Move to a step. Earlier ones stay open while their submissions are in time.
+        """Move to a step. Earlier steps stay open while their submissions are in time.
 
-        After a lost disk a step may be opened that this term went past before: nobody takes a head that goes back, so it
-        names the furthest step said, and the later ones stay open as they were.
+        After a lost disk, the step may be one that this term has already passed. Nobody accepts a head that goes back,
+        so the head then names the furthest step published, and the later steps stay open unchanged.
         """
 
         def change(_: Head | None) -> Head:
-            # the leader before us may have opened steps that are open still
+            # the previous leader may have opened steps that are still open
             before = self._latest() or self._trusted.head
             kept = before.open_steps if before else ()
             reach = opened.step - self._trusted.spec.training.async_level

@@ -1,6 +1,6 @@
 """What a trainer writes to disk before announcing it: head, closed batches, manifests, checkpoints, learner state.
 
-Everything is written whole or not at all, so a kill at any moment leaves a state to go on from. Blocking calls.
+Writes are atomic, so after a kill at any moment the trainer can resume. Blocking calls.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ class Journal:
         return _read(path, lambda data: _batch_from_plain(json.loads(data)))
 
     def save_batch(self, batch: ClosedBatch) -> None:
-        """Save a closed batch; call it before the head moves past its step. Log-probabilities that workers report are left out:
-        only an alarm uses them."""
+        """Save a closed batch; call it before the head moves past its step. Log-probabilities reported by workers are
+        left out, since only an alarm uses them."""
         plain = json.dumps(_batch_to_plain(batch), separators=(",", ":"))
         write_durably(self._root / "batches" / f"{batch.step}.json", plain.encode())
 
     def batches(self) -> list[ClosedBatch]:
-        """Every batch still kept, by step."""
+        """All batches still kept, by step."""
         steps = sorted(int(path.stem) for path in (self._root / "batches").glob("*.json"))
         return [batch for step in steps if (batch := self.batch(step))]
 
@@ -78,12 +78,13 @@ class Journal:
         return self._root / "checkpoints" / str(step)
 
     def manifest(self, step: int) -> Envelope | None:
-        """The manifest sealed for a checkpoint, if it was."""
+        """The manifest sealed for a checkpoint, if there is one."""
         path = self._root / "manifests" / f"{step}.row"
         return _read(path, partial(from_bytes, limit=MAX_MANIFEST_BYTES))
 
     def save_manifest(self, step: int, row: Envelope) -> None:
-        """Save a sealed manifest; call it before sending it. Its existence means that the step is never trained again."""
+        """Save a sealed manifest; call it before sending it. Its existence means that the
+        step is never trained again."""
         write_durably(self._root / "manifests" / f"{step}.row", to_bytes(row))
 
     def copy_base(self, base: Path, model: ModelSpec) -> None:
@@ -97,8 +98,8 @@ class Journal:
         self._place(temporary, target)
 
     def adopt(self, step: int, folder: Path) -> None:
-        """Take over a checkpoint that lies elsewhere on this disk, by links: a checkpoint's files never change. What was
-        fetched may not have reached the disk yet."""
+        """Take over a checkpoint elsewhere on this disk, by hard links, since a checkpoint's files never change.
+        Fetched files may not have been synced yet."""
         target = self.checkpoint(step)
         temporary = target.with_name(f".{step}.adopted")
         shutil.rmtree(temporary, ignore_errors=True)
@@ -113,8 +114,9 @@ class Journal:
         sync(target.parent)
 
     def forget_after(self, step: int) -> None:
-        """Drop the learner's state, what was made beyond a step, and its batch: another trainer made that, of groups not
-        known here. The state goes first: without it a kill from here on leaves a folder that is rebuilt once more."""
+        """Drop the learner's state, everything beyond a step, and that step's batch: another trainer made
+        it from groups not known here. The state goes first, so that a kill from here on leaves a folder
+        that is simply rebuilt again."""
         for path in self.learner.glob("*.safetensors"):
             path.unlink()
         for name, last in (("manifests", step), ("batches", step - 1), ("checkpoints", step)):
@@ -129,7 +131,7 @@ class Journal:
         return self._root / "sealed" / str(step)
 
     def state_ref(self) -> StateRef | None:
-        """The newest trainer state that was sealed, here or by a leader before."""
+        """The newest sealed trainer state, made here or by an earlier leader."""
         path = self._root / "sealed" / "newest.json"
         return _read(path, partial(decode, StateRef))
 
@@ -143,16 +145,16 @@ class Journal:
             write_durably(folder / "newest.json", encode(ref))
 
     def forget_sealed_before(self, step: int) -> None:
-        """Drop the pieces of older states: a newer one is on the relays."""
+        """Drop the pieces of older states, once a newer one is on the relays."""
         for path in (self._root / "sealed").iterdir():
             if path.is_dir() and path.name.isdigit() and int(path.name) < step:
                 shutil.rmtree(path, ignore_errors=True)
 
     def prune(self, *, committed: int, used_from: int, kept: int = KEPT_CHECKPOINTS) -> None:
-        """Keep the newest checkpoints and every uncommitted one, and batches from step `used_from` on."""
+        """Keep the newest checkpoints, every uncommitted one, and the batches from step `used_from` on."""
         oldest = min(committed + 1 - kept, committed)
         for folder in (self._root / "checkpoints").iterdir():
-            if folder.name.isdigit() and int(folder.name) < oldest:  # others are being written just now
+            if folder.name.isdigit() and int(folder.name) < oldest:  # other names are still being written
                 shutil.rmtree(folder, ignore_errors=True)
         for name, first in (("batches", used_from), ("manifests", oldest)):
             for path in (self._root / name).iterdir():
@@ -161,7 +163,7 @@ class Journal:
 
 
 def manifest_in(row: Envelope) -> CheckpointManifest:
-    """The manifest that a checked row carries. Raises Malformed."""
+    """The manifest in a checked row. Raises Malformed."""
     if row.kind != MANIFEST_KIND:
         raise Malformed("not a manifest")
     return decode(CheckpointManifest, row.payload)
@@ -210,7 +212,7 @@ def _batch_to_plain(batch: ClosedBatch) -> dict[str, object]:
 
 
 def _read(path: Path, parse: Callable[[bytes], T]) -> T | None:
-    """A file of ours, parsed; None when there is none."""
+    """Parse one of our files; None when it does not exist. Raises StateMissing for a damaged one."""
     try:
         return parse(path.read_bytes())
     except FileNotFoundError:

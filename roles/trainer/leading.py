@@ -1,8 +1,8 @@
-"""The leading trainer's loop, for one term: collect a batch, move the head, make the GRPO step, hand the checkpoint to
-publication.
+"""The leading trainer's loop, for one term: collect a batch, move the head, make the GRPO step, hand the
+checkpoint to publication.
 
-The head moves to the next step before the update runs, so workers never wait for it; a checkpoint is
-broadcast and committed while the next batch is collected, and only `async_level` of them may be under way.
+The head moves to the next step before the update runs, so workers never wait for it. A checkpoint is broadcast and
+committed while the next batch is collected; at most `async_level` of them may be pending.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ log = structlog.get_logger()
 
 IDLE_SECONDS = 0.5
 FOLLOWING = "following"
-"""Folder of checkpoints fetched from relays, below the trainer's own."""
+"""Folder, below the trainer's own, of checkpoints fetched from relays."""
 
 
 class Leading:
@@ -106,8 +106,8 @@ class Leading:
         self._first = 0  # the first step of this term
 
     async def run(self) -> None:
-        """Train until the run has ended. Raises Fenced once another trainer leads, another NodeError with a sentence for
-        the operator when it cannot go on. Afterwards nothing is published any more but what is committed."""
+        """Train until the run has ended. Raises Fenced once another trainer leads, or another NodeError with a message
+        for the operator when it cannot go on. Afterwards only what is committed is still published."""
         fault: NodeError | None = None
         try:
             async with asyncio.TaskGroup() as group:
@@ -125,7 +125,8 @@ class Leading:
             raise await self._explained(fault)
 
     async def _explained(self, fault: NodeError) -> NodeError:
-        """The fault, or Fenced in its place: the ledger may have refused us because another leads, before our view shows it."""
+        """The fault, or Fenced instead if another trainer leads: the ledger may refuse us before our
+        view shows the new leader."""
         if not isinstance(fault, Fenced | DiskFailed):
             with suppress(LedgerError, TimeoutError):
                 async with asyncio.timeout(RENEW_TIMEOUT):
@@ -135,14 +136,14 @@ class Leading:
         if isinstance(fault, Fenced):
             self._heads.withdraw()
             self._publication.withdraw()
-            await self._compute.run(lambda: None)  # a step under way cannot be cut off, and nothing may write after it
+            await self._compute.run(lambda: None)  # a running step cannot be interrupted, and must not write later
         return fault
 
     # -- start ---------------------------------------------------------------------------------------------------
 
     async def _restore(self) -> None:
-        """Compare disk and ledger, then go on: checkpoints of ours not committed yet are sent again as they are, and what
-        the ledger has beyond them, or instead of them, is fetched."""
+        """Compare disk and ledger, then resume: our uncommitted checkpoints are sent again unchanged, and what the
+        ledger has beyond them, or instead of them, is fetched."""
         made = await self._resuming.run(self._wait)
         commits = self._trusted.view.commits if self._trusted.view else {}
         if made < 0:
@@ -190,7 +191,7 @@ class Leading:
         return before.rounds if before else 0
 
     async def _open(self, step: int, *, rounds: int) -> None:
-        """Publish that this step is collected, unless that was done before a restart."""
+        """Publish that this step is being collected, unless that was done before a restart."""
         newest = self._trusted.newest_commit()
         if newest is None or (self._heads.head is not None and self._heads.head.step >= step):
             return
@@ -201,8 +202,8 @@ class Leading:
         log.info("step.opened", step=step, policy_step=newest.step, limit=opened.limit)
 
     def _demand(self, step: int) -> OpenStep:
-        """Limit and share of a step. One that the leader before us may have opened keeps its share, or admits everybody:
-        workers that sampled under the old one must not be found at fault."""
+        """Limit and share of a step. A step that the previous leader may have opened keeps its share, or admits
+        everybody: workers that sampled under the old share must not be found at fault."""
         demand, known = self._demand_control.first(step), self._trusted.opened.get(step)
         if known is not None:
             return OpenStep(step=step, limit=max(demand.limit, known.limit), share=known.share)
@@ -210,7 +211,8 @@ class Leading:
         return OpenStep(step=step, limit=demand.limit, share=SHARE_ALL if was_open else demand.share)
 
     async def _batch(self, step: int) -> ClosedBatch:
-        """The step's batch: the one closed before a restart, or a new one, on disk before anything follows from it."""
+        """The step's batch: the one closed before a restart, or a new one, written to disk
+        before anything depends on it."""
         kept = self._journal.batch(step)
         if kept is not None:
             self._lifecycle.on("batch full")
@@ -249,7 +251,7 @@ class Leading:
         needed = max(0, batch.step - self._spec.training.async_level)
         began = self._clock()
         if self._trusted.committed(needed) is None:
-            if self._heads.head is not None and self._heads.head.step == batch.step:  # not so after some restarts
+            if self._heads.head is not None and self._heads.head.step == batch.step:  # may differ after a restart
                 await self._heads.set_state("waiting")
             await self._committed(needed)
         self._stepper.timeline(batch.step)["gate"] = (self._clock() - began) / 1000
@@ -265,11 +267,12 @@ class Leading:
     # -- end -----------------------------------------------------------------------------------------------------
 
     async def _end(self) -> None:
-        """Wait for the final commit, publish that the run has ended, and stay until it is tallied or `linger` has passed."""
+        """Wait for the final commit, publish the end of the run, and stay until it is tallied or
+        `linger` seconds have passed."""
         last = self._stepper.made
         await self._committed(last)
         commit = self._trusted.newest_commit()
-        if self._heads.head is None and commit is not None:  # we took over from a leader that had not said so
+        if self._heads.head is None and commit is not None:  # the leader we took over from had not published the end
             await self._heads.open(OpenStep(step=last, limit=0, share=SHARE_ALL), newest=commit, state="ended")
         await self._heads.set_state("ended")
         self._lifecycle.on("last")

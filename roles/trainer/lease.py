@@ -1,4 +1,4 @@
-"""The leader's lease: renewed while no commit does it, and the first to notice that somebody else leads."""
+"""The leader's lease: renewed when no commit does so. This is where another leader is first noticed."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ log = structlog.get_logger()
 IDLE_SECONDS = 0.5
 RENEW_TIMEOUT = 60.0
 RENEWAL_SEEN_MS = 5_000
-"""How long a renewal that was sent is looked for before the next: our view may lag."""
+"""How long a renewal is given to show up before the next is sent: our view may lag."""
 
 
 def is_due(lease: Lease, *, now: int, seconds: int) -> bool:
-    """Whether a third of the lease has passed (chain seconds). One that has not begun is never due."""
+    """Whether a third of the lease has passed (chain seconds). A lease that has not begun is never due."""
     return lease.until > 0 and now >= lease.until - seconds * 2 // 3
 
 
 class LeaseKeeper:
-    """Keeps the lease of one term."""
+    """Renews the lease during one term."""
 
     def __init__(
         self, *, term: int, node: str, trusted: TrustedState, observer: Observer, ledger: Ledger, clock: Clock
@@ -35,7 +35,7 @@ class LeaseKeeper:
         self._term, self._node = term, node
         self._trusted, self._ledger, self._clock = trusted, ledger, clock
         self._watch = observer.watch()
-        # the lease as it was when we last sent a renewal, and until when (unix ms) its effect is waited for
+        # the lease at the time of our last renewal, and until when (unix ms) its effect is awaited
         self._renewed: Lease | None = None
         self._quiet_until = 0
         self._said = ""
@@ -48,13 +48,13 @@ class LeaseKeeper:
             await self._watch.changed(IDLE_SECONDS)
 
     def check(self) -> None:
-        """Raises Fenced when, by the ledger as last seen, this term is over."""
+        """Raises Fenced when this term is over according to our latest view of the ledger."""
         lease = self._trusted.lease
         if lease is not None and (lease.term, lease.leader) != (self._term, self._node):
             raise Fenced(f"{lease.leader} leads term {lease.term} of the run, this trainer led term {self._term}")
 
     async def renew_if_due(self) -> None:
-        """Send a renewal when a third of the lease has passed and none is on its way."""
+        """Send a renewal when a third of the lease has passed and none is pending."""
         view, lease, now = self._trusted.view, self._trusted.lease, self._clock()
         if (
             view is None
@@ -67,7 +67,7 @@ class LeaseKeeper:
         try:
             async with asyncio.timeout(RENEW_TIMEOUT):
                 await self._ledger.renew()
-        except (LedgerError, TimeoutError) as error:  # a refusal too: whether the term is over, `check` sees
+        except (LedgerError, TimeoutError) as error:  # includes refusals: `check` finds out whether the term is over
             why = str(error) or "the ledger does not answer"
             if why != self._said:
                 log.warning("lease.unrenewed", term=self._term, why=why)

@@ -6,9 +6,9 @@ from enum import StrEnum
 
 
 class TrainerState(StrEnum):
-    """What the trainer's main loop does. Broadcast, commit and lease go on beside it."""
+    """What the trainer's main loop is doing. Broadcast, commits and lease renewal run concurrently."""
 
-    PREPARING = "preparing"  # base model, restart, or what the leader before left
+    PREPARING = "preparing"  # base model, restart, or taking over from the previous leader
     STANDING_BY = "standing by"  # another trainer leads
     COLLECTING = "collecting"
     WAITING = "waiting"  # batch full, an older checkpoint not committed yet

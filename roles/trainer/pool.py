@@ -1,6 +1,7 @@
-"""Accepted groups waiting to be trained on: blobs fetched side by side, checked again, kept in order of acceptance.
+"""Accepted groups waiting to be trained on. Their blobs are fetched concurrently, checked again, and
+kept in order of acceptance.
 
-A quorum's ACCEPT is believed for what only validators check; digest, schema, identity and counts are checked here too.
+A quorum's ACCEPT is trusted for what only validators check; digest, schema, identity and counts are also checked here.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ log = structlog.get_logger()
 
 RETRY_SECONDS = 2.0
 HELD_UP_SECONDS = 15.0
-"""Longer than this a blob on its way does not hold up those accepted behind it: the relay that has it may be its worker's own."""
+"""How long a blob being fetched may delay those accepted after it; the relay that has it may be the worker's own."""
 RECENT_GROUPS = 256
-"""Groups that the estimate of the usable fraction looks back on."""
+"""Number of recent groups in the estimate of the usable fraction."""
 
 
 @dataclass(slots=True)
@@ -42,11 +43,11 @@ class _Entry:
     is_fetching: bool = False
     is_done: bool = False
     due: float = field(default=0.0)
-    since: float = 0.0  # when it was lined up
+    since: float = 0.0  # when it was queued
 
 
 def split_groups(file: RolloutFile, item: AdmittedSubmission, spec: RunSpec) -> tuple[PooledGroup, ...]:
-    """The file's groups, if it is the submission's. Raises Malformed."""
+    """The groups in the file. Raises Malformed unless the file belongs to the submission."""
     submission = item.submission
     said = (submission.run, submission.node, submission.step, submission.policy, submission.policy_step)
     if (file.run, file.node, file.step, file.policy, file.policy_step) != said or file.index != submission.index:
@@ -75,7 +76,7 @@ def _pooled(number: int, rows: tuple[RolloutRow, ...], item: AdmittedSubmission)
 
 
 class Pool:
-    """Holds groups of submissions whose policy the open step may use. `used` are places of groups used up."""
+    """Holds groups of submissions whose policy the open step may use. `used` are the places of groups already used."""
 
     def __init__(
         self,
@@ -90,7 +91,7 @@ class Pool:
         self._limits = rollout_limits(trusted.spec, vocabulary)
         self._entries: dict[str, _Entry] = {}  # in order of acceptance
         self._monotonic = monotonic
-        self._since: dict[str, float] = {}  # when what waits for audits was accepted
+        self._since: dict[str, float] = {}  # when submissions waiting for audits were accepted
         self._used: dict[tuple[str, int], int] = {}  # place -> step that used it
         self._recent: deque[bool] = deque(maxlen=RECENT_GROUPS)
         self._blobs = Fetches(relays)
@@ -109,7 +110,8 @@ class Pool:
                 await self._watch.changed(RETRY_SECONDS)
 
     def take_accepted(self) -> None:
-        """Queue submissions that a quorum has accepted since the last call and nobody called a fault within the audit window."""
+        """Queue submissions that a quorum has accepted since the last call and that got no
+        fault within the audit window."""
         oldest, window = self._oldest_policy(), self._spec.checks.audit_window
         accepted = {item.digest: item for item in self._trusted.accepted() if item.submission.policy_step >= oldest}
         self._since = {digest: self._since.get(digest, self._monotonic()) for digest in accepted} if window else {}
@@ -118,18 +120,19 @@ class Pool:
                 self._entries[digest] = _Entry(item, since=self._monotonic())
 
     def groups(self, step: int) -> Iterator[PooledGroup]:
-        """Unused groups that the step may train on, in order of acceptance; stops at a blob still on its way, for a while."""
+        """Unused groups that the step may train on, in order of acceptance. A blob being fetched holds
+        up later ones for a while."""
         held_up = self._monotonic() - HELD_UP_SECONDS
         window = policy_window(step, self._spec.training.async_level)
         for entry in self._entries.values():
             if entry.item.submission.policy_step not in window:
                 continue
             if not entry.is_done and entry.tries == 0 and entry.since > held_up:
-                return  # what comes behind must not overtake it
+                return  # later ones must not overtake it
             yield from (group for group in entry.groups if group.place not in self._used)
 
     def mark_used(self, places: Iterable[tuple[str, int]], step: int) -> None:
-        """The groups at those places (submission, number) are in the batch of a step."""
+        """Record that the groups at those places (submission, number) are in the batch of a step."""
         self._used.update(dict.fromkeys(places, step))
 
     def forget_before(self, step: int) -> None:
@@ -137,17 +140,17 @@ class Pool:
         oldest = policy_window(step, self._spec.training.async_level)[0]
         for digest in [d for d, e in self._entries.items() if e.item.submission.policy_step < oldest]:
             self._blobs.forget(self._entries.pop(digest).item)
-        # A group's submission is of a step up to async_level + 1 above its policy.
+        # A group's submission belongs to a step at most async_level + 1 above its policy.
         reach = step - 2 * (self._spec.training.async_level + 1)
         self._used = {place: used for place, used in self._used.items() if used >= reach}
 
     @property
     def recent(self) -> tuple[int, int]:
-        """(usable, all) groups among those fetched lately; usable ones teach something."""
+        """(usable, all) among the groups fetched lately; usable ones teach something."""
         return sum(self._recent), len(self._recent)
 
     def is_here(self, digest: str) -> bool:
-        """Whether the submission's blob was fetched, or refused."""
+        """Whether the submission's blob was fetched or refused."""
         entry = self._entries.get(digest)
         return entry is not None and entry.is_done
 
@@ -175,7 +178,7 @@ class Pool:
 
     async def _read(self, item: AdmittedSubmission) -> tuple[PooledGroup, ...]:
         submission = item.submission
-        newest = self._trusted.submissions.get(item.digest, item)  # it may name other relays by now
+        newest = self._trusted.submissions.get(item.digest, item)  # a newer row may name other relays
         data = await self._blobs.get(newest, limit=submission.size)
         file = await asyncio.to_thread(read_rollouts, data, self._limits)
         return split_groups(file, item, self._spec)

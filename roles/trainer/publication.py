@@ -1,4 +1,5 @@
-"""Checkpoints on their way out: relays, then the directory, then the ledger, in order of steps, beside the training."""
+"""Publishes checkpoints to relays, then the directory, then the ledger, in order of steps and
+concurrently with training."""
 
 from __future__ import annotations
 
@@ -31,23 +32,23 @@ COMMIT_TIMEOUT = 120.0
 FOUND_SECONDS = 0.25
 LOOK_SECONDS = 1.0
 UNDONE_BLOCKS = 2
-"""Blocks above that of a commit after which a view without it has lost it: the chain was re-organised."""
+"""If a view this many blocks above a commit's block lacks the commit, a re-organisation of the chain has dropped it."""
 COMMIT_SEEN_MS = 30_000
-"""How long a commit that was sent, or refused, is looked for: the view of the ledger may lag behind what it took."""
+"""How long a commit that was sent or refused is looked for, since our view of the ledger may lag."""
 
 
 @dataclass(slots=True)
 class Sending:
-    """State of one commit that was sent. `until`: when to stop looking for it on the ledger, in unix milliseconds."""
+    """State of a commit that was sent. `until`: when to stop looking for it on the ledger, in unix milliseconds."""
 
     until: int = 0
     refusal: str = ""
 
 
 class Publication:
-    """A queue of trained steps. `publish` hands one over and returns at once; `run` sends until cancelled.
+    """A queue of trained steps. `publish` enqueues one and returns at once; `run` sends until cancelled.
 
-    Raises StateForked or CommitRefused when the ledger will never take what we made.
+    Raises StateForked or CommitRefused when the ledger will never accept our checkpoint.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class Publication:
         self._deltas = deltas
         self._queue: asyncio.Queue[tuple[int, bool]] = asyncio.Queue()
         self._uncommitted: CheckpointRow | None = None
-        self._blocks: dict[int, int] = {}  # our newest commits, and the blocks they were seen in
+        self._blocks: dict[int, int] = {}  # our newest commits and the blocks in which they were seen
         self._newest = (-1, False)
 
     def publish(self, step: int, *, final: bool) -> None:
@@ -78,18 +79,18 @@ class Publication:
         self._queue.put_nowait((step, final))
 
     def withdraw(self) -> None:
-        """Stop publishing the checkpoint that is not committed: another trainer leads."""
+        """Stop publishing the uncommitted checkpoint, because another trainer leads."""
         if self._uncommitted is not None:
             self._voice.withdraw(self._uncommitted)
 
     async def run(self) -> None:
-        """Send checkpoints one after another until cancelled; commits that a chain re-organisation undid are sent again."""
+        """Send checkpoints one by one until cancelled. Commits that a chain re-organisation undid are sent again."""
         while True:
             step, final = await self._next()
             await self._send(step, final)
             self._newest = (step, final)
             oldest_used = step - 2 * (self._trusted.spec.training.async_level + 1)
-            # rollouts may be scored under any policy of the window
+            # rollouts may be scored under any policy in the window
             kept = max(KEPT_CHECKPOINTS, self._trusted.spec.training.async_level + 2)
             await asyncio.to_thread(self._journal.prune, committed=step, used_from=oldest_used, kept=kept)
             await asyncio.to_thread(self._deltas.prune)
@@ -102,7 +103,8 @@ class Publication:
             await self._mend(self._newest[0] + 1)
 
     async def _mend(self, before: int) -> bool:
-        """Commit again the steps before `before` that a re-organisation undid (relays have them). Returns whether any was."""
+        """Commit again the steps below `before` that a re-organisation undid (relays still have
+        them). Returns whether any was."""
         lost = self._first_lost()
         if lost is None or lost >= before:
             return False
@@ -114,7 +116,7 @@ class Publication:
         return True
 
     def _first_lost(self) -> int | None:
-        """The first of our commits that the chain does not hold any more, by a view that is newer than it."""
+        """The first of our commits that the chain no longer holds, by a view that is newer than the commit."""
         view = self._trusted.view
         if view is None:
             return None
@@ -150,7 +152,7 @@ class Publication:
         await self._heads.set_policy(commit)
 
     async def _broadcast(self, step: int, row: Envelope) -> tuple[str, ...]:
-        """Put a checkpoint on relays; their ids."""
+        """Put a checkpoint on relays. Returns their ids."""
         began = self._clock()
         relays = await self._put(step, row)
         log.info(
@@ -176,13 +178,13 @@ class Publication:
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _commit(self, step: int, digest: str, final: bool) -> Commit:
-        """The commit as it stands on the ledger: sent once, and found again after a restart, a lost answer, or by a
-        view of the ledger that lags behind."""
+        """The commit as recorded on the ledger. It is sent once, and found again after a restart, a lost response or a
+        lagging view of the ledger."""
         outcome, said = Sending(), ""
         while True:
             try:
                 if await self._mend(step):
-                    outcome = Sending()  # it was refused for what was missing before it
+                    outcome = Sending()  # it was refused because an earlier commit was missing
                 async with asyncio.timeout(COMMIT_TIMEOUT):
                     found = await self._found(step, digest)
                     if found is not None:
@@ -205,8 +207,8 @@ class Publication:
         return None
 
     async def _send_commit(self, step: int, digest: str, final: bool, outcome: Sending) -> bool:
-        """Send the commit unless one sent is still being looked for. Returns whether it was sent. Raises CommitRefused when a
-        refusal outlasts that time."""
+        """Send the commit, unless one already sent is still being looked for. Returns whether it was sent. Raises
+        CommitRefused when a refusal outlasts that time."""
         now = self._clock()
         if outcome.refusal and now > outcome.until:
             raise CommitRefused(f"the contract refuses checkpoint {step}: {outcome.refusal}")

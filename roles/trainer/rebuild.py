@@ -1,7 +1,7 @@
-"""A trainer's folder made anew from the ledger and the relays: for whoever takes over, and for whoever lost its disk.
+"""Rebuilds a trainer's folder from the ledger and the relays, after a take-over or a lost disk.
 
-The last committed checkpoint gives the weights; the newest sealed state that its manifest names gives the optimizer, a
-few steps older at most. Without one the optimizer begins anew, and that is said.
+The weights come from the last committed checkpoint. The optimizer comes from the newest sealed state that its manifest
+names, at most a few steps older. Without one the optimizer starts fresh, which is logged.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ STATE_TIMEOUT = 3600.0
 
 
 class Rebuild:
-    """Rebuilds one run's folder. `following` is where fetched checkpoints lie (a stand-by has the newest there)."""
+    """Rebuilds one run's folder. `following` holds fetched checkpoints (a stand-by has the newest there)."""
 
     def __init__(
         self, context: RunContext, *, journal: Journal, learner: Learner, key: NodeKey, following: Path
@@ -43,7 +43,8 @@ class Rebuild:
         self._compute, self._following = context.compute, following
 
     async def run(self, commit: Commit) -> None:
-        """Put checkpoint `commit` and its optimizer into the folder. Raises TransportError while relays do not give it."""
+        """Put checkpoint `commit` and its optimizer into the folder. Raises TransportError
+        while no relay delivers it."""
         folder = await self._relays.fetch_checkpoint(commit.manifest, self._following)
         rows = await self._fetch_rows(commit, folder)
         state = await self._fetch_state(rows)
@@ -51,7 +52,7 @@ class Rebuild:
         log.info("trainer.rebuilt", step=commit.step, optimizer=f"of step {state[0].step}" if state else "fresh")
 
     async def _fetch_rows(self, commit: Commit, folder: Path) -> list[tuple[int, Envelope]]:
-        """Manifests of the checkpoint and of those before it whose groups may not be used again, newest first."""
+        """Manifests of the checkpoint and of the earlier ones whose groups must not be used again, newest first."""
         data = await asyncio.to_thread((folder / MANIFEST_FILE).read_bytes)
         rows = [(commit.step, from_bytes(data, limit=MAX_MANIFEST_BYTES))]
         oldest = max(0, commit.step - self._spec.training.async_level - 1)
@@ -65,7 +66,7 @@ class Rebuild:
         return rows
 
     async def _fetch_state(self, rows: Sequence[tuple[int, Envelope]]) -> tuple[StateRef, Path] | None:
-        """The newest state that can be had and opened, decrypted to a file."""
+        """The newest state that can be fetched and opened, decrypted to a file."""
         refs = [manifest.state for manifest in (manifest_in(row) for _, row in rows) if manifest.state]
         for ref in sorted({ref.index: ref for ref in refs}.values(), key=lambda ref: -ref.step):
             try:
@@ -97,14 +98,14 @@ class Rebuild:
         rows: Sequence[tuple[int, Envelope]],
         state: tuple[StateRef, Path] | None,
     ) -> None:
-        """Everything to the disk, the learner's state last: only it says that the checkpoint is made here."""
+        """Write everything to disk, the learner's state last, because it alone marks the checkpoint as made here."""
         step, journal = commit.step, self._journal
         journal.forget_after(step)
         journal.adopt(step, folder)
         for number, row in rows:
             journal.save_manifest(number, row)
         ref = state[0] if state and self._load(state[1]) else None
-        if ref is None or self._learner.last_step != step:  # else the state's own fp32 weights are the better ones
+        if ref is None or self._learner.last_step != step:  # otherwise the state's own fp32 weights are more precise
             self._learner.load_weights(folder, step=step, keep_moments=ref is not None)
         journal.save_state_ref(ref)
         self._learner.save_state(journal.learner)

@@ -1,4 +1,5 @@
-"""Where a leader resumes: from its own folder if it agrees with the ledger, else from one rebuilt from ledger and relays."""
+"""Where a leader resumes: from its own folder if that agrees with the ledger, else from one
+rebuilt from ledger and relays."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ class Resuming:
         self._journal, self._compute, self._rebuild = journal, compute, rebuild
 
     async def run(self, wait: Callable[[str], Awaitable[None]]) -> int:
-        """The newest checkpoint that is made, -1 before any; `wait` says why it takes long. Raises StateMissing."""
+        """The newest checkpoint made, or -1; `wait` is called with the reason for a long wait. Raises StateMissing."""
         made = await self._compute.load(self._made)
         commits = self._trusted.view.commits if self._trusted.view else {}
         while commits and self._is_behind(made, commits):
@@ -46,7 +47,7 @@ class Resuming:
         return made
 
     def _made(self) -> int:
-        """The newest checkpoint in our folder; -1 for none, or where the folder cannot be gone on from."""
+        """The newest checkpoint in our folder; -1 if there is none or the folder is unusable."""
         try:
             return self._stepper.restore()
         except (StateMissing, CheckpointError) as error:
@@ -56,7 +57,8 @@ class Resuming:
             return -1
 
     def _is_behind(self, made: int, commits: Mapping[int, Commit]) -> bool:
-        """Whether the ledger has what we lack, or our newest checkpoints are not its own, nor of this term."""
+        """Whether the ledger has checkpoints that we lack, or our newest ones differ from its
+        own or are not of this term."""
         newest = max(commits)
         if made < newest:
             return True
@@ -67,7 +69,7 @@ class Resuming:
         return any(row is None or manifest_in(row).term != self._term for step, row in rows.items() if step > newest)
 
     async def _catch_up(self, commit: Commit, wait: Callable[[str], Awaitable[None]]) -> int:
-        """Rebuild from the committed checkpoint, however long relays take to give it.  # CKPT-03"""
+        """Rebuild from the committed checkpoint, however long the relays take to deliver it.  # CKPT-03"""
         try:
             await self._rebuild.run(commit)
         except (TransportError, TimeoutError) as error:
@@ -77,7 +79,8 @@ class Resuming:
         return await self._compute.load(self._stepper.restore)
 
     def mark_used(self, pool: Pool, made: int) -> None:
-        """Mark groups as used that our own batches or the manifests of other leaders have used: none is trained on twice."""
+        """Mark groups as used that our batches or other leaders' manifests have used, so that
+        none is trained on twice."""
         for batch in self._journal.batches():
             pool.mark_used((group.place for group in batch.groups), batch.step)
         for step in range(max(0, made - KEPT_CHECKPOINTS), made + 1):

@@ -1,8 +1,8 @@
-"""The trainer's private state (fp32 weights, optimizer moments) encrypted to every trainer of the run, as relay blobs.
+"""The trainer's private state (fp32 weights, optimizer moments), encrypted to every trainer of the run, as relay blobs.
 
-One *index* blob names the pieces, in order, and carries the stream's key sealed to each trainer's node key (X25519 from
-ed25519). The pieces are one XChaCha20-Poly1305 stream (libsodium's secretstream): none can be changed, dropped, moved
-or taken from another state. Blocking; knows no network.
+One *index* blob lists the pieces in order and carries the stream's key, sealed to each trainer's node key (X25519 from
+ed25519). The pieces form one XChaCha20-Poly1305 stream (libsodium's secretstream), so none can be changed, dropped,
+moved or taken from another state. Blocking; knows no network.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from roles.messages import NodeName, StateRef
 
 StreamState = sodium.crypto_secretstream_xchacha20poly1305_state
 PIECE = 4 * 2**20
-"""Plaintext bytes of a piece: below what relays take as one blob (8 MiB by default)."""
+"""Plaintext bytes per piece: below what relays accept as one blob (8 MiB by default)."""
 MORE = sodium.crypto_secretstream_xchacha20poly1305_TAG_MESSAGE
 FINAL = sodium.crypto_secretstream_xchacha20poly1305_TAG_FINAL
 MAX_PIECE = PIECE + sodium.crypto_secretstream_xchacha20poly1305_ABYTES
@@ -40,7 +40,7 @@ class KeyBox(Message):
 
 
 class StateIndex(Message):
-    """What a sealed state is made of."""
+    """The contents of a sealed state."""
 
     kind: Literal["state/1"] = "state/1"
     run: Digest
@@ -53,8 +53,8 @@ class StateIndex(Message):
 def seal_state(
     source: Path, into: Path, *, run: str, step: int, trainers: Sequence[NodeId], piece: int = PIECE
 ) -> StateRef:
-    """Encrypt a file to `into/{digest}` files, the index last, in place of what lay there; what names it. Raises OSError;
-    ValueError for an empty file, or one too long for an index."""
+    """Encrypt a file to `into/{digest}` files, the index last, replacing the folder's contents. Returns the reference
+    to it. Raises OSError; ValueError for an empty file, or one too long for an index."""
     shutil.rmtree(into, ignore_errors=True)
     make_folder(into)
     key, stream = sodium.crypto_secretstream_xchacha20poly1305_keygen(), StreamState()
@@ -72,7 +72,7 @@ def seal_state(
 
 
 def read_index(data: bytes, *, run: str, step: int) -> StateIndex:
-    """The index in a blob. Raises Malformed unless it is of this run and step."""
+    """The index in a blob. Raises Malformed unless it belongs to this run and step."""
     index = decode(StateIndex, data)
     if (index.run, index.step) != (run, step):
         raise Malformed("the trainer state is of another run or step")
@@ -80,7 +80,7 @@ def read_index(data: bytes, *, run: str, step: int) -> StateIndex:
 
 
 class StateOpener:
-    """Decrypts pieces in their order into a file. Raises Malformed on the first that does not belong."""
+    """Decrypts pieces, in order, into a file. Raises Malformed at the first that does not belong."""
 
     def __init__(self, index: StateIndex, key: NodeKey) -> None:
         boxes = [item.box for item in index.keys if item.node == key.node]
@@ -107,7 +107,7 @@ class StateOpener:
 
 
 def open_state(pieces: Iterable[bytes], target: Path, *, index: StateIndex, key: NodeKey) -> None:
-    """Decrypt all pieces into `target`, whole or not at all. Raises Malformed, OSError."""
+    """Decrypt all pieces into `target`, atomically. Raises Malformed, OSError."""
     opener, temporary = StateOpener(index, key), target.with_name(f".{target.name}.tmp")
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -136,7 +136,7 @@ def _encrypted(source: Path, stream: StreamState, *, run: str, step: int, piece:
 
 
 def _bound_to(run: str, step: int, number: int) -> bytes:
-    """What a piece is authenticated with besides its bytes."""
+    """The associated data that a piece is authenticated with."""
     return pack("intellect-node/trainer-state/1", run, step, number)
 
 

@@ -1,7 +1,8 @@
 """A trainer that does not lead: it fetches each checkpoint, watches the lease, and takes over when the leader is gone.
 
-Who takes over when follows from the order of the trainers in the run: the next after the leader once the lapse was seen
-for the run's number of blocks, the one after that a lease later, and so on. The contract says yes to one of them.
+The order of the trainers in the run decides who takes over when. The next after the leader may do so once the
+lapse has been visible for the run's number of blocks, the one after that a lease later, and so on. The
+contract accepts one of them.
 """
 
 from __future__ import annotations
@@ -30,20 +31,20 @@ RETRY_SECONDS = 2.0
 
 
 class StandBy:
-    """Stands by in one run; checkpoints go to `following`. `linger` seconds are waited for the last tally."""
+    """Stands by in one run; checkpoints go to `following`. It waits up to `linger` seconds for the last tally."""
 
     def __init__(self, context: RunContext, *, ledger: Ledger, following: Path, linger: float) -> None:
         self._node, self._trusted, self._observer = context.node, context.trusted, context.observer
         self._ledger, self._relays, self._following = ledger, context.relays, following
         self._clock, self._linger = context.clock, linger
         self._watch = context.observer.watch()
-        # what was done last about which lease, and until when (unix ms) its effect is waited for
+        # the last action and the lease it was about, and until when (unix ms) its effect is awaited
         self._done: tuple[Lease, str] | None = None
         self._quiet_until, self._said = 0, ""
         self._ended_at: int | None = None
 
     async def run(self) -> bool:
-        """Follow until the lease is ours; False when the run is over instead."""
+        """Follow until the lease is ours. Returns False when the run is over instead."""
         self._say_whom()
         async with asyncio.TaskGroup() as group:
             following = group.create_task(self._follow())
@@ -71,7 +72,7 @@ class StandBy:
         return True
 
     async def _mind_the_lease(self) -> None:
-        """Report the lapse, then take over, each as soon as it is possible; what the ledger refuses is tried again."""
+        """Report the lapse, then take over, each as soon as possible. What the ledger refuses is tried again."""
         view, lease, now = self._trusted.view, self._trusted.lease, self._clock()
         newest = self._trusted.newest_commit()
         if view is None or lease is None or self._observer.ledger_down or (newest is not None and newest.final):
@@ -93,14 +94,14 @@ class StandBy:
 
     def _say_refusal(self, act: str, error: Exception) -> None:
         why = str(error) or "the ledger does not answer"
-        if why != self._said:  # a leader that renewed meanwhile is good news
+        if why != self._said:  # a leader that has renewed meanwhile is not a problem
             (log.info if isinstance(error, LedgerRejected) else log.warning)("lease.kept", act=act, why=why)
         self._said = why
 
     # -- following -------------------------------------------------------------------------------------------------
 
     async def _follow(self) -> None:
-        """Fetch each newest committed checkpoint until cancelled, so that a take-over has nothing left to fetch."""
+        """Fetch each newest committed checkpoint until cancelled, so that nothing is left to fetch at a take-over."""
         watch, held = self._observer.watch(), ""
         while True:
             commit = self._trusted.newest_commit()
@@ -134,7 +135,8 @@ class StandBy:
 
 
 def next_act(lease: Lease, *, view: LedgerView, node: str) -> str | None:
-    """What a stand-by may do about the lease now: "report" that it has run out, "take over", or None: nothing yet."""
+    """What a stand-by may do about the lease now: "report" that it has expired, "take
+    over", or None for nothing yet."""
     now, terms = view.head.timestamp, view.terms
     if not lease.until or now <= lease.until:
         return None

@@ -1,4 +1,4 @@
-"""Brings the sealed trainer state to the relays, beside everything else: no commit ever waits for it."""
+"""Uploads the sealed trainer state to the relays, concurrently with everything else: no commit ever waits for it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ log = structlog.get_logger()
 PIECE_TIMEOUT = 120.0
 RETRY_SECONDS = 5.0
 TRIES = 60
-"""Of one piece: a state that relays do not take for so long waits for the next one."""
+"""Tries per piece; when relays still refuse it, the upload is left to the next state."""
 
 
 class StateUploads:
-    """`offer` says that a checkpoint is committed; `run` uploads the state its manifest names, the index last."""
+    """`offer` reports a committed checkpoint; `run` uploads the state that its manifest names, the index last."""
 
     def __init__(self, *, run: str, relays: Relays, journal: Journal) -> None:
         self._run, self._relays, self._journal = run, relays, journal
@@ -31,12 +31,13 @@ class StateUploads:
         self._sent: StateRef | None = None
 
     def offer(self, step: int) -> None:
-        """Checkpoint `step` is committed."""
+        """Report that checkpoint `step` is committed."""
         self._committed = step
         self._due.set()
 
     async def run(self) -> None:
-        """Upload until cancelled. After a restart the newest state is offered again: relays take the pieces they lack."""
+        """Upload until cancelled. After a restart the newest state is offered again; relays take
+        only the pieces they lack."""
         while True:
             await self._due.wait()
             self._due.clear()
@@ -53,7 +54,7 @@ class StateUploads:
             log.info("state.published", step=ref.step, relays=relays)
 
     def _find(self) -> StateRef | None:
-        """The state to upload now; None for one that is there already, or that another leader made."""
+        """The state to upload now; None if it is uploaded already or another leader made it."""
         row = self._journal.manifest(self._committed)
         ref = manifest_in(row).state if row is not None else None
         if ref is None or ref == self._sent or not (self._journal.sealed(ref.step) / ref.index).is_file():

@@ -1,6 +1,7 @@
-"""One update made durable: GRPO step, weights, optimizer state, sealed manifest. Blocking: for the compute thread.
+"""One durable update: GRPO step, weights, optimizer state, sealed manifest. Blocking: for the compute thread.
 
-Order on disk: weights, state (it says which step is made), manifest. A kill between any two is mended by `restore`.
+Order on disk: weights, state (it records which step is made), manifest. After a kill between any two,
+`restore` repairs the folder.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ from roles.trainer.sealed_state import seal_state
 log = structlog.get_logger()
 
 STATE_EVERY = 5
-"""Checkpoints between two states that are sealed for the other trainers: each is some six times a checkpoint's size."""
+"""Checkpoints between two states sealed for the other trainers; a state is about six times a checkpoint's size."""
 
 
 class Learner(Protocol):
-    """What the trainer needs of `roles.rl.learner.Learner`."""
+    """The part of `roles.rl.learner.Learner` that the trainer needs."""
 
     last_step: int
 
@@ -54,7 +55,7 @@ class Learner(Protocol):
 
 
 def used_groups(batch: ClosedBatch | None) -> tuple[UsedGroups, ...]:
-    """What a batch used up, by submission in the order of the batch."""
+    """The groups a batch used up, by submission, in batch order."""
     numbers: dict[str, list[int]] = {}
     for group in batch.groups if batch else ():
         numbers.setdefault(group.submission, []).append(group.number)
@@ -93,9 +94,9 @@ class Stepper:
         return self._timelines.setdefault(step, {})
 
     def restore(self) -> int:
-        """Load the learner as it was, seal what a kill left unsealed, mend what the disk damaged; the newest checkpoint made,
-        or -1."""
-        if not any(self._journal.learner.glob("*.safetensors")):  # old manifests are pruned, this one file never is
+        """Load the learner's state, seal what a kill left unsealed, and repair what the disk damaged. Returns the
+        newest checkpoint made, or -1."""
+        if not any(self._journal.learner.glob("*.safetensors")):  # unlike old manifests, this file is never pruned
             return -1
         self._learner.load_state(self._journal.learner)
         self.made = self._learner.last_step
@@ -107,7 +108,7 @@ class Stepper:
         return self.made
 
     def _mend(self, step: int, layout: Layout) -> None:
-        """Write a checkpoint again that the disk has damaged: no relay would ever take it. Raises StateMissing."""
+        """Rewrite a checkpoint that the disk has damaged, since no relay would accept it. Raises StateMissing."""
         folder = self._journal.checkpoint(step)
         if is_checkpoint_intact(folder, layout):
             return
@@ -118,14 +119,14 @@ class Stepper:
             raise StateMissing(f"{folder} is damaged; restore the trainer's folder from a backup")
 
     def prepare_base(self, base: Path) -> None:
-        """Checkpoint 0 is the base model, byte for byte. Raises BaseMismatch."""
+        """Make checkpoint 0, the base model byte for byte. Raises BaseMismatch."""
         self._journal.copy_base(base, self._spec.model)
         self._learner.save_state(self._journal.learner)
         self._seal(0)
         self.made = 0
 
     def make(self, batch: ClosedBatch) -> None:
-        """The update of a step, on disk as a sealed checkpoint when this returns."""
+        """Make the update of a step. It is on disk as a sealed checkpoint when this returns."""
         began = self._clock()
         metrics = None if batch.outcome == "saturated" else self._learn(batch)
         trained = self._clock()
@@ -144,10 +145,10 @@ class Stepper:
         try:
             return self._learner.step([group.training for group in batch.groups], batch.step)
         except TrainingDiverged as error:
-            # The weights of the step before are the best there are; the run goes on with them.
+            # The previous step's weights are the best available; the run continues with them.
             log.error("step.diverged", step=batch.step, why=str(error))
             self._learner.load_state(self._journal.learner)
-        except UnfitGroups as error:  # accepted, and yet not of this model: nothing was changed
+        except UnfitGroups as error:  # accepted, but unusable with this model: nothing was changed
             log.error("step.unfit", step=batch.step, why=str(error))
         except OutOfMemory as error:
             raise self._memory_short(batch.step, str(error)) from error
@@ -181,7 +182,7 @@ class Stepper:
         self._journal.save_manifest(step, seal_manifest(self._key, manifest, now_ms=self._clock()))
 
     def _seal_state(self, step: int) -> StateRef | None:
-        """Encrypt the learner's state to all trainers now and then; the newest one so far."""
+        """Periodically encrypt the learner's state to all trainers. Returns the newest sealed state so far."""
         is_saved = any(self._journal.learner.glob("*.safetensors"))
         if step and step % self._state_every == 0 and is_saved:
             trainers = [item.node for item in self._spec.trainers]
@@ -191,7 +192,7 @@ class Stepper:
 
     def _say(self, batch: ClosedBatch, metrics: StepMetrics | None, timeline: dict[str, float]) -> None:
         fields = asdict(metrics) if metrics else {}
-        for name in ("step", "reward", "groups"):  # said under their own names
+        for name in ("step", "reward", "groups"):  # logged under their own names
             fields.pop(name, None)
         fields["idle_share"] = round(idle_share(timeline), 4)
         log.info("step.trained", step=batch.step, reward=round(batch.reward, 4), timeline=timeline, **fields)

@@ -1,4 +1,4 @@
-"""One trainer of a run: it leads while the ledger's lease is its own, and stands by for the leader otherwise."""
+"""One trainer of a run: it leads while the ledger's lease is its own, and otherwise stands by for the leader."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ LINGER_SECONDS = 60.0
 
 
 class Trainer:
-    """`base` holds the base model's files, `state` is the trainer's own folder; `linger` seconds are waited for the last
-    tally, and every `state_every`-th checkpoint the optimizer's state is sealed for the other trainers."""
+    """`base` holds the base model's files, `state` is the trainer's own folder. It waits up to `linger` seconds for the
+    last tally. With every `state_every`-th checkpoint the optimizer's state is sealed for the other trainers."""
 
     def __init__(
         self,
@@ -62,12 +62,12 @@ class Trainer:
 
     @property
     def state(self) -> TrainerState:
-        """Where in its life-cycle the trainer is."""
+        """The trainer's state in its life-cycle."""
         return self._lifecycle.state
 
     async def run(self) -> None:
-        """Lead and stand by until the run is over. Raises NodeError with a sentence for the operator when it cannot go
-        on."""
+        """Lead and stand by until the run is over. Raises NodeError with a message for the
+        operator when it cannot go on."""
         fault: NodeError | None = None
         try:
             await self._await_ledger()
@@ -79,7 +79,7 @@ class Trainer:
             raise fault
 
     async def _await_ledger(self) -> None:
-        """Wait for the first view of the ledger: it knows what was committed, and who leads."""
+        """Wait for the first view of the ledger, which shows what was committed and who leads."""
         watch = self._observer.watch()
         while self._trusted.view is None:
             why = f"the ledger does not answer: {self._observer.ledger_down or 'not asked yet'}"
@@ -103,7 +103,7 @@ class Trainer:
         return True
 
     async def _until_seen(self, term: int) -> None:
-        """Wait until our view shows the new leader, whose lease the ledger refused us for."""
+        """Wait until our view shows the new leader because of whom the ledger refused us."""
         watch = self._observer.watch()
         with suppress(TimeoutError):
             async with asyncio.timeout(SEEN_SECONDS):
@@ -111,7 +111,7 @@ class Trainer:
                     await watch.changed(IDLE_SECONDS)
 
     async def _stand_by(self) -> bool:
-        """Follow the leader until we are it; False when the run is over instead."""
+        """Follow the leader until we become it. Returns False when the run is over instead."""
         self._lifecycle.on("another leads")
         leads = await self._standing_by().run()
         self._lifecycle.on("took over" if leads else "run over")

@@ -1,4 +1,4 @@
-"""The ledger's facts about a run and what follows from them alone: validators, leader, members, assignment seeds. Pure."""
+"""The ledger's facts about a run and what follows from them: validators, leader, members, assignment seeds. Pure."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from roles.spec import RunSpec
 
 @dataclass(frozen=True, slots=True)
 class LedgerView:
-    """What the ledger said last. `beacons` holds, by node, the hash of block `first_block + beacon_blocks`; `ejected` are
-    nodes with a strike in force, `stakes` what is staked for a node by its wallet (base units), `judges` the validator set
-    in force (None: that of the terms). A key that was replaced stands for the node all the same."""
+    """The ledger's latest state. `beacons` holds, by node, the hash of block `first_block + beacon_blocks`. `ejected`
+    are the nodes with a strike in force. `stakes` is the amount staked for a node by its wallet (base units). `judges`
+    is the validator set in force (None: that of the terms). A node's replaced keys still identify it."""
 
     terms: RunTerms
     head: Block
@@ -29,26 +29,26 @@ class LedgerView:
     beacons: Mapping[str, str]
     ejected: frozenset[str] = frozenset()
     stakes: Mapping[str, int] = field(default_factory=dict)
-    lease: Lease | None = None  # none: nobody asked the ledger, the first trainer leads the first term
+    lease: Lease | None = None  # none: the ledger was not asked, and the first trainer leads the first term
     judges: ValidatorSet | None = None
     _by_key: dict[str, Registration] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Index registrations by every key of a node, replaced ones included."""
+        """Index registrations by every key of a node, including replaced ones."""
         self._by_key.update(by_any_key(self.registrations))
 
     def registration_of(self, key: str) -> Registration | None:
-        """The registration of the node that has this key, or had it."""
+        """The registration of the node that has, or had, this key."""
         return self._by_key.get(key)
 
     def root_of(self, key: str) -> str:
-        """The first key of the node that has this key, or had it; a stranger's is its own."""
+        """The first key of the node that has, or had, this key. An unknown key is its own root."""
         held = self.registration_of(key)
         return held.root if held is not None else key
 
 
 class LedgerFacts:
-    """The ledger as last seen. Before it was, nothing is believed: `view` is None."""
+    """The ledger's latest known state. `view` is None until it has been read, and nothing is believed before then."""
 
     def __init__(self, spec: RunSpec) -> None:
         self.spec = spec
@@ -57,7 +57,7 @@ class LedgerFacts:
         self.view: LedgerView | None = None
 
     def admit_view(self, view: LedgerView) -> None:
-        """Take over the ledger's facts. Raises Reject when the ledger's terms are not the spec's (a foreign run)."""
+        """Adopt the ledger's facts. Raises Reject when the ledger's terms differ from the spec's (a foreign run)."""
         if differing_terms(view.terms, self._terms):
             raise Reject(Reason.OLD_TERM, "the ledger's terms of this run are not the spec's")
         self.view = view
@@ -74,12 +74,12 @@ class LedgerFacts:
 
     @property
     def lease(self) -> Lease | None:
-        """Who leads, as the ledger said last; None before it did."""
+        """The latest known lease; None before the ledger was read."""
         return terms.lease_of(self.view.lease, self.view.terms.trainers) if self.view else None
 
     @property
     def term(self) -> int:
-        """The ledger's term as last seen."""
+        """The latest known term of the ledger."""
         return self.lease.term if self.lease else FIRST_TERM
 
     def leader(self) -> str | None:
@@ -87,8 +87,8 @@ class LedgerFacts:
         return self.lease.leader if self.lease else None
 
     def check_checkpoint(self, *, signer: str, term: int, step: int, manifest: str) -> None:
-        """Whether a checkpoint that is not loaded yet may be spread. Raises Reject for a fenced leader's, Ignore for one
-        of a term not seen yet; before the ledger was seen everything may."""
+        """Check whether a checkpoint that is not loaded yet may be spread. Raises Reject for a fenced leader's, Ignore
+        for one of a term not seen yet. Until the ledger has been read, every checkpoint may be spread."""
         if self.view is None or self.lease is None:
             return
         terms.check_checkpoint(
@@ -103,7 +103,7 @@ class LedgerFacts:
 
     @property
     def judges(self) -> Sequence[Operator]:
-        """The validators whose word counts now: none before the ledger was seen."""
+        """The validators whose verdicts count now; none until the ledger has been read."""
         if self.view is None:
             return ()
         return self.view.judges.validators if self.view.judges else self.view.terms.validators
@@ -135,18 +135,18 @@ class LedgerFacts:
         return node in self.view.registrations or any(item.node == node for item in operators)
 
     def seed_of(self, node: str, step: int, index: int) -> str | None:
-        """Assignment seed, or None while the node's block or the beacon's checkpoint is unknown."""
+        """Assignment seed, or None while the node's beacon block or the beacon's checkpoint is unknown."""
         manifest = self.committed(beacon_step(step, self.spec.training.async_level))
         held = self.view.registration_of(node) if self.view else None
         block = self.view.beacons.get(held.node) if self.view and held else None
         if manifest is None or held is None or block is None:
             return None
         beacon = compute_beacon(manifest, block)
-        # the first key's, whatever key it has now: a key made when the beacon's block is known could be ground
+        # always from the first key: a later key, made when the beacon's block is known, could be ground for a good seed
         return compute_seed(run=self.run, node=held.root, step=step, index=index, beacon=beacon)
 
     def root_of(self, node: str) -> str:
-        """The first key of the node that has this key, or had it: what is counted of a node goes by that."""
+        """The first key of the node that has, or had, this key. Everything counted per node is counted under it."""
         return self.view.root_of(node) if self.view else node
 
     def open(self, row: Envelope) -> Message:

@@ -1,7 +1,7 @@
-"""The one object that grants trust: verified envelopes in, trusted messages out, or a refusal and nothing changed. Pure.
+"""The one object that grants trust: verified envelopes in, trusted messages out, or a refusal and no change. Pure.
 
-A role obtains a head, a submission or a verdict it did not write only through the `admit_*` methods here. No clock, no
-I/O: the ledger's facts come in as a `LedgerView`, rows come in as envelopes whose signatures hold.
+A role obtains a head, a submission or a verdict that it did not write only through the `admit_*` methods here. No clock
+and no I/O: the ledger's facts arrive as a `LedgerView`, rows as envelopes whose signatures have been verified.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from roles.trusted.verdicts import MAX_EARLY_VERDICTS, Verdicts
 from roles.upgrades import is_of_owner
 
 NO_HEAD = (-1, -1, -1)
-"""Order (term, step, sequence) before any head."""
+"""The order (term, step, sequence) that precedes every head."""
 MAX_ROUNDS = 256
-"""Attestations of one validator in one epoch; the lowest rounds are forgotten first."""
+"""Attestations kept per validator and epoch; the lowest rounds are dropped first."""
 
 
 class TrustedState(Verdicts):
-    """Everything a role believes about a run, and why it may: `LedgerFacts`, `Submissions` and `Verdicts` hold the parts
-    that build on each other."""
+    """Everything a role believes about a run, and why. `LedgerFacts`, `Submissions` and `Verdicts` each hold a part and
+    build on each other."""
 
     def __init__(self, spec: RunSpec, *, most_early: int = MAX_EARLY_VERDICTS) -> None:
         super().__init__(spec, most_early=most_early)
@@ -43,21 +43,21 @@ class TrustedState(Verdicts):
         self._head_order = NO_HEAD
 
     def admit_view(self, view: LedgerView) -> None:
-        """Take over the ledger's facts. Raises Reject when the ledger's terms are not the spec's (a foreign run)."""
+        """Adopt the ledger's facts. Raises Reject when the ledger's terms differ from the spec's (a foreign run)."""
         super().admit_view(view)
-        if self._head_order[0] > self.term:  # a re-organised chain took a take-over back: the leader before leads on
+        if self._head_order[0] > self.term:  # a re-organisation undid a take-over: the earlier leader leads again
             self._head_order = NO_HEAD
 
     def may_be_stored(self, row: Envelope) -> bool:
-        """Whether a DHT node that knows what we do should keep this row for others: it stands in its own place, its
-        signer may say that kind of thing, and its step is not made up. A row refused is offered again by its signer."""
+        """Whether a DHT node with this state should store the row for others: its key and subkey are right, its signer
+        may sign that kind, and its step is plausible. The signer offers a refused row again."""
         try:
             message = self.open(row)
         except Malformed:
             return False
         if self.view is None:
             return True
-        ahead = self.spec.training.async_level + 2  # our head may be a little old
+        ahead = self.spec.training.async_level + 2  # our head may be slightly out of date
         if (
             isinstance(message, Submission | Verdict | SealedVerdict | Receipt)
             and self.head
@@ -76,7 +76,7 @@ class TrustedState(Verdicts):
         return isinstance(message, NodeRecord)
 
     def _may_be_led_by(self, signer: str, message: Head | CheckpointRow) -> bool:
-        """Whether a trainer's row is not a fenced leader's; True also for a term that was not seen yet."""
+        """Whether a trainer's row does not come from a fenced leader. True also for a term not seen yet."""
         if self.view is None or self.lease is None:
             return True
         trainers = self.view.terms.trainers
@@ -93,7 +93,7 @@ class TrustedState(Verdicts):
         return any(item.node == signer for item in trainers)
 
     def admit_head(self, row: Envelope) -> Head:
-        """Take over a newer head of the leading trainer. Raises Malformed, Reject, or Ignore for an older one."""
+        """Adopt a newer head of the leading trainer. Raises Malformed, Reject, or Ignore for an older one."""
         head = self.open(row)
         if not isinstance(head, Head):
             raise Malformed("not a head")
@@ -107,13 +107,13 @@ class TrustedState(Verdicts):
             raise Ignore(Reason.LATE, "an older head")
         self._head_order, self.head = order, head
         for opened in head.open_steps:
-            if opened.step <= head.step:  # no submission of a later step counts anyway
+            if opened.step <= head.step:  # no submission of a later step counts in any case
                 self._open_step(opened, head.term)
         return head
 
     def admit_tally(self, row: Envelope) -> TallyRow:
-        """Take over a validator's attestation; whether its signature holds the ledger says. Raises Malformed, Reject, or
-        Ignore for one known already."""
+        """Adopt a validator's attestation; the ledger decides whether its signature is valid. Raises Malformed, Reject,
+        or Ignore for one already known."""
         tally = self.open(row)
         if not isinstance(tally, TallyRow):
             raise Malformed("not a tally")
@@ -121,7 +121,7 @@ class TrustedState(Verdicts):
         # [REJECT] only validators of the ledger's set attest, each with its own operator key
         if operators.get(row.signer, "").lower() != tally.operator.lower():
             raise Reject(Reason.NOT_A_VALIDATOR)
-        # [IGNORE] once per epoch and round: the first stands
+        # [IGNORE] one per epoch and round: the first is kept
         if (tally.epoch, tally.round, row.signer) in self.tallies:
             raise Ignore(Reason.LATE, "attested already")
         self.tallies[(tally.epoch, tally.round, row.signer)] = (tally, row)

@@ -15,12 +15,12 @@ from roles.spec import RunSpec
 from roles.trusted.ledger_facts import LedgerFacts
 
 MAX_DIGESTS_PER_INDEX = 4
-"""Distinct submissions of one (node, step, index) remembered; two already are an equivocation."""
+"""Distinct submissions remembered for one (node, step, index); two are already an equivocation."""
 MAX_NAMED = 256
-"""Rows of replaced keys that a node's later rows of one step name."""
+"""How many rows signed by replaced keys a node's later rows of one step may name."""
 MAX_INDICES = 4096
-"""Indices of a step that are looked at, whatever limit its head says: to find the admitted index before another, each
-between them is hashed (4096 take some 30 ms), for every submission. With a sensible share nobody gets that far."""
+"""Indices considered per step, whatever limit the head sets. To find the admitted index before another, every index
+between them is hashed for each submission (4096 take about 30 ms). With a sensible share no node gets that far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Submissions(LedgerFacts):
         self._named: defaultdict[tuple[str, int], set[str]] = defaultdict(set)  # by root and step
 
     def reopen_step(self, opened: OpenStep) -> None:
-        """Take back, from this node's own disk, a step that the leader had opened."""
+        """Restore from this node's own disk a step that the leader had opened."""
         self._open_step(opened, 0)
 
     def _open_step(self, opened: OpenStep, term: int) -> None:
@@ -60,8 +60,9 @@ class Submissions(LedgerFacts):
         self._opened_in[opened.step] = max(term, self._opened_in.get(opened.step, 0))
 
     def admit_submission(self, row: Envelope) -> AdmittedSubmission:
-        """Stage 1 of verification, but for timing. Raises Malformed, Reject or Ignore; on any of them nothing changed, but that
-        a row of the node's that is named and not known yet may come in, if another key of its signed it."""
+        """Stage 1 of verification, except timing. Raises Malformed, Reject or Ignore. A refusal changes
+        nothing, with one exception: the predecessor that the row names may become admissible when another key
+        of the same node signed it."""
         submission = self.open_submission(row)
         if (known := self.submissions.get(row.digest)) is not None:
             return self._say_again(known, row)
@@ -77,27 +78,29 @@ class Submissions(LedgerFacts):
         held = self.view.registration_of(submission.node) if self.view else None
         if held is None:
             raise Ignore(Reason.UNREGISTERED)
-        # [IGNORE] who signs with a key that was replaced may be its thief
+        # [IGNORE] whoever signs with a replaced key may have stolen it
         if held.node != submission.node and not self._was_handed_in_before(row, submission):
             raise Ignore(Reason.UNREGISTERED, "the node's key was replaced")
-        # [IGNORE] a strike may be lifted, and stake be added: the row is looked at again then
+        # [IGNORE] a strike may be lifted or stake added; the row is then examined again
         if self.is_ejected(held.node):
             raise Ignore(Reason.EJECTED)
         if not self.has_stake(held.node):
             raise Ignore(Reason.NO_STAKE)
 
     def _was_handed_in_before(self, row: Envelope, submission: Submission) -> bool:
-        """Whether a row signed by a replaced key is known to be from before: a row of the node's new key names it."""
+        """Whether a row signed by a replaced key is known to predate the replacement: a row of
+        the node's new key names it."""
         return row.digest in self._named.get((self.root_of(submission.node), submission.step), ())
 
     def name(self, digest: str, *, node: str, step: int) -> None:
-        """Note that a node with several keys names this submission as its predecessor: it may be admitted whichever signed it."""
+        """Record that a node with several keys names this submission as its predecessor, so that it may be admitted
+        whichever key signed it."""
         held = self.view.registration_of(node) if self.view else None
         if held is not None and held.previous and len(self._named[(held.root, step)]) < MAX_NAMED:
             self._named[(held.root, step)].add(digest)
 
     def _say_again(self, known: AdmittedSubmission, row: Envelope) -> AdmittedSubmission:
-        """Take the newer row of a submission already admitted: it may name other relays."""
+        """Keep the newer row of a submission already admitted, since it may name other relays."""
         if row.sequence > known.row.sequence:
             known = self.submissions[row.digest] = replace(known, relays=relays_in(row.hint), row=row)
         return known
@@ -127,8 +130,8 @@ class Submissions(LedgerFacts):
         return admitted
 
     def readmit_submission(self, row: Envelope) -> AdmittedSubmission:
-        """Take back, from this node's own disk, a row it admitted before it was restarted: the step may be closed by
-        now, what was in time then is in time. Raises Malformed, or Ignore while the ledger is not known."""
+        """Restore from this node's own disk a row that it admitted before a restart. The step may be closed by now, but
+        a row that was in time stays in time. Raises Malformed, or Ignore while the ledger is not known."""
         submission = self.open_submission(row)
         if (known := self.submissions.get(row.digest)) is not None:
             return known
@@ -147,15 +150,15 @@ class Submissions(LedgerFacts):
         return None
 
     def known_digests(self, node: str, step: int, index: int) -> tuple[str, ...]:
-        """Digests of every submission seen for one index, by whatever key of the node."""
+        """Digests of all submissions seen for one index, signed by any key of the node."""
         return tuple(self._by_index.get((self.root_of(node), step, index), ()))
 
     def equivocations(self, node: str) -> int:
-        """How many times the node signed a second submission of one index."""
+        """How many times the node signed a second submission for one index."""
         return self._equivocations[self.root_of(node)]
 
     def forget_before(self, step: int) -> None:
-        """Drop what belongs to steps below `step`: memory stays bounded by the open window and the epoch."""
+        """Drop everything of steps below `step`, so that memory is bounded by the open window and the epoch."""
         for digest in [d for d, item in self.submissions.items() if item.submission.step < step]:
             del self.submissions[digest]
         for place in [p for p in self._by_index if p[1] < step]:

@@ -16,26 +16,26 @@ from roles.trusted.ledger_facts import LedgerView
 from roles.trusted.submissions import AdmittedSubmission, Submissions
 
 MAX_EARLY_VERDICTS = 4096
-"""Verdicts of one validator on submissions not seen yet: what a lying one could fill the memory with."""
+"""Verdicts kept per validator on submissions not seen yet, so that a dishonest one cannot exhaust memory."""
 
 
 @dataclass(slots=True)
 class Standing:
-    """The verdicts that stand on one submission, by validator."""
+    """The current verdicts on one submission, by validator."""
 
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     rows: dict[str, Envelope] = field(default_factory=dict)
 
     def count(self, outcome: str, submission: Submission, *, audited: bool = False) -> int:
-        """Verdicts on this submission with this outcome (only those that audited, if asked). One that misstates what it
-        judges counts for nothing."""
+        """Number of verdicts on this submission with this outcome (with `audited`, only those that audited). A verdict
+        that misstates what it judges is not counted."""
         return sum(
             verdict.outcome == outcome and (verdict.audited or not audited) and is_verdict_on(verdict, submission)
             for verdict in self.verdicts.values()
         )
 
     def rows_saying(self, outcome: str, submission: Submission) -> list[Envelope]:
-        """The verdicts on this submission with this outcome, as signed, by validator."""
+        """The signed verdict rows on this submission with this outcome, ordered by validator."""
         return [
             self.rows[signer]
             for signer, verdict in sorted(self.verdicts.items())
@@ -44,7 +44,7 @@ class Standing:
 
 
 def is_verdict_on(verdict: Verdict, submission: Submission) -> bool:
-    """Whether the verdict names the submission's own node, step and index, and its units where it accepts."""
+    """Whether the verdict names the submission's node, step and index and, when it accepts, its token count."""
     place = (verdict.node, verdict.step, verdict.index) == (submission.node, submission.step, submission.index)
     return place and (verdict.outcome != "accept" or verdict.tokens == submission.tokens)
 
@@ -60,11 +60,12 @@ class Verdicts(Submissions):
         self._accepted: dict[tuple[str, int, int], str] = {}
         self._objections = Objections()
         self._most_early = most_early
-        self._early: defaultdict[str, set[str]] = defaultdict(set)  # by validator: judged, and not seen here yet
+        self._early: defaultdict[str, set[str]] = defaultdict(set)  # by validator: judged but not seen here yet
         self._early_seals: defaultdict[str, set[str]] = defaultdict(set)
 
     def admit_view(self, view: LedgerView) -> None:
-        """As `LedgerFacts.admit_view`; when the validator set changed, drops the verdicts of those that left it."""
+        """As `LedgerFacts.admit_view`; when the validator set changes, also drop the verdicts
+        of validators that left it."""
         before = self.judges
         super().admit_view(view)
         if before and before != self.judges:
@@ -90,11 +91,11 @@ class Verdicts(Submissions):
         admitted = super()._remember(row, submission, seed)
         for early in (*self._early.values(), *self._early_seals.values()):
             early.discard(row.digest)
-        self._settle(row.digest)  # its verdicts may have come first
+        self._settle(row.digest)  # verdicts may have arrived before the submission
         return admitted
 
     def admit_verdict(self, row: Envelope) -> Verdict:
-        """Take over a verdict of a validator of the run; per validator the highest sequence stands. Raises Malformed,
+        """Adopt a verdict of a validator of the run; the highest sequence of each validator counts. Raises Malformed,
         Reject, or Ignore for an older one."""
         verdict = self.open(row)
         if not isinstance(verdict, Verdict):
@@ -107,7 +108,7 @@ class Verdicts(Submissions):
         if before is not None and before.sequence >= row.sequence:
             raise Ignore(Reason.LATE, "an older verdict")
         if verdict.submission not in self.submissions:
-            # [IGNORE] more than an honest validator can be ahead of us; looked at again like any row that is too early
+            # [IGNORE] more than an honest validator can be ahead of us; examined again like any early row
             if before is None and len(self._early[row.signer]) >= self._most_early:
                 raise Ignore(Reason.GAP, "too many verdicts on submissions that were not seen")
             self._early[row.signer].add(verdict.submission)
@@ -119,8 +120,8 @@ class Verdicts(Submissions):
         return verdict
 
     def admit_seal(self, row: Envelope) -> SealedVerdict:
-        """Take over a validator's seal on a submission; the first stands. Raises Malformed, Reject, or Ignore for another
-        one, and for more of them than an honest validator can be ahead of us."""
+        """Adopt a validator's seal on a submission; the first one counts. Raises Malformed, Reject, or Ignore for a
+        second seal and for more early seals than an honest validator can be ahead of us."""
         sealed = self.open(row)
         if not isinstance(sealed, SealedVerdict):
             raise Malformed("not a seal")
@@ -140,14 +141,14 @@ class Verdicts(Submissions):
     def _settle(self, digest: str) -> None:
         admitted = self.submissions.get(digest)
         if admitted is not None and self._has_quorum(admitted):
-            self._accepted.setdefault(self._place(admitted.submission), digest)  # the first to reach quorum stands
+            self._accepted.setdefault(self._place(admitted.submission), digest)  # the first to reach quorum counts
 
     def _place(self, submission: Submission) -> tuple[str, int, int]:
-        """What can be accepted only once: (node by its first key, step, index)."""
+        """The place that can be accepted only once: (node by its first key, step, index)."""
         return self.root_of(submission.node), submission.step, submission.index
 
     def _was_handed_in_before(self, row: Envelope, submission: Submission) -> bool:
-        """As in `Submissions`, or a quorum has judged the submission."""
+        """As in `Submissions`; also true when a quorum has judged the submission."""
         standing = self.standings.get(row.digest)
         said = standing.verdicts.values() if standing else ()
         is_judged = sum(is_verdict_on(verdict, submission) for verdict in said) >= self.quorum
@@ -157,20 +158,21 @@ class Verdicts(Submissions):
         standing, submission = self.standings.get(admitted.digest), admitted.submission
         if standing is None or standing.count("accept", submission) < self.quorum:
             return False
-        # a fault is answered by a quorum of accepts that audited
+        # a fault is answered by a quorum of acceptances that audited
         if standing.count("fault", submission) == 0:
             return True
         return standing.count("accept", submission, audited=True) >= self.quorum
 
     def is_accepted(self, digest: str) -> bool:
-        """Whether a quorum stands behind this submission, and it was the first of its (node, step, index) to get there."""
+        """Whether a quorum accepts this submission and it was the first of its (node, step,
+        index) to reach a quorum."""
         admitted = self.submissions.get(digest)
         if admitted is None or not self._has_quorum(admitted):
             return False
         return self._accepted.get(self._place(admitted.submission), digest) == digest
 
     def disputed(self) -> frozenset[str]:
-        """Digests of submissions with a fault verdict that no quorum of audited acceptances answers."""
+        """Digests of submissions with a fault verdict that no quorum of audited acceptances has answered."""
         return frozenset(
             digest
             for digest, standing in self.standings.items()
@@ -179,8 +181,8 @@ class Verdicts(Submissions):
         )
 
     def is_doubted(self, digest: str) -> bool:
-        """Whether somebody calls it a fault, or audited and refused it and may oblige others by that, and no quorum of
-        audited acceptances answers."""
+        """Whether a validator calls it a fault, or audited and refused it with an objection that obliges others to
+        audit, and no quorum of audited acceptances has answered."""
         standing = self.standings.get(digest)
         if standing is None or self._is_answered(digest, standing):
             return False
@@ -192,7 +194,7 @@ class Verdicts(Submissions):
 
     def _is_answered(self, digest: str, standing: Standing) -> bool:
         admitted = self.submissions.get(digest)
-        if admitted is None:  # not seen here, so what the verdicts say of it cannot be compared
+        if admitted is None:  # not seen here, so the verdicts cannot be compared with it
             return sum(v.outcome == "accept" and v.audited for v in standing.verdicts.values()) >= self.quorum
         return standing.count("accept", admitted.submission, audited=True) >= self.quorum
 
@@ -202,11 +204,11 @@ class Verdicts(Submissions):
         return other if other != digest else None
 
     def accepted(self) -> Iterator[AdmittedSubmission]:
-        """Every accepted submission, in the order admitted."""
+        """Every accepted submission, in the order of admission."""
         return (item for digest, item in list(self.submissions.items()) if self.is_accepted(digest))
 
     def forget_before(self, step: int) -> None:
-        """As in `Submissions`, and drop verdicts and seals of those steps."""
+        """As in `Submissions`; also drop the verdicts and seals of those steps."""
         super().forget_before(step)
         for digest in [d for d, s in self.standings.items() if all(v.step < step for v in s.verdicts.values())]:
             for signer in self.standings.pop(digest).verdicts:

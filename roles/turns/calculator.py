@@ -14,7 +14,7 @@ from roles.tasks.task import TaskError
 NAME = "calculator"
 VERSION = "calculator/1"
 MAX_CALL = 128
-"""Characters of an expression; what stands before them is not looked at."""
+"""Maximum characters of an expression; earlier ones are ignored."""
 EXPRESSION = re.compile(r"[0-9+\-*/(). ]+\Z")
 TOKEN = re.compile(r"\d+(?:\.\d+)?|[+\-*/()]")
 DIGITS = 12
@@ -22,21 +22,21 @@ ERROR = "error"
 
 
 class _NoValue(Exception):
-    """The text is no expression, or has no value."""
+    """The text is not an expression, or has no value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Calculator:
-    """Evaluates the expression that a call ends with; see `Tool` for what each member promises."""
+    """Evaluates the expression at the end of a call; see `Tool` for the contract of each member."""
 
     opening: str
     closing: str
-    after: str  # written behind each answer
+    after: str  # written after each answer
     name: str = NAME
 
     @property
     def digest(self) -> str:
-        """Of its version and its marks."""
+        """Digest of its version and its marks."""
         return digest(VERSION, self.opening, self.closing, self.after)
 
     def answer(self, call: str) -> str:
@@ -64,7 +64,8 @@ _DEFAULTS = {"opening": "", "closing": "=", "after": ""}
 
 
 def is_mark(text: str) -> bool:
-    """Whether a text can begin or end a call: every tokenizer writes it so that it can be found again."""
+    """Whether a text can mark the start or end of a call: every tokenizer must write it so
+    that it can be found again."""
     return 1 <= len(text) <= 16 and all("!" <= character <= "~" for character in text)
 
 
@@ -121,8 +122,8 @@ class _Reader:
 
 
 def _write(value: Fraction) -> str:
-    """A whole number as it is; else so many digits, rounded to even, without an exponent. A number of more digits than
-    that before the point has no place in a completion."""
+    """Write an integer as it is, and other numbers with `DIGITS` digits, rounded half to even, without an exponent.
+    Raises _NoValue for a number with more digits than that before the point."""
     if abs(value) >= 10**DIGITS:
         raise _NoValue
     if value.denominator == 1:

@@ -1,7 +1,7 @@
 """Sampling of completions in turns, and where in a turn a call ends: shared by workers and validators.
 
-The engine knows nothing of tools: each turn is a request of its own with the longer prompt and the turn's seed. Rows that call
-nothing cost what they did before.
+The engine knows nothing of tools: each turn is a separate request with the longer prompt and the turn's seed. Rows
+without calls cost no more than without tools.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class Spoken:
 
 
 def speak(engine: Engine, requests: Sequence[Request], settings: SamplingSettings, use: ToolUse | None) -> list[Spoken]:
-    """Complete all requests, calls answered; `settings.max_tokens` bounds the policy's tokens of all turns together."""
+    """Complete all requests and answer their calls. `settings.max_tokens` limits the policy's
+    tokens over all turns together."""
     if use is None:
         return [
             Spoken(item.tokens, (), item.finish, item.logprobs, item.states)
@@ -45,8 +46,8 @@ def speak(engine: Engine, requests: Sequence[Request], settings: SamplingSetting
 
 
 def _generate(engine: Engine, talks: Sequence[_Talk], settings: SamplingSettings) -> list[Completion]:
-    """The next turn of each: together, with room for whoever has most left; where that is more than the model has positions
-    (much said by one, much left to another), one by one."""
+    """Generate the next turn of each. They run together, with a limit for the one with most tokens left; if that
+    exceeds the model's positions (one is already long, another has much left), they run one by one."""
     requests, most = [talk.request() for talk in talks], max(talk.left for talk in talks)
     try:
         return engine.generate(requests, replace(settings, max_tokens=most))
@@ -57,11 +58,11 @@ def _generate(engine: Engine, talks: Sequence[_Talk], settings: SamplingSettings
 
 
 def find_call(decode: Decode, tokens: Sequence[int], tool: Tool) -> tuple[int, str] | None:
-    """Where in a turn the first call ends, as a count of tokens, and what it asks; None where nothing is called."""
+    """Where in a turn the first call ends, as a number of tokens, and its text; None when there is no call."""
     if tool.closing not in decode(tokens):
         return None
-    # Tokens that can take part in writing a mark. The whole text is read only where an opening came before: else a completion
-    # of closings alone would cost the square of its length.
+    # Tokens that can be part of a mark. The whole text is decoded only after an opening has been seen: otherwise a
+    # completion consisting of closings would cost the square of its length.
     reach, opening = len(tool.closing), len(tool.opening) + 1
     is_open = not tool.opening
     for end in range(1, len(tokens) + 1):
@@ -80,7 +81,8 @@ def answer_tokens(engine: Engine, use: ToolUse, call: str) -> tuple[int, ...]:
 
 
 def find_turn_fault(output: Sequence[int], turns: Turns, *, engine: Engine, use: ToolUse, limit: int) -> str | None:
-    """Why a completion cannot have come about in these turns, or None. `limit`: most tokens of the policy's."""
+    """Why a completion cannot have come about in these turns, or None. `limit`: maximum
+    number of the policy's tokens."""
     own, answers = list(own_spans(turns, len(output))), list(tool_spans(turns, len(output)))
     if len(answers) > use.max_calls:
         return "more calls than the run allows"
@@ -104,8 +106,8 @@ def _find_fault(
     engine: Engine,
     use: ToolUse,
 ) -> str | None:
-    """What is wrong with one turn: its length, the call found in it, the answer behind it (None behind the last turn),
-    and whether the policy had no token left then, so that a call needs no answer."""
+    """The fault of one turn, from its length, the call found in it, the answer after it (None after the last turn), and
+    whether the policy had no token left, in which case a call needs no answer."""
     if call is None:
         return None if answer is None else "a tool's answer to no call"
     if call[0] != length:
@@ -154,7 +156,7 @@ class _Talk:
         if found is None:
             self.finish = "eos" if tokens[-1] == self._engine.eos else "length"
         elif not self.left:
-            self.finish = "length"  # nothing more may be said, so nothing is answered
+            self.finish = "length"  # no more tokens are allowed, so nothing is answered
         else:
             self._append_answer(answer_tokens(self._engine, self._use, found[1]))
 

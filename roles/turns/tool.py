@@ -1,7 +1,7 @@
-"""What a tool is, and which there are: those of this version, and plug-ins.
+"""The definition of a tool, and the tools available: those of this version, and plug-ins.
 
-A tool is pure: from the text of a call to the text of its answer, the same on every machine. A plug-in is an entry point of the
-group `intellect_node.tools`: a function from parameters to a `Tool`.
+A tool is pure: it maps the text of a call to the text of its answer, the same on every machine. A plug-in is an entry
+point of the group `intellect_node.tools`: a function from parameters to a `Tool`.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ MAX_ANSWER = 4096
 
 
 class Tool(Protocol):
-    """Answers calls. A call is what stands in a turn between the last `opening` and the `closing` that ends it."""
+    """Answers calls. A call is the text in a turn between the last `opening` and the `closing` that ends it."""
 
     @property
     def name(self) -> str:
-        """The name under which `load_tool` knows it."""
+        """The tool's name for `load_tool`."""
 
     @property
     def digest(self) -> str:
-        """SHA-256, lower-case hex, over whatever decides an answer."""
+        """SHA-256, lower-case hex, over everything that determines an answer."""
 
     @property
     def opening(self) -> str:
-        """What a call begins with; empty: the turn's beginning."""
+        """The text that starts a call; empty: the start of the turn."""
 
     @property
     def closing(self) -> str:
-        """What ends a call, and the policy's turn with it: a few printable ASCII characters, no blanks."""
+        """The text that ends a call, and with it the policy's turn: a few printable ASCII characters, no blanks."""
 
     def answer(self, call: str) -> str:
-        """What is put behind the call. Total, bounded in time and the same everywhere, on any text."""
+        """The text inserted after the call. Total, bounded in time and the same everywhere, on any text."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """A tool and how much of it a completion may have: calls, and tokens of each answer."""
+    """A tool and its limits within a completion: number of calls, and tokens per answer."""
 
     tool: Tool
     max_calls: int
@@ -67,12 +67,12 @@ def load_tool(name: str, parameters: Mapping[str, int | str]) -> Tool:
         return loader(parameters)
     except TaskError:
         raise
-    except Exception as error:  # somebody else's code
+    except Exception as error:  # third-party code
         raise TaskError(f"the plug-in of tool {name!r} failed: {type(error).__name__}: {error}"[:300]) from error
 
 
 def load_tool_use(pin: ToolSpec | None) -> ToolUse | None:
-    """The tool of a run, compared with the digest in its spec; None where it has none. Raises TaskError."""
+    """A run's tool, checked against the digest in its spec; None if the run has none. Raises TaskError."""
     if pin is None:
         return None
     tool = load_tool(pin.name, pin.parameters)

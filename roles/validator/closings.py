@@ -1,4 +1,4 @@
-"""The blocks an epoch may close at."""
+"""The blocks at which an epoch may close."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ MAX_CLOSINGS = 16
 
 
 class Closings:
-    """One epoch at a time, from the ledger."""
+    """Finds closing blocks from the ledger, for one epoch at a time."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._walked = -1  # block up to which this epoch's closings are known to be idle ones
+        self._walked = -1  # block up to which this epoch's closings are known to be idle
 
     def forget(self) -> None:
         """Start over: another epoch begins."""
         self._walked = -1
 
     async def find(self, roots: Sequence[FinalRoot]) -> list[Block]:
-        """Blocks the epoch after these may close at, earliest first: one in which nobody earned runs on to the next.
+        """Blocks at which the epoch after these roots may close, earliest first. An epoch in which nobody earned runs
+        on to the next closing.
 
-        After the first, one with no commit since the one before adds nothing: such times, however many of them an idle
-        run lets pass, are walked over once.
+        After the first closing, one without a commit since the previous one adds nothing and is skipped. However many
+        of those an idle run accumulates, they are walked only once.
         """
         start = roots[-1].closing_block if roots else None
         first = await find_closing_block(self._ledger, start)

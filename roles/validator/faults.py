@@ -1,6 +1,8 @@
-"""What a quorum of validators has found at fault, with the rows that prove it: kept until it is of no more use.
+"""Submissions that a quorum of validators found at fault, with the rows that prove it, kept for
+as long as they are useful.
 
-Tallies credit the validators behind it; strikes rest on it. Faults of a node add up over epochs, so they are on disk.
+Tallies credit the validators behind a fault, and strikes rest on it. A node's faults add up over
+epochs, so they are on disk.
 """
 
 from __future__ import annotations
@@ -18,12 +20,12 @@ from roles.trusted import TrustedState
 from roles.validator.records import JudgedRows
 
 MOST_OF_NODE = 64
-"""Faults of one node that are kept, the newest: more are not needed to strike it."""
+"""Faults kept per node, the newest ones: a strike needs no more."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProvenFault:
-    """One submission at fault."""
+    """One submission proven at fault."""
 
     submission: Submission
     proof: Contribution
@@ -35,17 +37,17 @@ class ProvenFault:
 
     @property
     def reason(self) -> int:
-        """What it is struck for, where validators give several: the lowest."""
+        """The reason for a strike: the lowest one when validators give several."""
         return min(decode(Verdict, row.payload).reason for row in self.proof.verdicts)
 
     def said_by(self, bench: Bench) -> ProvenFault | None:
-        """The fault with the verdicts of the bench's validators alone; None when those no longer prove it."""
+        """The fault with only the bench's verdicts; None when those no longer prove it."""
         rows = tuple(row for row in self.proof.verdicts if row.signer in bench.validators)
         return replace(self, proof=replace(self.proof, verdicts=rows)) if len(rows) >= bench.quorum else None
 
 
 class FaultBook:
-    """Proven faults by submission digest. `gate_rows` are rows that never got past the gate, by digest."""
+    """Proven faults by submission digest. `gate_rows` are rows that the gate refused, by digest."""
 
     def __init__(self, *, trusted: TrustedState, records: JudgedRows, gate_rows: Mapping[str, Envelope]) -> None:
         self._trusted, self._records, self._gate_rows = trusted, records, gate_rows
@@ -54,14 +56,14 @@ class FaultBook:
             self._enter(Contribution(submission, verdicts))
 
     def observe(self) -> None:
-        """Note faults that have reached a quorum since the last call."""
+        """Record the faults that have reached a quorum since the last call."""
         for digest, standing in list(self._trusted.standings.items()):
             said = {signer for signer, verdict in standing.verdicts.items() if verdict.outcome == "fault"}
             known = _signers(self.faults[digest].proof) if digest in self.faults else frozenset()
             if said <= known or len(said) < self._trusted.quorum or (row := self._row(digest)) is None:
                 continue
             proof = Contribution(row, tuple(standing.rows_saying("fault", self._trusted.open_submission(row))))
-            # whoever says it later counts too: others may leave the set
+            # validators that say so later count too, since others may leave the set
             is_new = len(proof.verdicts) >= self._trusted.quorum and not _signers(proof) <= known
             if is_new and (fault := self._enter(proof)) is not None:
                 self._records.keep_fault(fault.submission, row, proof.verdicts)

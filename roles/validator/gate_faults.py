@@ -1,4 +1,4 @@
-"""Faults that the gate finds before anything is fetched: provable from the row and the ledger, so they are signed too."""
+"""Faults that the gate finds before anything is fetched. The row and the ledger prove them, so they are signed too."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ PROVABLE = frozenset(
     {Reason.STALE_POLICY, Reason.WRONG_POLICY, Reason.NOT_ADMITTED, Reason.WRONG_COUNTS, Reason.BLOB_TOO_LARGE}
 )
 PER_STEP = 4
-"""Verdicts of this kind a node can cause in a step: it may be struck, but not make us write for ever."""
+"""Such verdicts that a node can cause per step: enough for a strike, without making us write for ever."""
 
 
 class GateFaults:
-    """Faults found at the gate: those to be signed, and the verdicts on those that are."""
+    """Faults found at the gate: those still to be signed, and the verdicts on those that were."""
 
     def __init__(self, trusted: TrustedState) -> None:
         self._trusted = trusted
-        self.rows: dict[str, Envelope] = {}  # of what is waiting or signed, by digest
+        self.rows: dict[str, Envelope] = {}  # rows waiting or signed, by digest
         self._waiting: dict[str, tuple[Submission, Reason]] = {}
         self._signed: dict[str, Verdict | None] = {}
         self._counts: Counter[tuple[str, int]] = Counter()
 
     def note(self, row: Envelope, refusal: Reject) -> None:
-        """Take note of a rejected row."""
+        """Record a rejected row."""
         if row.kind != "submission/1" or refusal.reason not in PROVABLE:
             return
         if row.digest in self._signed or row.digest in self._waiting:
-            self.rows.setdefault(row.digest, row)  # after a restart it is known by its verdict only
+            self.rows.setdefault(row.digest, row)  # after a restart only its verdict is known
             return
         submission = self._trusted.open_submission(row)
         self._counts[(submission.node, submission.step)] += 1

@@ -1,5 +1,5 @@
-"""What can be credited: accepted submissions, proven faults and receipts, each with the rows that prove it. A proposer
-tallies it; other validators compare a proposal with it."""
+"""Everything that can be credited: accepted submissions, proven faults and receipts, each with the rows that prove it.
+A proposer tallies it; other validators compare a proposal with it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from roles.trusted import AdmittedSubmission, TrustedState
 from roles.validator.faults import FaultBook
 
 MAX_STEPS = 64
-"""Checkpoints whose receipts are read for one tally, the newest."""
+"""Number of checkpoints, the newest, whose receipts are read for one tally."""
 
 
 class Gathering:
@@ -23,21 +23,21 @@ class Gathering:
 
     def __init__(self, *, trusted: TrustedState, observer: Observer, faults: FaultBook, clock: Clock) -> None:
         self._spec, self._trusted, self._observer, self._faults = trusted.spec, trusted, observer, faults
-        self._clock, self._since = clock, dict[str, int]()  # when what waits for audits was accepted
+        self._clock, self._since = clock, dict[str, int]()  # when each submission was first seen accepted
 
     def observe(self) -> None:
-        """Note what is accepted by now, where the run has an audit window that starts then."""
+        """Record what is accepted by now, if the run has an audit window, which starts at that moment."""
         if self._spec.checks.audit_window:
             self.note()
 
     def note(self) -> None:
-        """Note what is accepted by now: a proposer is not blamed for leaving out what came later."""
+        """Record what is accepted by now. A proposer is not blamed for leaving out what came later."""
         now = self._clock()
         self._since = {item.digest: self._since.get(item.digest, now) for item in self._trusted.accepted()}
 
     @property
     def is_waiting(self) -> bool:
-        """Whether something accepted may still be called a fault in time."""
+        """Whether an accepted submission may still be called a fault in time."""
         return any(map(self._waits, self._since))
 
     def _waits(self, digest: str) -> bool:
@@ -45,7 +45,7 @@ class Gathering:
         return window > 0 and now < self._since.get(digest, now) + window
 
     def contributions(self, context: TallyContext) -> list[Contribution]:
-        """Accepted submissions that are not credited yet, and have waited for audits."""
+        """Accepted submissions that are not credited yet and whose audit window has passed."""
         self.observe()
         credited = context.credited()
         return [
@@ -58,7 +58,7 @@ class Gathering:
         ]
 
     def held(self, context: TallyContext, *, before: int) -> dict[str, tuple[int, Contribution]]:
-        """By place: tokens and rows of each submission that can be credited and was accepted before this moment."""
+        """Tokens and rows, by place, of each creditable submission that was accepted before this moment."""
         found: dict[str, tuple[int, Contribution]] = {}
         credited = context.credited()
         for item in self._trusted.accepted():
@@ -74,7 +74,7 @@ class Gathering:
         return found
 
     def accepted_last(self, places: Collection[str]) -> int:
-        """When the last of these places was accepted; 0 when none of them was."""
+        """When the last of these places was accepted; 0 if none was."""
         return max(
             (
                 self._since.get(item.digest, 0)
@@ -85,7 +85,7 @@ class Gathering:
         )
 
     def refusals(self, context: TallyContext) -> list[Contribution]:
-        """Submissions at fault whose validators are not credited yet."""
+        """Submissions at fault whose verdicts have not been credited to their validators yet."""
         self._faults.observe()
         credited = context.credited()
         return [
@@ -118,6 +118,6 @@ class Gathering:
                 yield row, message
 
     def _votes(self, item: AdmittedSubmission, context: TallyContext) -> tuple[Envelope, ...]:
-        """Acceptances of all whose verdicts count: each is credited for its own."""
+        """The acceptances of all validators whose verdicts count; each is credited for its own."""
         accepts = self._trusted.standings[item.digest].rows_saying("accept", item.submission)
         return tuple(row for row in accepts if row.signer in context.validators)

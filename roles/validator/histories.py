@@ -1,7 +1,7 @@
-"""How far each node's audited submissions have deviated together, kept on disk (`roles.toploc.joined.history`).
+"""How far each node's audited submissions have deviated in total, kept on disk (`roles.toploc.joined.history`).
 
-A node over the limit is audited always and refused softly until honest work has led it back. Never a fault: what one
-validator has seen of a node over weeks, no submission shows to the others.
+A node over the limit is always audited and softly refused until honest work has brought it back under. It is never a
+fault, because no single submission shows the others what one validator has seen of a node over weeks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ log = structlog.get_logger()
 
 
 class Histories:
-    """Sums by node, in nats. Where the run judges no histories, nothing is kept and nothing deviates."""
+    """Sums by node, in nats. In a run that does not judge histories, nothing is kept and no node deviates."""
 
     def __init__(self, joined: JoinedSpec | None, records: JudgedRows) -> None:
         self._records = records
@@ -32,15 +32,15 @@ class Histories:
         self._sums = records.histories() if self._limit is not None else {}
 
     def deviates(self, node: str) -> bool:
-        """Whether the node is to be audited always."""
+        """Whether the node must always be audited."""
         return self._limit is not None and self._total(node) >= self._limit
 
     def _total(self, node: str) -> float:
         return History(self._sums.get(node, ())).total
 
     def weigh(self, finding: Finding, *, node: str, submission: str, step: int) -> Finding:
-        """Add what an audit found, once for each submission, and refuse softly what would be accepted of a node over the
-        limit. On disk when this returns."""
+        """Add an audit's finding, once per submission. An acceptance becomes a soft refusal when the node is over the
+        limit. The sums are on disk when this returns."""
         if self._limit is None or finding.evidence is None:
             return finding
         before, limit, evidence = self.deviates(node), self._limit, finding.evidence

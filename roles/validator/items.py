@@ -1,5 +1,5 @@
-"""What a validator knows of each submission: whether it came in time, whether a verdict is still to be given, and what it
-waits for."""
+"""What a validator knows of each submission: whether it came in time, whether it still needs a verdict,
+and what it is waiting for."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LONGEST_RETRY_MS = 30_000
 
 @dataclass(slots=True)
 class Item:
-    """What this validator knows of one submission. `due` (of the next try) and `seen` are unix milliseconds."""
+    """What this validator knows of one submission. `due` (time of the next try) and `seen` are unix milliseconds."""
 
     admitted: AdmittedSubmission
     in_time: bool
@@ -42,7 +42,7 @@ class Item:
         return self.admitted.submission.step
 
     def is_due(self, now: int) -> bool:
-        """Whether to try (again). Far in the future means that the clock was set back since."""
+        """Whether to try (again) now. A due time far in the future means that the clock has been set back since."""
         return not now < self.due <= now + LONGEST_RETRY_MS
 
 
@@ -61,7 +61,7 @@ class Items:
         return self._held.get(digest)
 
     def readmit(self, row: Envelope, in_time: bool) -> None:
-        """Restore an item after a restart, with its lateness as decided before."""
+        """Restore an item after a restart. Whether it was in time stays as decided then."""
         try:
             admitted = self._trusted.readmit_submission(row)
         except (Malformed, Refusal) as error:
@@ -70,7 +70,7 @@ class Items:
         self._held[row.digest] = Item(admitted, in_time, self._clock())
 
     def due(self) -> list[Item]:
-        """Items to try now, ordered so that the engine's weights change rarely."""
+        """Items to try now, ordered to minimise changes of the engine's weights."""
         now = self._clock()
         ready = [item for item in self._held.values() if not item.busy and item.is_due(now) and self._is_ready(item)]
         return sorted(ready, key=lambda item: (item.admitted.submission.policy_step, item.step))
@@ -87,17 +87,18 @@ class Items:
         return item.in_time and not self._waits_for_other(item)
 
     def is_pending(self, item: Item) -> bool:
-        """Whether this validator has given no verdict yet, and will."""
+        """Whether this validator has given no verdict yet but will give one."""
         return item.busy or (item.in_time and item.verdict is None and not self._waits_for_other(item))
 
     def may_be_accepted(self, item: Item) -> bool:
-        """Whether this validator accepted it, or still may."""
+        """Whether this validator has accepted it or still may."""
         verdict = item.verdict
         said = verdict is not None and (verdict.outcome == "accept" or Reason(verdict.reason) in PASSING)
         return said or self.is_pending(item)
 
     def note_new(self) -> None:
-        """First sight of submissions: in time or late is decided once, and remembered."""
+        """Register submissions seen for the first time. Whether one is in time or late is
+        decided once and remembered."""
         fresh = [item for digest, item in self._trusted.submissions.items() if digest not in self._held]
         for admitted in fresh:
             self._held[admitted.digest] = Item(admitted, self._is_in_time(admitted), self._clock())
@@ -124,7 +125,7 @@ class Items:
         return True
 
     def is_open(self, item: Item) -> bool:
-        """Whether a verdict is still to be given, or may be replaced."""
+        """Whether it still needs a verdict, or its verdict may be replaced."""
         verdict, digest = item.verdict, item.admitted.digest
         if verdict is None:
             return True
@@ -136,7 +137,8 @@ class Items:
         return rival or (not verdict.audited and self._trusted.is_doubted(digest))
 
     def _waits_for_other(self, item: Item) -> bool:
-        """Whether another submission of the same index was accepted here, or was seen earlier and has no verdict yet."""
+        """Whether another submission of the same index was accepted here, or was seen
+        earlier and has no verdict yet."""
         submission, digest = item.admitted.submission, item.admitted.digest
         before = True
         for other in self._trusted.known_digests(submission.node, submission.step, submission.index):
@@ -149,7 +151,8 @@ class Items:
         return False
 
     def refusal_by_rival(self, item: Item) -> Finding | None:
-        """A refusal when another submission of the index was accepted: soft, or a fault once the node repeats it; else None."""
+        """The refusal due when another submission of the index was accepted, else None: soft, or a fault
+        once the node repeats it."""
         submission = item.admitted.submission
         if self._trusted.rival(submission, item.admitted.digest) is None:
             return None

@@ -1,4 +1,4 @@
-"""From a submission that passed the gate to a signed verdict, and again when what it waited for arrives."""
+"""Takes a submission that passed the gate to a signed verdict, and tries again when what it was waiting for arrives."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from roles.verification.policies import PolicyShelf
 log = structlog.get_logger()
 
 BESIDE = frozenset({Reason.REPEATED_EQUIVOCATION, Reason.NOT_ADMITTED})
-"""Faults that do not show in the submission alone, but in other submissions or in the head of the time."""
+"""Faults that show only in other submissions or in the head at the time, not in the submission alone."""
 TRIES_BEFORE_MISSING = 3
 
 
@@ -60,7 +60,7 @@ class Judging:
         is_sampled = spec.checks.audit_rate < 1000
         self._probation = Probation(spec.checks.probation if is_sampled else 0, records)
         self._fetches: set[asyncio.Task[None]] = set()
-        self._pinned: Counter[str] = Counter()  # policies that evidence is audited with
+        self._pinned: Counter[str] = Counter()  # policies in use for auditing evidence
         self._gate_faults = GateFaults(trusted)
         context.observer.listen(self._gate_faults.note)
 
@@ -84,7 +84,7 @@ class Judging:
             group.create_task(self._signing.announce(verdict))
 
     async def turn(self, group: asyncio.TaskGroup) -> None:
-        """Note what is new, and start whatever can be done now as tasks of the group."""
+        """Register what is new, and start everything that can be done now as tasks of the group."""
         self.items.note_new()
         self._fetch_policies(group)
         for digest, submission, reason in self._gate_faults.take():
@@ -100,7 +100,7 @@ class Judging:
         await self._prefetch.run(self._newest_held)
 
     def _newest_held(self) -> str:
-        """Manifest digest of the newest committed checkpoint on this disk, empty for none: deltas start from it."""
+        """Manifest digest of the newest committed checkpoint on this disk, from which deltas start; empty for none."""
         commits = self._trusted.view.commits if self._trusted.view else {}
         held = (commits[step].manifest for step in sorted(commits, reverse=True))
         return next((manifest for manifest in held if self._shelf.has(manifest)), "")
@@ -120,7 +120,7 @@ class Judging:
             self._signing.withdraw(verdict)
 
     def _can_judge(self, item: Item) -> bool:
-        """Whether the item's policy is on this disk, or not needed to refuse it."""
+        """Whether the item's policy is on this disk, or the item can be refused without it."""
         return self._shelf.has(item.admitted.submission.policy) or self.items.refusal_by_rival(item) is not None
 
     # -- judging -------------------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ class Judging:
             finding = self.items.refusal_by_rival(item) or await self._audit(item)
         finally:
             self._pacing.end(item.admitted.submission.node, finding)
-            self._observer.wake()  # another of the node's may have its turn, though this one is not signed yet
+            self._observer.wake()  # another submission of the node may start, though this one is not signed yet
         return finding
 
     async def _sign_gate_fault(self, digest: str, submission: Submission, reason: Reason) -> None:
@@ -152,17 +152,17 @@ class Judging:
         self._gate_faults.keep(await self._signing.sign(submission, digest, finding, began=self._clock()))
 
     async def _audit(self, item: Item) -> Finding | None:
-        """Fetch the blob and run the checks; None when there is no finding yet."""
+        """Fetch the blob and run the checks; None while there is no finding."""
         digest = item.admitted.digest
         try:
-            newest = self._trusted.submissions.get(digest, item.admitted)  # it may name other relays by now
+            newest = self._trusted.submissions.get(digest, item.admitted)  # a newer row may name other relays
             data = await self._blobs.get(newest, limit=self._spec.checks.max_blob)
         except (NodeError, TimeoutError):
             return self._note_failure(item, Finding("soft", Reason.BLOB_MISSING))
         submission = item.admitted.submission
         try:
             finding = await self._compute.run(self._verify, item.admitted, data, self._must_audit(item))
-        except Exception as error:  # a fault of this node, whatever it is, condemns nobody and stops nothing  # VAL-05
+        except Exception as error:  # whatever goes wrong in this node condemns nobody and stops nothing  # VAL-05
             log.error("submission.unverified", submission=digest, why=f"{type(error).__name__}: {error}")
             return self._note_failure(item, None)
         if finding.reason in PASSING:
@@ -173,8 +173,8 @@ class Judging:
         return self._histories.weigh(finding, node=name, submission=digest, step=submission.step)
 
     def _must_audit(self, item: Item) -> bool:
-        """Whether to run the model: by the coin; always when another validator called it a fault, or audited and refused it,
-        and for nodes on probation or whose history deviates."""
+        """Whether to run the model: decided by the coin, but always when another validator called it a fault or audited
+        and refused it, and for nodes that are on probation or whose history deviates."""
         digest, node = item.admitted.digest, item.admitted.submission.node
         is_watched = self._probation.holds(node) or self._histories.deviates(self._trusted.root_of(node))
         return self._audits(digest) or is_watched or self._trusted.is_doubted(digest)
@@ -184,8 +184,9 @@ class Judging:
         return self._verifier.judge(admitted.submission, seed=admitted.seed, data=data, audit=audit)
 
     async def look_again(self, row: Envelope, reason: int) -> bool | None:
-        """Audit the submission in a row of evidence again, from the start. Returns whether it is at fault; None when that
-        cannot be decided: blob, policy or assignment are unavailable, or the fault does not show in the submission alone."""
+        """Audit the submission in a row of evidence again, from scratch. Returns whether it is at fault, or
+        None when that cannot be decided: blob, policy or assignment is unavailable, or the fault does not
+        show in the submission alone."""
         if reason in BESIDE:
             return None
         submission = self._trusted.open_submission(row)
@@ -224,7 +225,7 @@ class Judging:
                 del self._pinned[policy]
 
     def _note_failure(self, item: Item, finding: Finding | None) -> Finding | None:
-        """Schedule another try. Returns the finding from the third failure on: until a try succeeds it stands."""
+        """Schedule another try. From the third failure on, returns the finding, which holds until a try succeeds."""
         item.failures += 1
         item.due = self._clock() + min(250 * 2 ** min(item.failures, 10), LONGEST_RETRY_MS)
         return finding if item.failures >= TRIES_BEFORE_MISSING else None
@@ -232,7 +233,7 @@ class Judging:
     # -- policies ------------------------------------------------------------------------------------------------
 
     def _policies_wanted(self) -> set[str]:
-        """The newest committed checkpoints, and those that unjudged items name."""
+        """The newest committed checkpoints and those that unjudged items name."""
         commits = self._trusted.view.commits if self._trusted.view else {}
         newest = {commits[step].manifest for step in sorted(commits)[-(self._spec.training.async_level + 2) :]}
         pinned = {manifest for manifest, count in self._pinned.items() if count}
@@ -253,6 +254,6 @@ class Judging:
 
 
 def _is_said(said: Verdict | None, finding: Finding) -> bool:
-    """Whether the standing verdict already has this outcome, reason and audit flag."""
+    """Whether the current verdict already has this outcome, reason and audit flag."""
     found = (finding.outcome, int(finding.reason), finding.audited)
     return said is not None and (said.outcome, said.reason, said.audited) == found

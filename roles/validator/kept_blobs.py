@@ -1,4 +1,5 @@
-"""Blobs that validators exchange by digest (tallies, evidence): from our own disk, or from relays and then on it."""
+"""Blobs that validators exchange by digest (tallies, evidence). They are read from our disk, or
+fetched and stored there."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ class KeptBlobs:
         self._relays, self._folder, self._limit = relays, folder, limit
 
     async def get(self, digest: str, relays: Sequence[str] = ()) -> bytes:
-        """The blob, its digest right. Raises TransportError or TimeoutError."""
+        """The blob, with its digest verified. Raises TransportError or TimeoutError."""
         held = await asyncio.to_thread(_read, self._folder / digest)
         if held is not None and sha256(held) == digest:
             return held
@@ -30,13 +31,13 @@ class KeptBlobs:
         return blob
 
     async def put(self, blob: bytes) -> tuple[str, ...]:
-        """Keep a blob of ours and upload it. Returns the relays that hold it. Raises TransportError."""
+        """Store a blob of ours and upload it. Returns the relays that hold it. Raises TransportError."""
         holders = await self._relays.put(blob)
         await self.keep(sha256(blob), blob)
         return holders
 
     async def keep(self, digest: str, blob: bytes) -> None:
-        """Write to disk. Raises OSError."""
+        """Write a blob to disk. Raises OSError."""
         await asyncio.to_thread(_write, self._folder / digest, blob)
 
     async def keep_only(self, digests: Collection[str]) -> None:

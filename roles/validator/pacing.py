@@ -1,7 +1,7 @@
-"""How many submissions of a node are judged at once, and how soon: nodes share the engine's time.
+"""How many submissions of a node are judged at once, and how soon, so that nodes share the engine's time.
 
-Scoring an answer may run into its time limit on honest machines too, so it is never a fault, and is tried again. A node
-that submits many such answers is judged one at a time, with growing pauses, until one of its submissions is accepted.
+Scoring an answer may time out on honest machines too, so a timeout is never a fault and is retried. A node that submits
+many such answers is judged one at a time, with growing pauses, until one of its submissions is accepted.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from roles.rules import Reason
 from roles.verification import Finding
 
 OF_NODE = 2
-"""At once: one on its way while the other is judged."""
+"""Submissions of a node judged at once: one is being fetched while the other is judged."""
 FIRST_MS, LONGEST_MS = 2_000, 600_000
-"""Pauses after one that took too long to score."""
+"""Shortest and longest pause after a submission that took too long to score."""
 
 
 class Pacing:
@@ -24,7 +24,7 @@ class Pacing:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._busy: Counter[str] = Counter()
-        self._slow: dict[str, tuple[int, int]] = {}  # how many took too long, and until when the node waits
+        self._slow: dict[str, tuple[int, int]] = {}  # count of slow submissions, and until when the node waits
 
     def begin(self, node: str) -> bool:
         """Whether one more submission of the node may be judged now; if so, call `end` afterwards."""
@@ -35,7 +35,7 @@ class Pacing:
         return True
 
     def end(self, node: str, finding: Finding | None) -> None:
-        """Note that a submission of the node was judged; `finding` None: it could not be."""
+        """Record that a submission of the node was judged, or with `finding` None that it could not be."""
         self._busy[node] -= 1
         if not self._busy[node]:
             del self._busy[node]

@@ -1,4 +1,5 @@
-"""New nodes, and those found at fault, are audited always until enough of their submissions have passed an audit here."""
+"""New nodes, and nodes found at fault, are always audited until enough of their submissions
+have passed an audit here."""
 
 from __future__ import annotations
 
@@ -7,18 +8,19 @@ from roles.verification import Finding
 
 
 class Probation:
-    """How many audits in a row each node has passed with this validator, kept on disk. `length` 0: nobody is on probation."""
+    """Consecutive audits that each node has passed with this validator, kept on disk. `length`
+    0: nobody is on probation."""
 
     def __init__(self, length: int, records: JudgedRows) -> None:
         self._length, self._records = length, records
         self._passed = records.passed() if length else {}
 
     def holds(self, node: str) -> bool:
-        """Whether everything of the node is to be audited."""
+        """Whether every submission of the node must be audited."""
         return self._passed.get(node, 0) < self._length
 
     def note(self, finding: Finding, *, node: str) -> None:
-        """The first verdict on a submission. A fault begins the probation again; soft refusals change nothing."""
+        """Count the first verdict on a submission. A fault restarts the probation; soft refusals change nothing."""
         passed = self._passed.get(node, 0)
         if finding.outcome == "fault":
             after = 0

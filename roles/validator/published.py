@@ -1,4 +1,4 @@
-"""How many bytes each committed checkpoint has, as its signed manifest says: the most that receipts for it can be worth."""
+"""Sizes of committed checkpoints in bytes, from their signed manifests. A receipt is worth at most that much."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from roles.validator.records import JudgedRows
 FETCH_SECONDS = 20
 LOOK_SECONDS = 0.5
 NEWEST = 5
-"""Commits whose manifests are asked for as they come; relays keep as many."""
+"""Number of newest commits whose manifests are fetched as they come; relays keep as many."""
 TRIES = 40
 
 
 class PublishedSizes:
-    """Sizes by checkpoint, each fetched once and remembered: relays forget old manifests, often before their epoch is tallied."""
+    """Sizes by checkpoint, each fetched once and stored: relays often drop old manifests
+    before their epoch is tallied."""
 
     def __init__(self, *, relays: Relays, records: JudgedRows) -> None:
         self._relays, self._records = relays, records
@@ -30,27 +31,27 @@ class PublishedSizes:
         self._asked: Counter[str] = Counter()
 
     def remembers(self, manifest: str) -> bool:
-        """Whether the checkpoint's size is known without asking."""
+        """Whether the checkpoint's size is known without a request."""
         return manifest in self._known
 
     async def keep_up(self, commits: Callable[[], Mapping[int, Commit]]) -> None:
-        """Learn the size of each checkpoint while relays still have it until cancelled."""
+        """Learn the size of each checkpoint while relays still have its manifest. Runs until cancelled."""
         while True:
             for _, commit in sorted(commits().items())[-NEWEST:]:
                 if self.remembers(commit.manifest) or self._asked[commit.manifest] >= TRIES:
                     continue
                 self._asked[commit.manifest] += 1
-                with suppress(NodeError, TimeoutError):  # it may be on its way to relays
+                with suppress(NodeError, TimeoutError):  # the relays may not have it yet
                     await self._size(commit.manifest)
             await asyncio.sleep(LOOK_SECONDS)
 
     async def of(self, steps: Iterable[int], commits: Mapping[int, Commit]) -> dict[int, int]:
-        """Bytes by step, without steps that are not committed. Raises TransportError or TimeoutError while the manifest of
-        one is not to be had."""
+        """Bytes by step; steps that are not committed are left out. Raises TransportError or TimeoutError while a
+        manifest is unavailable."""
         return {step: await self._size(commits[step].manifest) for step in sorted(set(steps)) if step in commits}
 
     async def known(self, steps: Iterable[int], commits: Mapping[int, Commit]) -> dict[int, int]:
-        """As `of`, without checkpoints whose manifest is unavailable now; relays that do not answer are not waited for twice."""
+        """As `of`, but leaves out checkpoints whose manifest is unavailable now. It stops at the first timeout."""
         found: dict[int, int] = {}
         for step in sorted(steps, reverse=True):
             try:
@@ -62,7 +63,7 @@ class PublishedSizes:
         return found
 
     async def shown(self, steps: Iterable[int], commits: Mapping[int, Commit]) -> dict[int, int]:
-        """As `known`, of those checkpoints only that relays have right now: what anyone who asks can learn."""
+        """As `known`, but only for checkpoints that relays have right now, so that anyone can verify the sizes."""
         found: dict[int, int] = {}
         for step in sorted(set(steps) & commits.keys(), reverse=True):
             with suppress(NodeError, TimeoutError):

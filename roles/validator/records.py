@@ -1,7 +1,8 @@
-"""What a validator must not forget: rows it admitted, verdicts and attestations it signed. One SQLite file, durable before
-anything is announced, so that a restart says again what was said and never contradicts it. A row that is damaged is passed
-over; a file that is damaged, or lost but for its log, is never begun anew in silence: it keeps the validator from attesting
-two tallies of one round.
+"""A validator's durable records: rows it admitted, verdicts and attestations it signed. One SQLite file.
+
+Records are durable before anything is announced, so after a restart the validator repeats what it said and never
+contradicts it. A damaged row is skipped. A file that is damaged, or lost while its log remains, is never silently
+recreated, because it keeps the validator from attesting two tallies of one round.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ log = structlog.get_logger()
 T = TypeVar("T")
 
 NO_ROOM = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
-"""SQLite's codes for a disk that takes no more; a log that cannot be lengthened is an I/O error to it."""
+"""SQLite's codes for a full disk; it reports a log that cannot grow as an I/O error."""
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS opened (step INTEGER PRIMARY KEY, message BLOB NOT NULL);
@@ -48,7 +49,7 @@ CREATE TABLE IF NOT EXISTS histories (node TEXT PRIMARY KEY, sums TEXT NOT NULL)
 CREATE TABLE IF NOT EXISTS passed (node TEXT PRIMARY KEY, audits INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS weighed (digest TEXT PRIMARY KEY, step INTEGER NOT NULL);
 """
-"""What records of an earlier version may lack. Losing it contradicts nothing that was said."""
+"""Tables that records of an earlier version may lack. Losing their contents contradicts nothing that was said."""
 
 
 class StateError(NodeError):
@@ -56,14 +57,14 @@ class StateError(NodeError):
 
 
 class StateFull(StateError, DiskFull):
-    """The records cannot be written for want of room."""
+    """The records cannot be written because the disk is full."""
 
 
 class JudgedRows:
-    """The records of one validator in one run. Calls block for a write to the disk at most."""
+    """The records of one validator in one run. Calls block for at most one write to the disk."""
 
     def __init__(self, path: Path) -> None:
-        """Raises StateError when the file cannot be used, or is not a validator's records."""
+        """Raises StateError when the file cannot be used or does not hold a validator's records."""
         self._path = path
         try:
             make_folder(path.parent)
@@ -95,19 +96,19 @@ class JudgedRows:
                 db.execute("INSERT OR REPLACE INTO opened VALUES (?,?)", (step.step, encode(step)))
 
     def keep_verdict(self, verdict: Verdict, sequences: tuple[str, ...] = ()) -> None:
-        """Remember the verdict that stands; call it before the verdict is announced."""
+        """Store the verdict in force; call it before the verdict is announced."""
         values = (verdict.submission, verdict.step, encode(verdict), " ".join(sequences))
         with self._transaction() as db:
             db.execute("INSERT OR REPLACE INTO verdicts VALUES (?,?,?,?)", values)
 
     def keep_attestation(self, row: TallyRow) -> bool:
-        """Remember an attestation before it is announced. False when another was given in that epoch and round."""
+        """Store an attestation before it is announced. False when a different one was given in that epoch and round."""
         with self._transaction() as db:
             held = db.execute(
                 "SELECT message FROM attestations WHERE epoch=? AND round=?", (row.epoch, row.round)
             ).fetchone()
             if held is not None:
-                return bool(held[0] == encode(row))  # one that is damaged still says that there was one
+                return bool(held[0] == encode(row))  # a damaged one still shows that there was one
             db.execute("INSERT INTO attestations VALUES (?,?,?)", (row.epoch, row.round, encode(row)))
         return True
 
@@ -120,7 +121,8 @@ class JudgedRows:
     def keep_history(
         self, node: str, digest: str, step: int, after: Callable[[tuple[float, ...]], tuple[float, ...]]
     ) -> tuple[float, ...]:
-        """The node's new sums with this submission in them; a submission is added once, however often it is judged."""
+        """Add a submission to the node's sums and return them. Each submission is added once,
+        however often it is judged."""
         with self._transaction() as db:
             held = db.execute("SELECT sums FROM histories WHERE node=?", (node,)).fetchone()
             sums = _sums(held[0]) if held is not None else ()
@@ -136,7 +138,7 @@ class JudgedRows:
         return dict(self._read("SELECT node, sums FROM histories", lambda node, text: (str(node), _sums(text))))
 
     def keep_passed(self, node: str, audits: int) -> None:
-        """How many audits in a row the node has passed."""
+        """Store how many consecutive audits the node has passed."""
         with self._transaction() as db:
             db.execute("INSERT OR REPLACE INTO passed VALUES (?,?)", (node, audits))
 
@@ -145,12 +147,12 @@ class JudgedRows:
         return dict(self._read("SELECT node, audits FROM passed", lambda node, audits: (str(node), int(audits))))
 
     def forget_fault(self, digest: str) -> None:
-        """Drop a fault that is no longer of use."""
+        """Drop a fault that is no longer needed."""
         with self._transaction() as db:
             db.execute("DELETE FROM faults WHERE digest=?", (digest,))
 
     def faults(self) -> list[tuple[Envelope, tuple[Envelope, ...]]]:
-        """Submissions at fault, and the verdicts on each."""
+        """Submissions at fault and the verdicts on each."""
         limits = ROW_RULES["submission/1"].max_bytes, ROW_RULES["verdict/2"].max_bytes
         return list(
             self._read(
@@ -172,11 +174,11 @@ class JudgedRows:
         return list(self._read("SELECT manifest, size FROM published", lambda name, size: (str(name), int(size))))
 
     def opened(self) -> list[OpenStep]:
-        """Open steps remembered."""
+        """The stored open steps."""
         return list(self._read("SELECT message FROM opened", lambda message: decode(OpenStep, message)))
 
     def rows(self) -> Iterator[tuple[Envelope, bool]]:
-        """Submissions in the order of their steps and indices, and whether each was in time."""
+        """Submissions ordered by step and index, and whether each was in time."""
         limit = ROW_RULES["submission/1"].max_bytes
         return self._read(
             "SELECT row, in_time FROM rows ORDER BY step, number, rowid",
@@ -184,7 +186,7 @@ class JudgedRows:
         )
 
     def verdicts(self) -> list[tuple[Verdict, tuple[str, ...]]]:
-        """Verdicts that stand, and the completions each credited."""
+        """Verdicts in force and the completions each credited."""
         return list(
             self._read(
                 "SELECT message, sequences FROM verdicts ORDER BY rowid",
@@ -226,13 +228,13 @@ class JudgedRows:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """BEGIN IMMEDIATE .. COMMIT, or ROLLBACK on an error. Raises StateError when the disk does not take it."""
+        """BEGIN IMMEDIATE .. COMMIT, or ROLLBACK on an error. Raises StateError when the write fails."""
         try:
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield self._db
             except BaseException:
-                if self._db.in_transaction:  # a full disk has ended it already
+                if self._db.in_transaction:  # a full disk may have ended it already
                     self._db.execute("ROLLBACK")
                 raise
             self._db.execute("COMMIT")
@@ -241,7 +243,7 @@ class JudgedRows:
 
 
 def _sums(text: object) -> tuple[float, ...]:
-    """None for a row that is damaged: the history begins again."""
+    """Parse sums; empty for a damaged row, so that the history starts again."""
     try:
         sums = tuple(float(part) for part in str(text).split())
     except ValueError:
@@ -250,7 +252,7 @@ def _sums(text: object) -> tuple[float, ...]:
 
 
 def _create(path: Path) -> None:
-    """A file with empty tables, whole or not there at all: one found empty later is damaged, and not new."""
+    """Create a file with empty tables, atomically: a file that is later found empty is then damaged, not new."""
     if path.with_name(f"{path.name}-wal").exists():
         raise sqlite3.DatabaseError("it is gone, its log is still there")
     temporary = path.with_name(f".{path.name}.new")
@@ -262,7 +264,7 @@ def _create(path: Path) -> None:
 
 
 def _check(db: sqlite3.Connection) -> None:
-    """Raises sqlite3.DatabaseError for a file that is damaged, or another program's."""
+    """Raises sqlite3.DatabaseError for a file that is damaged or belongs to another program."""
     found = db.execute("PRAGMA quick_check(1)").fetchone()
     if found != ("ok",):
         raise sqlite3.DatabaseError(str(found[0]).strip().replace("\n", " ")[:200] if found else "no answer")

@@ -1,4 +1,4 @@
-"""Verdicts: built, written to disk, then announced, in that order; sealed first where the run asks for that."""
+"""Verdicts: built, written to disk, then announced, in that order. They are sealed first where the run requires it."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ log = structlog.get_logger()
 
 AT_ONCE = 8
 OPEN_MS = 2_000
-"""A sealed verdict is opened after so long, whoever else has sealed by then: one that is down holds up nothing for longer."""
+"""A sealed verdict is opened after this time, whoever else has sealed, so that a validator that is
+down delays it no longer."""
 LINGER_MS = 300
-"""Once a quorum has sealed, how much longer the others' seals are waited for: who is a little slower earns too."""
+"""How much longer the other seals are awaited once a quorum has sealed, so that slightly slower validators earn too."""
 
 
 class Signing:
-    """Signs, stores and announces one validator's verdicts. They count in its own trusted state like any other's."""
+    """Signs, stores and announces one validator's verdicts. In its own trusted state they count like any other's."""
 
     def __init__(
         self, *, trusted: TrustedState, observer: Observer, voice: Voice, records: JudgedRows, clock: Clock
@@ -41,10 +42,10 @@ class Signing:
     async def sign(
         self, submission: Submission, digest: str, finding: Finding, *, began: int, before: Verdict | None = None
     ) -> Verdict:
-        """Give a verdict, durably. `began` is when the judging began, in unix milliseconds; `before` is the verdict that
-        this one replaces."""
+        """Sign a verdict and store it durably. `began` is when judging began, in unix milliseconds; `before` is the
+        verdict that this one replaces."""
         verdict = build_verdict(submission, digest=digest, finding=finding)
-        if self._trusted.spec.checks.seals and verdict.outcome != "soft":  # a soft one earns nothing
+        if self._trusted.spec.checks.seals and verdict.outcome != "soft":  # a soft verdict earns nothing
             verdict = await self._seal(verdict, before, finding)
         self._records.keep_verdict(verdict, finding.sequences)
         await self.announce(verdict)
@@ -63,18 +64,18 @@ class Signing:
         return verdict
 
     async def announce(self, verdict: Verdict) -> None:
-        """Publish a verdict that is on disk."""
+        """Publish a verdict that is already on disk."""
         try:
             async with self._places:
                 row = await self._voice.announce(verdict)
         except TransportError as error:
             log.info("verdict.delayed", submission=verdict.submission, why=str(error))
             return
-        with suppress(Refusal):  # the row may have come back already, or this node be a validator no more
+        with suppress(Refusal):  # the row may have come back already, or this node may no longer be a validator
             self._trusted.admit_verdict(row)
 
     def withdraw(self, verdict: Verdict) -> None:
-        """Stop publishing a verdict whose subject is final."""
+        """Stop publishing a verdict whose submission is final."""
         self._voice.withdraw(verdict)
         if (sealed := self._seals.pop(verdict.submission, None)) is not None:
             self._voice.withdraw(sealed)
@@ -82,11 +83,12 @@ class Signing:
     # -- sealing -------------------------------------------------------------------------------------------------
 
     async def _seal(self, verdict: Verdict, before: Verdict | None, finding: Finding) -> Verdict:
-        """The verdict with salt and seals seen, once it may be opened. Saying the same again opens the same seal."""
+        """The verdict with its salt and the seals seen, once it may be opened. Repeating the same
+        verdict opens the same seal."""
         if before is not None and before.salt and (before.outcome, before.reason) == (verdict.outcome, verdict.reason):
             return verdict.model_copy(update={"salt": before.salt, "seen": before.seen})
         verdict = verdict.model_copy(update={"salt": new_salt()})
-        self._records.keep_verdict(verdict, finding.sequences)  # a restart opens what was sealed, and nothing else
+        self._records.keep_verdict(verdict, finding.sequences)  # a restart opens exactly what was sealed
         await self._announce_seal(verdict)
         await self._until_open(verdict.submission)
         seen = seen_seals(self._trusted.seals[verdict.submission], self._voice.node)
@@ -111,7 +113,7 @@ class Signing:
             self._trusted.admit_seal(row)
 
     async def _until_open(self, digest: str) -> None:
-        """All have sealed; or a quorum has, and a moment passed; or a short time passed."""
+        """Wait until all have sealed, or a quorum has and `LINGER_MS` passed, or `OPEN_MS` passed."""
         watch, began, quorum_at = self._observer.watch(), self._clock(), None
         while True:
             count, now = len(self._trusted.seals.get(digest, ())), self._clock()

@@ -1,4 +1,5 @@
-"""What the ledger and the book of faults say of strikes: which were made, who is due for one, and what is at stake."""
+"""What the ledger and the fault book say about strikes: which were made, which nodes are due for
+one, and what is at stake."""
 
 from __future__ import annotations
 
@@ -13,11 +14,11 @@ from roles.trusted import TrustedState
 from roles.validator.faults import FaultBook, ProvenFault
 
 MOST_FAULTS = 32
-"""Faults in one blob of evidence."""
+"""Maximum number of faults in one blob of evidence."""
 
 
 class StrikeFacts:
-    """One look at a time: `strikes` and `stakes` are the ledger's as last read."""
+    """A snapshot: `strikes` and `stakes` are the ledger's as last read."""
 
     def __init__(self, *, trusted: TrustedState, faults: FaultBook) -> None:
         self.strikes: Sequence[HeldStrike] = ()
@@ -25,11 +26,11 @@ class StrikeFacts:
         self._spec, self._trusted, self._faults = trusted.spec, trusted, faults
 
     def number(self, node: str) -> int:
-        """How many strikes were made under this key: the number of its next one."""
+        """How many strikes were made under this key, which is the number of its next one."""
         return sum(held.strike.node == node for held in self.strikes)
 
     def dealt_with(self, key: str) -> int:
-        """The last step whose faults a strike of the node has dealt with; -1 for none."""
+        """The last step whose faults an earlier strike of the node has covered; -1 for none."""
         before = strikes_before(self.strikes, key, self.keys(key))
         return steps_dealt_with(before, self._commits(), async_level=self._spec.training.async_level)
 
@@ -37,16 +38,16 @@ class StrikeFacts:
         return self._trusted.view.commits.values() if self._trusted.view else ()
 
     def registration(self, key: str) -> Registration | None:
-        """The registration of the node that has this key, or had it."""
+        """The registration of the node that has, or had, this key."""
         return self._trusted.view.registration_of(key) if self._trusted.view else None
 
     def keys(self, key: str) -> tuple[str, ...]:
-        """Every key of the node that has this key, or had it."""
+        """Every key of the node that has, or had, this key."""
         held = self.registration(key)
         return held.keys if held else (key,)
 
     def _proven(self) -> dict[str, list[ProvenFault]]:
-        """Faults that a quorum of those who judge now has found, by the node's key in force, oldest step first."""
+        """Faults that a quorum of the current validators found, by the node's current key, lowest step first."""
         bench, found = self.bench(), defaultdict[str, dict[tuple[int, int], ProvenFault]](dict)
         for kept in self._faults.faults.values():
             held, fault = self.registration(kept.submission.node), kept.said_by(bench)
@@ -55,8 +56,8 @@ class StrikeFacts:
         return {node: [places[place] for place in sorted(places)] for node, places in found.items()}
 
     def due(self) -> dict[str, list[ProvenFault]]:
-        """Keys to be struck, and the faults for it: each key of a node with enough of them under which there is stake to lose;
-        the key in force where there is none."""
+        """Keys to be struck, with the faults that justify it. For a node with enough faults these are all its keys with
+        stake to lose or, if no key has stake, its current key."""
         standing = {held.strike.node for held in self.strikes if held.outcome != "lifted"}
         found: dict[str, list[ProvenFault]] = {}
         for node, faults in self._proven().items():
@@ -75,12 +76,12 @@ class StrikeFacts:
         return keys_with_stake(held, self.wallet(key, faults), self.stakes) if held else ()
 
     def wallet(self, key: str, faults: Sequence[ProvenFault]) -> str | None:
-        """The wallet to be named: see `roles.liability`."""
+        """The wallet to be named in the strike: see `roles.liability`."""
         held, since = self.registration(key), self._opening_block(fault.submission.step for fault in faults)
         return wallet_at_risk(held, since=since, stakes=self.stakes) if held else None
 
     def may_name(self, strike: Strike, steps: Iterable[int]) -> bool:
-        """Whether the wallet that a strike names answers for faults of these steps."""
+        """Whether the wallet that a strike names is liable for faults of these steps."""
         held, since = self.registration(strike.node), self._opening_block(steps)
         return held is not None and answers(strike.wallet, held, since=since, stakes=self.stakes)
 
@@ -88,6 +89,6 @@ class StrikeFacts:
         return opening_block(steps, self._commits(), async_level=self._spec.training.async_level)
 
     def bench(self) -> Bench:
-        """Who judges now."""
+        """The validators that judge now."""
         validators = [item.node for item in self._trusted.judges]
         return Bench(self._trusted.run, self._spec.buckets, validators, self._trusted.quorum)

@@ -1,8 +1,8 @@
-"""A validator's part in strikes: a node that a quorum finds at fault again and again is ejected, by quorum and with proof.
+"""A validator's part in strikes: a node that a quorum repeatedly finds at fault is ejected, by quorum and with proof.
 
-One validator puts the signed fault verdicts into a blob (`roles.evidence`) and attests the strike; the others check the
-blob and attest the same; whoever has a quorum of attestations sends it. When the node's wallet disputes the strike, each
-validator audits the evidence once more, and attests that it is to be lifted where it finds that it does not hold.
+One validator puts the signed fault verdicts into a blob (`roles.evidence`) and attests the strike. The others check the
+blob and attest the same strike; whoever has a quorum of attestations sends it. When the node's wallet disputes the
+strike, each validator audits the evidence once more and, if it does not hold, attests that the strike is to be lifted.
 """
 
 from __future__ import annotations
@@ -33,27 +33,29 @@ from roles.validator.waits import Waits
 log = structlog.get_logger()
 
 STAGGER_MS = 5_000
-"""How long each validator leaves a strike to the one before it, in an order that differs from strike to strike."""
+"""How long each validator waits for the one before it to handle a strike, in an order that
+differs from strike to strike."""
 RESEND_MS = 30_000
 AUDIT_AGAIN_MS, FETCH_AGAIN_MS = 15_000, 10_000
 OTHERS_MS = 60_000
-"""How long another validator's case keeps us from our own: its evidence may never come, and be meant to."""
+"""How long another validator's case delays our own: its evidence may never arrive, perhaps on purpose."""
 MOST_CASES = 16
-"""Open cases of one validator that are looked at."""
+"""Maximum number of a validator's open cases that are examined."""
 Reaudit = Callable[[Envelope, int], Awaitable[bool | None]]
-"""Whether the submission in a row is at fault, looked at once more; None when that cannot be said (now)."""
+"""Audits the submission in a row once more. Returns whether it is at fault, or None when
+that cannot be decided (now)."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """What validators sign alike."""
+    """The content that all validators sign identically."""
 
     act: str
     strike: Strike
 
 
 class Striking:
-    """The strikes of one run as one validator sees them. `turn` does whatever can be done now, and never raises."""
+    """The strikes of one run as one validator sees them. `turn` does whatever can be done now and never raises."""
 
     def __init__(
         self, context: RunContext, *, ledger: Ledger, blobs: KeptBlobs, faults: FaultBook, reaudit: Reaudit
@@ -65,14 +67,14 @@ class Striking:
         self._facts = StrikeFacts(trusted=context.trusted, faults=faults)
         self._attested: defaultdict[_Case, dict[str, Attestation]] = defaultdict(dict)  # by operator
         self._refused: set[_Case] = set()
-        self._doubted: set[_Case] = set()  # attested by us, perhaps, but by what the ledger said before
+        self._doubted: set[_Case] = set()  # perhaps attested by us, but by an earlier state of the ledger
         self._judged_by: tuple[Bench, int] | None = None
         self._kept: set[str] = set()
         self._waits = Waits(context.clock)
-        self.audited: dict[tuple[str, int], bool] = {}  # whether a disputed strike's evidence holds
+        self.audited: dict[tuple[str, int], bool] = {}  # whether the evidence of a disputed strike holds
 
     async def turn(self) -> None:
-        """One look: note faults, read what others attest, strike, lift."""
+        """Do one round: record faults, read the others' attestations, strike, lift."""
         try:
             await self._turn()
         except (LedgerError, NodeError, TimeoutError, OSError) as error:
@@ -98,8 +100,8 @@ class Striking:
         await self._tidy()
 
     def _doubt_what_was_judged_before(self) -> None:
-        """Others judge now than when the cases were looked at, or a node has another key: what was proved may be no more, and
-        the reverse."""
+        """Reconsider all cases when the validators have changed or a node has a new key: what was proved may no longer
+        be, and the reverse."""
         registrations = self._trusted.view.registrations.values() if self._trusted.view else ()
         now = (self._facts.bench(), sum(len(held.previous) for held in registrations))
         if now != self._judged_by:
@@ -108,7 +110,7 @@ class Striking:
             self._doubted = set(self._attested)
 
     async def _tidy(self) -> None:
-        """Evidence of what is over is not kept."""
+        """Drop the evidence of closed cases."""
         wanted = {case.strike.evidence for case in self._attested}
         wanted |= {held.strike.evidence for held in self._facts.strikes if held.outcome == "open"}
         if wanted != self._kept:
@@ -118,7 +120,8 @@ class Striking:
     # -- attesting -----------------------------------------------------------------------------------------------
 
     async def _propose(self, node: str, faults: Sequence[ProvenFault]) -> None:
-        """Make the case against a node, unless this node has attested another validator's, or one is before us."""
+        """Propose a strike of a node, unless this node has attested another validator's case or has
+        to wait for others first."""
         number = self._facts.number(node)
         made = [
             case
@@ -142,7 +145,7 @@ class Striking:
         await self._attest(_Case("strike", strike), len(blob), holders)
 
     async def _second(self, case: _Case) -> None:
-        """Attest what another validator proposed, if the evidence holds."""
+        """Attest another validator's proposal if its evidence holds."""
         strike = case.strike
         if case in self._refused or self._is_over(case) or not self._waits.is_time(("fetch", case), FETCH_AGAIN_MS):
             return
@@ -164,7 +167,7 @@ class Striking:
             self._doubted.discard(case)
             log.warning("strike.refused", node=strike.node, number=strike.number, why=str(error))
             return
-        except (TransportError, TimeoutError) as error:  # its author alone may have it: others' cases go on
+        except (TransportError, TimeoutError) as error:  # perhaps only its author has it: other cases continue
             log.info("evidence.unavailable", node=strike.node, why=str(error) or "no answer in time")
             return
         self._doubted.discard(case)
@@ -198,7 +201,7 @@ class Striking:
         )
 
     async def _admit(self, envelope: Envelope) -> None:
-        """Take over another validator's attestation, if it is one."""
+        """Adopt another validator's attestation, if the row is one."""
         try:
             row = self._trusted.open(envelope)
         except Malformed:
@@ -227,7 +230,7 @@ class Striking:
         return await self._ledger.check_lift_attestation(case.strike.node, case.strike.number, attestation)
 
     async def _remember_place(self, case: _Case, relays: Sequence[str]) -> None:
-        """Fetch the evidence while its author says where it is."""
+        """Fetch the evidence now, while its author names the relays that have it."""
         try:
             await self._blobs.get(case.strike.evidence, relays)
         except (NodeError, TimeoutError) as error:
@@ -239,7 +242,7 @@ class Striking:
     # -- disputes ------------------------------------------------------------------------------------------------
 
     async def _answer_dispute(self, held: HeldStrike) -> None:
-        """Look at the evidence of a disputed strike once more, and say so if it does not hold."""
+        """Audit the evidence of a disputed strike once more, and attest a lift if it does not hold."""
         strike = held.strike
         case = _Case("lift", strike)
         if self._own_operator() in self._attested.get(case, ()):
@@ -254,7 +257,7 @@ class Striking:
             await self._attest(case, 0, ())
 
     async def _look_again(self, held: HeldStrike) -> bool | None:
-        """Whether so many faults are left that the strike is right; None while that cannot be said."""
+        """Whether enough faults hold to justify the strike; None while that cannot be decided."""
         strike, needed = held.strike, self._spec.checks.strikes_to_eject
         if not self._waits.is_time(("audit", strike), AUDIT_AGAIN_MS):
             return None
@@ -269,7 +272,7 @@ class Striking:
     # -- sending -------------------------------------------------------------------------------------------------
 
     def _is_over(self, case: _Case) -> bool:
-        """Whether the ledger has what is attested, or can take it no more."""
+        """Whether the ledger already has what is attested, or can no longer accept it."""
         strike = case.strike
         if case.act == "strike":
             return strike.number < self._facts.number(strike.node)
@@ -282,7 +285,7 @@ class Striking:
             self._doubted.discard(case)
             return
         if case.act == "strike" and (case in self._refused or case in self._doubted):
-            return  # signed, also by us, while others judged: the evidence must hold by those who judge now
+            return  # signed, also by us, under another validator set: the evidence must hold for the current one
         operators = {item.operator for item in self._trusted.judges}
         valid = [item for name, item in attestations.items() if name in operators]
         waited = self._waits.waited(("send", case))

@@ -1,4 +1,4 @@
-"""Attestations as rows, and back."""
+"""Conversion between attestations and rows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from roles.messages import TallyRow
 
 
 def proposal_from(row: TallyRow) -> Proposal:
-    """What a tally row attests."""
+    """The proposal that a tally row attests."""
     return Proposal(
         run=row.run,
         epoch=row.epoch,
@@ -22,7 +22,7 @@ def proposal_from(row: TallyRow) -> Proposal:
 
 
 def row_from(proposal: Proposal, attestation: Attestation, *, size: int) -> TallyRow:
-    """The message that carries an attestation; `size` is the blob's, in bytes."""
+    """The message that carries an attestation; `size` is that of the blob, in bytes."""
     return TallyRow(
         run=proposal.run,
         epoch=proposal.epoch,

@@ -1,7 +1,7 @@
-"""A validator's part in the tally: adopt what is final, propose when it is its turn, attest what holds, finalise.
+"""A validator's part in the tally: adopt what is final, propose in its turn, attest valid proposals, finalise.
 
-Round and proposer follow ledger time, so a proposer that is gone costs one round. An attestation is on disk before it
-is given, and given once per epoch and round.
+Round and proposer follow ledger time, so an absent proposer costs one round. An attestation is written to disk before
+it is given, and only one is given per epoch and round.
 """
 
 from __future__ import annotations
@@ -47,16 +47,17 @@ from roles.validator.waits import Waits
 log = structlog.get_logger()
 
 GRACE_MS = 3_000
-"""How long a proposer waits, after a close, for verdicts that are under way."""
+"""How long a proposer waits, after a close, for verdicts still under way."""
 STAGGER_MS = 4_000
-"""How long the others leave finalising to the proposer."""
+"""How long the other validators leave finalising to the proposer."""
 RESEND_MS = 20_000
 ASK_AGAIN_MS, LONGEST_PAUSE_MS = 3_000, 60_000
-"""After a proposal that could not be had, or does not hold, its proposer's next one is looked at later and later."""
+"""Shortest and longest pause before a proposer's next proposal is examined. It grows with each one that
+was unavailable or invalid."""
 
 
 class Tallying:
-    """The epochs of one run as one validator sees them. `turn` does whatever can be done now, and never raises."""
+    """The epochs of one run as one validator sees them. `turn` does whatever can be done now and never raises."""
 
     def __init__(
         self,
@@ -79,7 +80,7 @@ class Tallying:
         self._attested: dict[tuple[int, int], TallyRow] = {}
         self._refused: set[str] = set()
         self._closings, self._waits = Closings(ledger), Waits(context.clock)
-        self._troubles: dict[str, tuple[int, int]] = {}  # by proposer: how many in a row, and until when it waits
+        self._troubles: dict[str, tuple[int, int]] = {}  # by proposer: failures in a row, and until when it waits
         self._down: str | None = None
 
     @property
@@ -88,11 +89,11 @@ class Tallying:
         return len(self.roots)
 
     def is_credited(self, submission: Submission) -> bool:
-        """Whether a final tally holds this place."""
+        """Whether a final tally credits this place."""
         return place_digest(submission) in self._credited
 
     def may_be_credited(self, submission: Submission) -> bool:
-        """Whether it is not too late for the submission's step."""
+        """Whether submissions of this step can still be credited."""
         return submission.step >= self.oldest_creditable_step()
 
     def oldest_creditable_step(self) -> int:
@@ -104,7 +105,7 @@ class Tallying:
         return max((step + 1 for step, commit in view.commits.items() if commit.block <= closed), default=0)
 
     def has_uncredited(self, last_step: int) -> bool:
-        """Whether an accepted submission of a step up to `last_step`, or a step itself, waits for a tally."""
+        """Whether an accepted submission of a step up to `last_step`, or a step itself, still waits for a tally."""
         view = self._trusted.view
         closed = self.roots[-1].closing_block if self.roots else -1
         if view is not None and any(step > 0 and commit.block > closed for step, commit in view.commits.items()):
@@ -117,17 +118,17 @@ class Tallying:
         )
 
     async def resume(self) -> None:
-        """Say again what was attested before a restart."""
+        """Announce again what was attested before a restart."""
         for row in self._records.attestations():
             self._attested[(row.epoch, row.round)] = row
         if self._attested:
             await self._announce(self._attested[max(self._attested)], ())
 
     async def turn(self, *, is_settled: Callable[[], bool]) -> None:
-        """One look at the epoch: adopt, read, propose, attest, finalise."""
+        """Do one round on the epoch: adopt, read, propose, attest, finalise."""
         try:
             await self._turn(is_settled)
-        except (LedgerError, NodeError, TimeoutError, OSError) as error:  # a full disk delays, and ends nothing
+        except (LedgerError, NodeError, TimeoutError, OSError) as error:  # a full disk only delays
             self._note(str(error) or type(error).__name__)
         else:
             self._note(None)
@@ -156,7 +157,7 @@ class Tallying:
     # -- what is final -------------------------------------------------------------------------------------------
 
     async def _adopt(self, roots: Sequence[FinalRoot]) -> None:
-        """Build on what the ledger says is final; the newest blob is kept, so that it is never lost."""
+        """Build on what the ledger says is final. The newest blob is stored, so that it is never lost."""
         if tuple(roots) == tuple(self.roots):
             return
         parent = open_final_tally(await self._blobs.get(roots[-1].blob), roots[-1]) if roots else None
@@ -212,7 +213,7 @@ class Tallying:
         if waited < max(GRACE_MS, 1000 * self._spec.checks.audit_window) and not is_settled():
             return
         receipts = await self._gathering.receipts(context)
-        # What only this node remembers, others may be unable to check: after a proposal that came to nothing it is left out.
+        # Others may be unable to check what only this node remembers: after a failed proposal it is left out.
         look_up = self._published.shown if self._has_proposed(context) else self._published.known
         published = await look_up({step for step, _ in receipts}, context.commits)
         blob, proposal = await asyncio.to_thread(
@@ -235,7 +236,8 @@ class Tallying:
         await self._attest(proposal, blob, holders)
 
     def _has_proposed(self, context: TallyContext) -> bool:
-        """Whether one of this epoch's proposals was this node's: it is not final, or there would be another epoch."""
+        """Whether this node has already proposed in this epoch; that proposal cannot be final,
+        or the epoch would be over."""
         return any(epoch == self.epoch and context.proposer(number) == self._node for epoch, number in self._attested)
 
     def _round_at(self, closing: Block, head: Block) -> int:
@@ -250,7 +252,7 @@ class Tallying:
             return
 
     async def _attest_proposals(self, closings: Sequence[Block], head: Block) -> None:
-        """Check and attest what the proposer of a round has announced."""
+        """Check and attest the proposals that the proposers of rounds have announced."""
         blocks = {block.number: block for block in closings}
         for (epoch, number, signer), (row, envelope) in sorted(self._trusted.tallies.items()):
             closing = blocks.get(row.closing_block)
@@ -258,12 +260,12 @@ class Tallying:
                 continue
             context = await self._context(closing)
             self._omissions.see(row.blob)
-            # [IGNORE] out of turn, or of a round that this node's ledger has not reached
+            # [IGNORE] out of turn, or in a round that this node's ledger has not reached
             if context.proposer(number) == signer and number <= self._round_at(closing, head) + 1:
                 await self._try_proposal(row, envelope, context)
 
     async def _try_proposal(self, row: TallyRow, envelope: Envelope, context: TallyContext) -> None:
-        """Proposals whose blobs are nowhere to be found, or are lies, must not keep the others from theirs."""
+        """Judge a proposal. Proposals that are unavailable or false must not keep the others from theirs."""
         failures, due = self._troubles.get(envelope.signer, (0, 0))
         if 0 < due - self._clock() <= LONGEST_PAUSE_MS:
             return
@@ -312,7 +314,7 @@ class Tallying:
     # -- finalising ----------------------------------------------------------------------------------------------
 
     async def _finalise(self) -> None:
-        """Send a proposal that has its quorum: at once if it is ours, else when its proposer has not."""
+        """Send a proposal that has a quorum: at once if it is ours, otherwise when its proposer has not."""
         by_proposal: defaultdict[Proposal, dict[str, Attestation]] = defaultdict(dict)
         for (epoch, _, _), (row, _) in self._trusted.tallies.items():
             if epoch == self.epoch:
@@ -333,11 +335,11 @@ class Tallying:
             return
         try:
             await self._ledger.finalise(proposal, valid)
-        except LedgerError as error:  # another validator was first, or the chain is away: the next turn sees which
+        except LedgerError as error:  # another validator was first, or the chain is unreachable: seen next turn
             log.info("tally.unsent", epoch=proposal.epoch, round=proposal.round, why=str(error))
 
 
 def _receipt_steps(blob: bytes, context: TallyContext) -> set[int]:
-    """Checkpoints that a proposed tally counts receipts for. Raises TallyRefused."""
+    """Checkpoints for which a proposed tally counts receipts. Raises TallyRefused."""
     body = open_proposed(blob, context)
     return {open_receipt(text, context).step for text in body.receipts}

@@ -31,15 +31,15 @@ from roles.verification import CHECKS, Check, Verifier
 from roles.verification.policies import PolicyShelf
 
 EXTRA_STEPS = 8
-"""At most so many older steps are still read because verdicts on them are missing."""
+"""Maximum number of older steps that are still read because verdicts on them are missing."""
 STRIKE_SECONDS = 2.0
 """Seconds between two turns of `Striking`."""
 END_QUIET_MS, END_SETTLE_MS, END_PATIENCE_MS = 3_000, 20_000, 600_000
-"""After the final commit: for stragglers, for the verdicts of others, for a quorum to tally."""
+"""Waiting times after the final commit: for stragglers, for the other validators' verdicts, for a quorum to tally."""
 
 
 class Validator:
-    """One validator of a run. `run` returns when the run has ended and nothing creditable is left."""
+    """One validator of a run. `run` returns once the run has ended and nothing creditable is left."""
 
     def __init__(
         self,
@@ -163,8 +163,8 @@ class Validator:
         ]
 
     def _is_settled(self) -> bool:
-        """Whether no creditable item of a committed step waits for a verdict. At the end of the run none may wait for its audit
-        window either; before that, what one epoch leaves out the next one takes."""
+        """Whether no creditable item of a committed step waits for a verdict. At the end of the run none may wait for
+        its audit window either; before that, the next epoch takes what this one leaves out."""
         newest = self.trusted.newest_commit()
         if newest is not None and newest.final and self._gathering.is_waiting:
             return False
@@ -182,11 +182,11 @@ class Validator:
         quiet = now - max([self._ended_at, *(item.seen for item in self.judging.items)])
         items = [item for item in self._undecided() if item.step <= newest.step]
         if self.tallying.has_uncredited(newest.step) or any(self.judging.items.is_pending(item) for item in items):
-            return quiet > END_PATIENCE_MS + 1000 * self.spec.checks.audit_window  # credited no sooner
+            return quiet > END_PATIENCE_MS + 1000 * self.spec.checks.audit_window  # not credited before that
         return quiet > (END_SETTLE_MS if items else END_QUIET_MS)
 
     def _forget_final(self) -> None:
-        """Drop what can no longer be credited; have the observer read the steps that still can."""
+        """Drop what can no longer be credited, and have the observer read the steps that still can."""
         open_steps = {item.step for item in self._undecided()}
         self._observer.extra_steps = set(sorted(open_steps)[-EXTRA_STEPS:])
         oldest = self.tallying.oldest_creditable_step()

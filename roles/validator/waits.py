@@ -1,4 +1,5 @@
-"""When a validator began to await something, or did it last. A clock that is set back starts each wait anew."""
+"""When a validator began to wait for something, or last did something. If the clock is set
+back, each wait starts anew."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ class Waits:
         return now - since
 
     def is_time(self, what: Hashable, every: int) -> bool:
-        """Whether this was not done in the last `every` milliseconds; it is from now on."""
+        """Whether this was not done within the last `every` milliseconds; if so, it counts as done now."""
         now, last = self._clock(), self._since.get(what)
         if last is not None and 0 <= now - last < every:
             return False

@@ -1,6 +1,7 @@
-"""Verification of submissions: eight stages, cheapest first, each refusal with a named reason (INTELLECT-2, section 2.3).
+"""Verification of submissions: eight stages, cheapest first, each refusal with a named reason
+(INTELLECT-2, section 2.3).
 
-A library: it knows no network, no ledger and no clock of others; the validator hands it bytes and signs what it finds.
+A library without network, ledger or clock access: the validator passes it bytes and signs the finding.
 """
 
 from roles.verification.case import Case

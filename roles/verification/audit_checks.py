@@ -1,6 +1,6 @@
-"""The checks that need the model's forward pass: what an audit looks at beyond the file itself.
+"""The checks of an audit, which need the model's forward pass and not only the file.
 
-Each returns, or raises Reject or SoftReject, as those in `roles.verification.checks` do.
+Each returns, or raises Reject or SoftReject, like those in `roles.verification.checks`.
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ from roles.verification.case import Case
 from roles.verification.duplicates import RUN
 
 END_MARGIN = 1.0
-"""Numerical noise moves a score by a few thousandths; an end token further off was put there."""
+"""Numerical noise moves a score by a few thousandths; an end token further off was inserted."""
 OWN_SHARE = 0.1
-"""Margins of a row's own tokens come to less than this share of their surprise (in nats): to some thousandths."""
+"""Under a row's own seed, margins amount to less than this share of the tokens' surprise (in
+nats), usually to thousandths."""
 
 
 def check_proofs(case: Case) -> None:
-    """TOPLOC: the proofs are of the last hidden states this policy has for these tokens, in the run's own dtype.
+    """TOPLOC: the proofs match the last hidden states that this policy has for these tokens, in the run's own dtype.
 
-    Soft where the policy itself gives no numbers: that is its trainer's fault.
+    Soft where the policy itself gives non-finite states, which is its trainer's fault.
     """
     checks, model = case.means.spec.checks, case.means.spec.model
     pairs = [(item.states, row.proof) for item, row in zip(case.prefill, case.file.rows, strict=True)]
@@ -57,7 +58,7 @@ def check_proofs(case: Case) -> None:
 
 
 def _worst_chunk(rows: Sequence[Sequence[ProofStatistics]], limits: ProofThresholds) -> str:
-    """The first chunk over the limits, as a person who checks again finds it."""
+    """Describe the first chunk over the limits, so that a person can check it again."""
     number, part, chunk = next(
         (row, part, chunk)
         for row, parts in enumerate(rows)
@@ -72,7 +73,7 @@ def _worst_chunk(rows: Sequence[Sequence[ProofStatistics]], limits: ProofThresho
 
 
 def check_sampling(case: Case) -> None:
-    """The tokens are what seeded sampling gives on this policy's logits, the end token above all."""
+    """The tokens, above all the end token, are those that seeded sampling gives on this policy's logits."""
     checks = case.means.spec.checks
     statistics = [summarise_margins(part) for part in case.margins]
     honest, fraud = _sampling_thresholds(checks.honest), _sampling_thresholds(checks.fraud)
@@ -92,8 +93,8 @@ def _worst_row(rows: Sequence[SamplingStatistics], limits: SamplingThresholds) -
 
 
 def check_endings(case: Case) -> None:
-    """Where sampling is held to the seed, the end token is the one it gives: a long completion must not hide one put
-    there in the mean of its margins. Soft, as the paper's P(EOS) > 0.1 is."""
+    """Where sampling is checked against the seed, the end token is the one that the seed gives: in a long completion,
+    an inserted one must not hide in the mean of the margins. Soft, like the paper's P(EOS) > 0.1."""
     if case.means.spec.checks.fraud.margin_mean >= 5000:  # sampling is not checked in this run
         return
     for number, (row, part) in enumerate(zip(case.file.rows, case.margins, strict=True)):
@@ -114,11 +115,11 @@ def check_humps(case: Case) -> None:
 
 
 def check_duplicates(case: Case) -> None:
-    """No completion has a part, too improbable to come twice, that was accepted for somebody else before, or stands in
-    another row.
+    """No completion contains a part, too improbable to occur twice, that was accepted from another node
+    before or is in another row.
 
-    Tokens that seeded sampling gives are their maker's own, whoever copied them first: so the owner of the prompt keeps its
-    credit. Soft: which of two came first is not the same at every validator.
+    Tokens that seeded sampling gives belong to their maker, whoever copied them first, so the owner of the prompt keeps
+    its credit. Soft, because validators may differ about which of two came first.
     """
     if case.settings.temperature == 0.0:  # greedy completions of one prompt are all alike
         return
@@ -140,13 +141,13 @@ def _owner(case: Case, run: str) -> str | None:
 
 
 def _count_copied(case: Case, number: int, starts: Sequence[int]) -> int:
-    """How many of the row's tokens lie in these runs, if they are together too improbable to come twice and not what the row's
-    own seed gives: under another seed a token's margin is about its surprise."""
+    """Number of the row's tokens in these runs, provided they are together too improbable to occur twice and are not
+    what the row's own seed gives. Under another seed a token's margin is about its surprise."""
     reading = case.readings[number]
     inside = np.zeros(len(reading.logprobs), dtype=np.bool_)
     for start in starts:
         inside[start : start + RUN] = True
-    if len(starts) == len(case.sketches[number].runs):  # all of it is known: judged as a whole
+    if len(starts) == len(case.sketches[number].runs):  # every run is known: judge the completion as a whole
         inside[:] = True
     surprise = -float(reading.logprobs[inside].sum())
     missed = float(np.minimum(reading.margins[inside], MARGIN_CAP).sum())
@@ -155,7 +156,7 @@ def _count_copied(case: Case, number: int, starts: Sequence[int]) -> int:
 
 
 def check_joined(case: Case) -> None:
-    """Everything measured, joined: what no chunk and no completion shows alone, such as weights of 8 bits."""
+    """All measurements joined, which shows what no single chunk or completion does, such as 8-bit weights."""
     found, joined = case.score, case.means.spec.checks.joined
     if found is None or joined is None:
         return

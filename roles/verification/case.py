@@ -1,4 +1,5 @@
-"""One submission under judgement: what it claims, and what is recomputed for it, each at most once and only when asked."""
+"""One submission under judgement: what it claims, and what is recomputed for it, each at
+most once and only on demand."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ MAX_FIGURE = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What one row of the file has to hold, by the assignment."""
+    """What one row of the file must contain, by the assignment."""
 
     group: int
     problem: int
@@ -47,7 +48,7 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """Everything a verifier needs beside the submission."""
+    """Everything a verifier needs besides the submission."""
 
     spec: RunSpec
     engine: Engine
@@ -56,7 +57,7 @@ class Means:
     read: Reader
     use: ToolUse | None = None
     calibration: Calibration | None = None
-    secret: bytes = b""  # of the sketches of completions
+    secret: bytes = b""  # key of the completions' sketches
     monotonic: Callable[[], float] = time.monotonic
 
     @property
@@ -70,7 +71,8 @@ class Means:
 
 
 class Case:
-    """A submission, its blob, and lazily what the checks share: the parsed file, the assignment, one packed prefill."""
+    """A submission, its blob, and what the checks share, computed lazily: the parsed file, the
+    assignment, one packed prefill."""
 
     def __init__(self, submission: Submission, seed: str, data: bytes, means: Means) -> None:
         self.submission = submission
@@ -100,7 +102,7 @@ class Case:
 
     @cached_property
     def expected(self) -> tuple[Expected, ...]:
-        """What each row has to hold, recomputed from the assignment's seed and never read from the file."""
+        """What each row must contain, recomputed from the assignment's seed and never read from the file."""
         sampling = self.means.spec.sampling
         groups = assigned_groups(
             self._seed,
@@ -113,31 +115,31 @@ class Case:
 
     @cached_property
     def own(self) -> list[tuple[int, ...]]:
-        """For every row, the tokens that the policy said: all but a tool's."""
+        """For each row, the tokens that the policy produced, without a tool's."""
         return [own_tokens(row.output, row.turns) for row in self.file.rows]
 
     @cached_property
     def prefill(self) -> list[Prefill]:
-        """The validator's own states and logits of the policy's tokens in every row, from one packed pass. By then the prompts
-        and what a tool said are checked."""
+        """The validator's own states and logits of the policy's tokens in each row, from one packed pass. Prompts and
+        tool answers have been checked by then."""
         rows = self.file.rows
         whole = self.means.engine.prefill([(row.prompt, row.output) for row in rows])
         return [_own_prefill(item, row) for item, row in zip(whole, rows, strict=True)]
 
     @cached_property
     def readings(self) -> list[Readings]:
-        """What this policy's logits say of each of its tokens in every row."""
+        """What this policy's logits say of each of its tokens in each row."""
         sampled = [_sampled(row) for row in self.file.rows]
         return read_tokens(self.prefill, sampled, self.settings, vocabulary=self.means.engine.vocabulary)
 
     @cached_property
     def margins(self) -> list[Margins]:
-        """For every row and token of the policy's, by how much it misses being the seeded choice."""
+        """For each row and each of the policy's tokens, by how much it misses being the seeded choice."""
         return [item.margins for item in self.readings]
 
     @cached_property
     def score(self) -> Score | None:
-        """How much everything measured deviates together; None where the run does not ask, or no proof was looked at."""
+        """How much all measurements deviate together; None if the run does not ask, or no proof was examined."""
         calibration = self.means.calibration
         if calibration is None or self.chunks is None:
             return None
@@ -146,20 +148,20 @@ class Case:
 
     @cached_property
     def sequences(self) -> tuple[str, ...]:
-        """Every completion as the index of duplicates keeps it."""
+        """Each completion in the form the index of duplicates stores."""
         return tuple(sketch.text for sketch in self.sketches)
 
     @cached_property
     def sketches(self) -> list[Sketch]:
-        """The sketch of every completion (`roles.verification.duplicates`), which recognises copies in whole or in part."""
+        """The sketch of each completion (`roles.verification.duplicates`), which recognises full and partial copies."""
         return [sketch_of(tokens, self.means.secret) for tokens in self.own]
 
     def statistics(self) -> Statistics | None:
-        """What was measured so far; None when no proof was looked at."""
+        """What has been measured so far; None when no proof was examined."""
         proof = self.proof_statistics
         if proof is None:
             return None
-        parts = self.__dict__.get("margins")  # only what a check has paid for
+        parts = self.__dict__.get("margins")  # only if a check has already computed them
         joined = np.concatenate(parts) if parts else np.zeros(1)
         means = [float(np.minimum(part, 5.0).mean()) for part in parts or () if len(part)]
         return Statistics(
@@ -188,7 +190,7 @@ def _own_prefill(whole: Prefill, row: RolloutRow) -> Prefill:
 
 
 def _sampled(row: RolloutRow) -> Sampled:
-    """The policy's tokens; each turn was sampled with a seed of its own, from position 0."""
+    """The policy's tokens. Each turn was sampled with a seed of its own, from position 0."""
     spans = [range(end - start) for start, end in own_spans(row.turns, len(row.output))]
     return Sampled(
         tokens=own_tokens(row.output, row.turns),
@@ -198,5 +200,5 @@ def _sampled(row: RolloutRow) -> Sampled:
 
 
 def thousandths(value: float) -> int:
-    """A figure in thousandths, rounded, at most the largest number a message may hold."""
+    """A value in thousandths, rounded, capped at the largest number that a message may hold."""
     return min(round(value * 1000), MAX_FIGURE) if value < 2**60 else MAX_FIGURE

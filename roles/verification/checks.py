@@ -1,8 +1,8 @@
-"""The checks, in order, cheapest first; `CHECKS` is the list, and the last ones are an audit's (`audit_checks`). Each
-returns, or raises Reject or SoftReject.
+"""The checks, in order, cheapest first; `CHECKS` is the list, and the last ones belong to an audit (`audit_checks`).
+Each returns, or raises Reject or SoftReject.
 
-Stage 1 (the row itself) is the gate's: `roles.trusted` and `roles.rules`. Each check sees a case that passed all the
-checks before it.
+Stage 1 (the row itself) is done by the gate: `roles.trusted` and `roles.rules`. Each check sees a case that has passed
+all earlier checks.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from roles.verification.audit_checks import (
 from roles.verification.case import Case
 
 SCORING_SECONDS = 10.0
-"""Time for all rewards of one submission; more is nobody's provable fault."""
+"""Time for all rewards of one submission; exceeding it is nobody's provable fault."""
 LOGPROB_SLACK = 1e-3
 
 
@@ -42,7 +42,7 @@ class Check:
 
 
 def check_size(case: Case) -> None:
-    """The blob is as long as signed (its digest was checked as it arrived)."""
+    """The blob has the signed length (its digest was checked on arrival)."""
     if len(case.data) != case.submission.size:
         raise Reject(Reason.WRONG_SIZE, f"{len(case.data)} bytes, {case.submission.size} signed")
 
@@ -66,7 +66,7 @@ def check_bounds(case: Case) -> None:
 
 
 def check_units(case: Case) -> None:
-    """The signed count of tokens is the file's: those that the policy said."""
+    """The signed token count equals the number of the policy's tokens in the file."""
     if (count := sum(map(len, case.own))) != case.submission.tokens:
         raise Reject(Reason.WRONG_UNITS, f"{count} tokens in the file, {case.submission.tokens} signed")
 
@@ -89,7 +89,7 @@ def check_problems(case: Case) -> None:
 
 
 def check_prompts(case: Case) -> None:
-    """Every prompt is the assigned problem's text, in tokens; nothing is computed on a prompt of the file's choosing."""
+    """Every prompt is the assigned problem's text, tokenised; nothing is computed on a prompt that the file chooses."""
     prompts: dict[tuple[int, int | None], tuple[int, ...]] = {}
     for number, row in enumerate(case.file.rows):
         asked = (row.problem_id, row.target_length)
@@ -107,8 +107,8 @@ def check_seeds(case: Case) -> None:
 
 
 def check_turns(case: Case) -> None:
-    """Every turn of the policy ends where its first call does, or with the completion; what stands between turns is what the
-    tool answers. So neither can be passed off as the other."""
+    """Every turn of the policy ends where its first call does, or with the completion, and between turns is exactly the
+    tool's answer. So neither can be passed off as the other."""
     use = case.means.use
     if use is None:
         return
@@ -121,8 +121,8 @@ def check_turns(case: Case) -> None:
 
 
 def check_rewards(case: Case) -> None:
-    """Every reward is what the scorer gives. Soft when scoring takes too long, when nothing is claimed, or when the task says
-    that machines differ."""
+    """Every reward is what the scorer gives. Soft when scoring takes too long, when a zero reward was claimed, or when
+    the task says that machines may differ."""
     task, monotonic = case.means.task, case.means.monotonic
     deadline = monotonic() + SCORING_SECONDS
     for number, row in enumerate(case.file.rows):
@@ -130,13 +130,13 @@ def check_rewards(case: Case) -> None:
         if monotonic() > deadline:
             raise SoftReject(Reason.SCORING_TIMEOUT, f"over {SCORING_SECONDS:.0f} s at row {number} of {len(case.own)}")
         if reward is not None and row.reward != reward:
-            # nothing claimed may be a scorer that ran out of time there
+            # a claim of zero may come from a scorer that ran out of time there
             refusal = Reject if task.is_repeatable and row.reward != 0.0 else SoftReject
             raise refusal(Reason.WRONG_REWARD, f"row {number}: {row.reward} for {reward}")
 
 
 def _score(case: Case, row: RolloutRow, length: int) -> float | None:
-    """None where nobody can tell and nothing is claimed."""
+    """The reward; None when it cannot be determined and zero was claimed."""
     try:
         text = case.means.engine.decode(row.output)
         reward = case.means.length_task.reward(row.problem_id, row.target_length, text, length=length)
@@ -148,7 +148,7 @@ def _score(case: Case, row: RolloutRow, length: int) -> float | None:
 
 
 def check_termination(case: Case) -> None:
-    """Every completion ends at its first end token or at the maximum length, and says so."""
+    """Every completion ends at its first end token or at the maximum length, and its finish reason says so."""
     eos, longest = case.means.engine.eos, case.settings.max_tokens
     for number, row in enumerate(case.file.rows):
         fault = find_termination_fault(case.own[number], row.finish, eos=eos, max_tokens=longest)

@@ -1,8 +1,9 @@
-"""Which completions were accepted before, and for whom: nobody earns twice for one, nor for one with a few tokens changed.
+"""Which completions were accepted before, and from whom. Nobody earns twice for one, nor for one
+with a few tokens changed.
 
-A completion is known by a *sketch* (bottom-k, Broder 1997): of all runs of 12 neighbouring tokens the 8 whose digests are
-smallest. One token changed, put in or left out breaks 12 runs at most, so the sketches of a copy and its original share most of
-their entries; those of completions that have nothing in common share none.
+A completion is identified by a *sketch* (bottom-k, Broder 1997): of all its runs of 12 neighbouring tokens, the 8 with
+the smallest digests. Changing, inserting or deleting one token breaks at most 12 runs, so the sketches of a copy and
+its original share most of their entries; those of unrelated completions share none.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from hashlib import blake2b
 import numpy as np
 
 RUN = 12
-"""Tokens in a run. A shorter completion is one run."""
+"""Tokens in a run. A shorter completion is a single run."""
 KEPT = 8
 Place = tuple[str, int, int]
 """Node, step, index."""
 MAX_RUNS = 1_000_000
-"""Runs remembered (125,000 completions, about 150 bytes a run); the oldest are forgotten first."""
+"""Runs remembered (125,000 completions, about 150 bytes a run); the oldest are evicted first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +32,13 @@ class Sketch:
 
     @property
     def text(self) -> str:
-        """As it is kept on disk."""
+        """The sketch as stored on disk."""
         return "".join(sorted(self.runs))
 
 
 def sketch_of(tokens: Sequence[int], secret: bytes = b"") -> Sketch:
-    """The sketch of one completion, whatever its prompt; of two equal runs the first counts. Who does not know the secret
-    (at most 64 bytes) cannot tell which runs are kept, and has to break them all."""
+    """The sketch of one completion, whatever its prompt; of equal runs the first counts. Without the secret (at most 64
+    bytes) nobody can tell which runs are kept, so a copier has to break them all."""
     data = np.asarray(tokens, dtype="<i4").tobytes()
     starts = range(max(1, len(tokens) - RUN + 1))
     runs: dict[str, int] = {}
@@ -48,7 +49,7 @@ def sketch_of(tokens: Sequence[int], secret: bytes = b"") -> Sketch:
 
 
 class DuplicateIndex:
-    """Runs of accepted completions. The first to be accepted keeps a run."""
+    """Runs of accepted completions. A run belongs to the first completion accepted with it."""
 
     def __init__(self, limit: int = MAX_RUNS) -> None:
         self._limit = limit
@@ -62,7 +63,7 @@ class DuplicateIndex:
         return self._owners.get(run)
 
     def add(self, sketches: Iterable[str], place: Place) -> None:
-        """Remember the completions of an accepted submission, by their sketches' texts; runs that have an owner keep it."""
+        """Add the completions of an accepted submission, by their sketches' texts. Runs that have an owner keep it."""
         for text in sketches:
             for start in range(0, len(text), 16):
                 self._owners.setdefault(text[start : start + 16], place)

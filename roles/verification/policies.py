@@ -22,7 +22,8 @@ FETCH_SECONDS = 600
 
 
 class PolicyShelf:
-    """Checkpoints by manifest digest. The engine holds one at a time: submissions of one policy are best judged together."""
+    """Checkpoints by manifest digest. The engine holds one at a time, so submissions of one policy
+    are best judged together."""
 
     def __init__(
         self, *, relays: Relays, folder: Path, engine: Engine, compute: ComputeThread, receipts: Receipts
@@ -63,7 +64,8 @@ class PolicyShelf:
             self._fetching.discard(commit.manifest)
 
     def load(self, manifest: str) -> None:
-        """Put a checkpoint into the engine, unless it is there. Blocking: for the compute thread. Raises BadCheckpoint."""
+        """Load a checkpoint into the engine unless it is there. Blocking: for the compute
+        thread. Raises BadCheckpoint."""
         if manifest == self._loaded:
             return
         self._loaded = ""
@@ -72,7 +74,7 @@ class PolicyShelf:
         log.info("checkpoint.loaded", manifest=manifest)
 
     async def keep_only(self, manifests: Collection[str]) -> None:
-        """Delete all other checkpoints from disk, also those left by an earlier process."""
+        """Delete all other checkpoints from disk, including those left by an earlier process."""
         wanted = frozenset(manifests)
         if wanted != self._kept:
             self._kept = wanted

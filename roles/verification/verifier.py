@@ -23,8 +23,8 @@ Outcome = Literal["accept", "fault", "soft"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What the checks found. `sequences` identify the completions of an accepted submission; `evidence` is what it adds to its
-    node's history, where the run judges histories and the audit came so far."""
+    """What the checks found. `sequences` identify the completions of an accepted submission. `evidence` is its
+    contribution to the node's history, if the run judges histories and the audit got that far."""
 
     outcome: Outcome
     reason: Reason
@@ -36,8 +36,8 @@ class Finding:
 
 
 class Verifier:
-    """The checks of one run over one engine, which holds the submission's policy when `judge` is called. Raises TaskError at
-    once where the run's tool is not here."""
+    """The checks of one run on one engine, which must hold the submission's policy when `judge` is called. The
+    constructor raises TaskError when the run's tool is not available here."""
 
     def __init__(
         self,
@@ -64,8 +64,9 @@ class Verifier:
         )
 
     def judge(self, submission: Submission, *, seed: str, data: bytes, audit: bool = True) -> Finding:
-        """Judge a submission that passed the gate, by its assignment seed and its blob (whose digest holds). The first
-        check that refuses names the reason; an accepted submission's completions are its own from then on."""
+        """Judge a submission that passed the gate, by its assignment seed and its blob (whose digest was
+        verified). The first check that refuses sets the reason. The completions of an accepted submission
+        belong to it from then on."""
         case = Case(submission, seed, data, self._means)
         try:
             for check in self._checks:

@@ -1,4 +1,4 @@
-"""The worker: samples what it was assigned, proves it, hands it in. Believes only the trusted state."""
+"""The worker: samples what it was assigned, proves it and submits it. Believes only the trusted state."""
 
 from roles.worker.generation import HeldPolicy, Made, Ticket
 from roles.worker.lifecycle import TRANSITIONS, WorkerState

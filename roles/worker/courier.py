@@ -1,4 +1,4 @@
-"""Delivers a submission: its blob to relays, then its row, which names them. The first time or again."""
+"""Delivers a submission, for the first time or again: its blob to relays, then its row, which names those relays."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from roles.worker.submission_store import SubmissionStore
 
 UPLOAD_TIMEOUT = 300.0
 KEEP_SECONDS = 3600
-"""How long a row is published again: longer than a verdict and a tally take."""
+"""How long a row is republished: longer than verdicts and a tally take."""
 MAX_DOUBTED = 256
 
 
 class Courier:
-    """`doubted` are relays with which validators did not find what we had left there: they are asked last from then on."""
+    """Tracks doubted relays: validators did not find blobs that were left there, so they
+    are asked last from then on."""
 
     def __init__(self, *, observer: Observer, voice: Voice, relays: Relays, store: SubmissionStore) -> None:
         self._observer, self._voice, self._relays, self._store = observer, voice, relays, store
@@ -33,8 +34,8 @@ class Courier:
             self._doubted.popitem(last=False)
 
     async def upload(self, submission: Submission, blob: bytes, *, last: Collection[str] = ()) -> tuple[str, ...]:
-        """Relays that took the blob, remembered on disk; those of `last` are asked last. Raises TransportError,
-        TimeoutError, OSError."""
+        """Upload the blob and record on disk the relays that took it, which are returned. Relays in `last` are asked
+        last. Raises TransportError, TimeoutError, OSError."""
         async with asyncio.timeout(UPLOAD_TIMEOUT):
             relays = await self._relays.put(blob, last={*last, *self._doubted})
         await asyncio.to_thread(self._store.mark_uploaded, submission, relays)

@@ -1,4 +1,4 @@
-"""Why a worker cannot go on. The text is for its owner."""
+"""Reasons why a worker cannot go on. The text is for its owner."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from dht.errors import NodeError
 
 
 class Ejected(NodeError):
-    """The validators have struck the node out of the run."""
+    """The validators have ejected the node from the run by a strike."""

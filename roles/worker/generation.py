@@ -1,6 +1,6 @@
-"""One submission made: assigned prompts, seeded sampling, rewards, TOPLOC proofs, the Parquet blob. Blocking, no I/O.
+"""Makes one submission: assigned prompts, seeded sampling, rewards, TOPLOC proofs, the Parquet blob. Blocking, no I/O.
 
-Called in the compute thread only. Everything sampled follows from the ticket's seed, so a validator can repeat it.
+Called only in the compute thread. Everything sampled follows from the ticket's seed, so a validator can repeat it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from roles.turns.tool import load_tool_use
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """An index to work on: its assignment seed, and the digest of the submission before it."""
+    """An index to work on: its assignment seed and the digest of the preceding submission."""
 
     step: int
     index: int
@@ -36,7 +36,7 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True)
 class HeldPolicy:
-    """A committed checkpoint that lies on this disk, verified."""
+    """A committed checkpoint on this disk, verified."""
 
     step: int
     manifest: str
@@ -59,7 +59,8 @@ def submission_digest(submission: Submission) -> str:
 
 
 class Generator:
-    """Makes submissions of one node with one engine. Raises TaskError at once where the run's tool is not here."""
+    """Makes one node's submissions with one engine. The constructor raises TaskError when the run's
+    tool is not available here."""
 
     def __init__(self, spec: RunSpec, *, node: str, engine: Engine, task: Task) -> None:
         self._spec, self._run, self._node = spec, spec.run_id, node
@@ -68,7 +69,7 @@ class Generator:
         self.loaded: HeldPolicy | None = None
 
     def load(self, policy: HeldPolicy) -> None:
-        """Take new weights. Raises BadCheckpoint; the old weights then stay."""
+        """Load new weights. Raises BadCheckpoint and then keeps the old weights."""
         self._engine.load(policy.path)
         self.loaded = policy
 
@@ -121,7 +122,7 @@ class Generator:
         )
 
     def _reward(self, group: GroupAssignment, said: Spoken) -> float:
-        """The reward of a completion; 0 where the scorer does not finish in time."""
+        """The reward of a completion; 0 when the scorer does not finish in time."""
         length = own_count(said.turns, len(said.tokens))
         try:
             return self._task.reward(group.problem, group.target, self._engine.decode(said.tokens), length=length)

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class WorkerState(StrEnum):
-    """What the worker is doing. Fetching the next weights and uploading the last rollouts go on beside it."""
+    """What the worker is doing. Fetching the next weights and uploading the last rollouts run concurrently."""
 
     IDLE = "idle"  # nothing to sample now
     FETCHING = "fetching"  # has no weights that the open step may use

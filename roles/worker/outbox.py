@@ -1,4 +1,4 @@
-"""Finished submissions on their way out: uploads blobs, then announces rows, in order, while the next index is sampled."""
+"""Outgoing submissions: uploads blobs and announces rows, in order, while the next index is sampled."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ RETRY_SECONDS = 1.0
 
 
 class Outbox:
-    """Sends what is put in, and tells `sent`. A blob that no relay takes is tried again until its step is too old to be
-    judged."""
+    """Sends queued submissions and reports each to `sent`. A blob that no relay takes is retried until its
+    step is too old to be judged."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Outbox:
         await self._queue.put(item)
 
     async def flushed(self) -> None:
-        """Wait until everything queued was sent or dropped."""
+        """Wait until everything queued has been sent or dropped."""
         await self._queue.join()
 
     async def run(self) -> None:

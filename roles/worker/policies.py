@@ -1,8 +1,9 @@
-"""The weights a worker holds: the newest committed checkpoint is fetched in the background while the last one samples.
+"""The weights a worker holds. The newest committed checkpoint is fetched in the background
+while the current one samples.
 
-What relays announce as the next one is fetched ahead of its commit, and used once it is committed.
+A checkpoint that relays announce is fetched before its commit and used once it is committed.
 
-Sampling takes what is ready between two submissions; it never waits for a fetch while its weights are in the window.
+Sampling switches weights between two submissions; it never waits for a fetch while its weights are in the window.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ log = structlog.get_logger()
 
 RETRY_SECONDS = 1.0
 FULL_SECONDS = 15.0
-"""Between two tries while the disk has no room."""
+"""Pause between two tries while the disk is full."""
 
 
 class Policies:
@@ -59,13 +60,14 @@ class Policies:
             offer = self._prefetch.next_offer()
             if offer is not None and not self._wanted():
                 await self._prefetch.fetch(offer)
-            elif pause:  # whatever is news meanwhile: it would be asked for in vain many times a second
+            elif pause:  # even if there is news: otherwise the same fetch would fail many times a second
                 await asyncio.sleep(pause)
             else:
                 await self._watch.changed(RETRY_SECONDS if self._wanted() else IDLE_SECONDS)
 
     async def _fetch_any(self, wanted: Sequence[Commit]) -> float:
-        """The first of these that can be had; seconds to wait before the next try, 0 when one was, or none is wanted."""
+        """Fetch the first available of these commits. Returns the seconds to wait before the next try: 0 when one was
+        fetched or none is wanted."""
         for commit in wanted:
             try:
                 if await self._fetch(commit):
@@ -76,7 +78,8 @@ class Policies:
         return RETRY_SECONDS if wanted else 0.0
 
     def _wanted(self) -> list[Commit]:
-        """Commits newer than what is held, newest first; older ones only where the open step may still use them."""
+        """Commits newer than the held one, newest first. Older ones are listed only as far as the
+        open step may still use them."""
         view = self._trusted.view
         held = self.newest.step if self.newest else -1
         commits = view.commits.values() if view else ()
@@ -100,7 +103,7 @@ class Policies:
         return True
 
     def prune(self, keep: HeldPolicy) -> None:
-        """Delete all checkpoints, half-fetched ones too, but the one in use, the newest, and what is being fetched.
-        Blocking."""
+        """Delete all checkpoints, including partly fetched ones, except the one in use, the newest, and
+        those being fetched. Blocking."""
         newest = self.newest.manifest if self.newest else keep.manifest
         prune_checkpoints(self._folder, keep={keep.manifest, newest, self._fetching, self._prefetch.manifest})

@@ -1,7 +1,7 @@
 """Second deliveries: a blob that validators do not find is uploaded to other relays, which its new row names.
 
-A relay may take uploads and keep none, or give a blob back to its uploader only, whom a second look of his own then
-deceives. What tells is the verdicts: they say that the blob is missing, or there are none.
+A relay may accept uploads and keep none, or return a blob only to its uploader, so the uploader cannot find out by
+asking. The verdicts show it: they report the blob missing, or there are none.
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ from roles.worker.submission_store import SubmissionStore
 log = structlog.get_logger()
 
 TRIES = 4
-"""Deliveries after the first; by then eight other relays were asked, and the fault lies elsewhere."""
+"""Deliveries after the first. By then eight other relays have been tried, and the fault lies elsewhere."""
 LOOK_AGAIN_SECONDS = 45.0
-"""After a delivery, before a verdict of old is held against it: validators look for a missing blob every 30 s at least.
-Doubled with each delivery."""
+"""Time after a delivery before an earlier verdict counts against it: validators look for a missing blob at least every
+30 s. Doubled with each delivery."""
 SILENCE_SECONDS = 180.0
-"""Without any verdict, before the relays are suspected: a validator may simply be slow. Doubled with each delivery."""
+"""Time without any verdict before the relays are suspected; a validator may simply be slow.
+Doubled with each delivery."""
 TICK_SECONDS = 1.0
 
 
 @dataclass(slots=True)
 class _Sent:
-    """One submission that was announced. `since`: its last delivery, by the monotonic clock."""
+    """One announced submission. `since`: its last delivery, by the monotonic clock."""
 
     submission: Submission
     digest: str
@@ -47,7 +48,7 @@ class _Sent:
 
 
 class Redelivery:
-    """Watches submissions that were sent until their verdict stands."""
+    """Watches sent submissions until they have a final verdict."""
 
     def __init__(
         self,
@@ -65,17 +66,17 @@ class Redelivery:
         self._watch = observer.watch()
 
     def note(self, submission: Submission, digest: str, relays: tuple[str, ...]) -> None:
-        """Watch a submission whose blob these relays took and whose row was announced."""
+        """Watch a submission whose blob these relays accepted and whose row was announced."""
         self._sent[digest] = _Sent(submission, digest, relays, self._clock(), tried=set(relays))
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Check for redeliveries until cancelled."""
         while True:
             await self._watch.changed(TICK_SECONDS)
             await self.turn()
 
     async def turn(self) -> None:
-        """Deliver again whatever needs it now."""
+        """Redeliver whatever needs it now."""
         self._sent = {digest: item for digest, item in self._sent.items() if self._reports.is_open(digest)}
         for item in list(self._sent.values()):
             why = self._need(item)
@@ -108,7 +109,7 @@ class Redelivery:
         log.info("submission.sent_again", **place, submission=item.digest, relays=len(relays), why=why)
 
     async def _blob(self, item: _Sent) -> bytes:
-        """The blob as it was signed. Raises TransportError when this disk no longer has it."""
+        """The blob as it was signed. Raises TransportError when this disk no longer has it or it is damaged."""
         try:
             blob = await asyncio.to_thread(self._store.blob, item.submission)
         except OSError as error:

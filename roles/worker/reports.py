@@ -15,14 +15,14 @@ log = structlog.get_logger()
 
 
 class Reports:
-    """Submissions that were sent and whose verdict does not stand yet."""
+    """Sent submissions that have no final verdict yet."""
 
     def __init__(self, trusted: TrustedState) -> None:
         self._trusted = trusted
         self._open: dict[str, Submission] = {}
 
     def expect(self, digest: str, submission: Submission) -> None:
-        """A submission was made; report on it once."""
+        """Register a submission, to be reported on once."""
         self._open[digest] = submission
 
     @property
@@ -39,7 +39,7 @@ class Reports:
         return {submission.step for submission in self._open.values()}
 
     def misses(self, digest: str) -> int:
-        """How many validators say that its blob is missing."""
+        """How many validators report its blob missing."""
         return sum(verdict.reason == Reason.BLOB_MISSING for verdict in self._refusals(digest))
 
     def is_heard(self, digest: str) -> bool:
@@ -48,7 +48,8 @@ class Reports:
         return standing is not None and bool(standing.verdicts)
 
     def tell(self, *, at_last: bool = False) -> None:
-        """Log the verdicts that have come to stand since the last call; `at_last` those too that might have changed."""
+        """Log the verdicts that have become final since the last call; with `at_last`, also those that
+        might still have changed."""
         for digest, submission in list(self._open.items()):
             if self._trusted.is_accepted(digest):
                 self._close(digest, "submission.accepted", submission, tokens=submission.tokens)
@@ -74,7 +75,8 @@ class Reports:
         return (v for v in standing.verdicts.values() if v.outcome != "accept") if standing else iter(())
 
     def _refusal(self, digest: str, *, at_last: bool) -> int | None:
-        """The commonest reason, once refusals that stay (or any, at last) are a quorum."""
+        """The most frequent reason, once a quorum refuses: counting only refusals that cannot
+        change, or all with `at_last`."""
         against = [v.reason for v in self._refusals(digest) if at_last or v.reason not in PASSING]
         if len(against) < self._trusted.quorum:
             return None

@@ -1,7 +1,8 @@
-"""A worker's own submissions on disk: written before they are announced, read first after a restart.
+"""A worker's own submissions on disk, written before they are announced and read first after a restart.
 
-`submissions/{step}/{index}.parquet`, then `{index}.json` (its existence means both are whole), then `{index}.relays`
-once relays hold the blob. A row is announced only after that last mark, so without it nobody has seen the index.
+`submissions/{step}/{index}.parquet`, then `{index}.json` (its existence means that both are whole), then
+`{index}.relays` once relays hold the blob. A row is announced only after that last mark, so without it
+nobody has seen the index.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A submission as it lies on disk; `relays` is None until its blob was uploaded."""
+    """A submission as stored on disk; `relays` is None until its blob has been uploaded."""
 
     submission: Submission
     digest: str
@@ -31,14 +32,14 @@ class Kept:
 
 
 class SubmissionStore:
-    """Blocking calls: run them in a thread. Raises OSError when the disk fails."""
+    """Blocking calls, to be run in a thread. They raise OSError when the disk fails."""
 
     def __init__(self, root: Path) -> None:
         self._root = root / "submissions"
         make_folder(self._root)
 
     def save(self, made: Made) -> None:
-        """Blob first, then the submission that names it."""
+        """Write the blob first, then the submission that names it."""
         folder = self._folder(made.submission.step)
         make_folder(folder)
         write_durably(folder / f"{made.submission.index}.parquet", made.blob)
@@ -53,7 +54,8 @@ class SubmissionStore:
         return (self._folder(submission.step) / f"{submission.index}.parquet").read_bytes()
 
     def load(self) -> list[Kept]:
-        """Everything kept, by step and index. A damaged submission that nobody can have seen is dropped, to be made anew."""
+        """All stored submissions, by step and index. A damaged one that nobody can have seen is
+        dropped, to be made anew."""
         kept = [self._load_one(path) for path in self._root.glob("*/*.json")]
         return sorted((item for item in kept if item), key=lambda item: (item.submission.step, item.submission.index))
 
@@ -81,7 +83,8 @@ class SubmissionStore:
 
 
 def _marked(mark: Path) -> tuple[str, ...] | None:
-    """The relays a mark names: None without one, and none for one that is damaged, since its row may have been seen."""
+    """The relays that a mark names: None when there is no mark, empty for a damaged one, since
+    its row may have been seen."""
     if not mark.exists():
         return None
     try:

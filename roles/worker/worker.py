@@ -1,6 +1,6 @@
 """The worker's loop: find the next assigned index, sample it, hand it to the outbox.
 
-Three things go on at once: the next weights are fetched (`policies`), rollouts are sampled (here, in the compute
+Three things run concurrently: the next weights are fetched (`policies`), rollouts are sampled (here, in the compute
 thread), and finished ones are uploaded and announced (`outbox`). The node registers the worker; here we only wait.
 """
 
@@ -36,9 +36,9 @@ log = structlog.get_logger()
 
 IDLE_SECONDS = 1.0
 LATE_STEPS = 4
-"""Steps for which verdicts are waited for beyond those that are open: a blob that had to be sent again takes longer."""
+"""How many steps beyond the open ones verdicts are awaited for: a blob that had to be sent again takes longer."""
 FLUSH_SECONDS = 20.0
-"""After the end: how long uploads under way, and then verdicts, are waited for."""
+"""How long, after the end of the run, pending uploads and then verdicts are awaited."""
 
 
 class Worker:
@@ -66,13 +66,13 @@ class Worker:
         )
         self._lifecycle = Lifecycle(TRANSITIONS, WorkerState.IDLE, event="worker.moved")
         self._own: dict[tuple[int, int], str] = {}  # (step, index) -> digest
-        self._inherited: list[Kept] = []  # handed in with another key, perhaps an earlier one of ours
-        self._unread: set[int] = set()  # steps that may hold rows of ours from before this process
+        self._inherited: list[Kept] = []  # submitted with another key, perhaps an earlier one of ours
+        self._unread: set[int] = set()  # steps that may hold our rows from before this process
         self._waiting_for = ""
 
     @property
     def state(self) -> WorkerState:
-        """Where in its life-cycle the worker is."""
+        """The worker's state in its life-cycle."""
         return self._lifecycle.state
 
     @property
@@ -81,8 +81,8 @@ class Worker:
         return self._generator.loaded.step if self._generator.loaded else 0
 
     async def run(self) -> None:
-        """Work until the run has ended. Raises DiskFailed, Ejected, or what keeps the engine from sampling; all else is waited
-        out."""
+        """Work until the run has ended. Raises DiskFailed, Ejected, or an error that stops the engine from sampling;
+        everything else is waited out."""
         fault: NodeError | None = None
         try:
             await self._run()
@@ -110,7 +110,7 @@ class Worker:
         while self._trusted.head is None:
             await self._wait(self._why_no_head())
         head = self._trusted.head
-        # Rows of ours that a lost disk forgot may stand in any step open now.
+        # Any step open now may hold rows of ours that a lost disk no longer records.
         self._unread = set(range(max(1, head.step - self._spec.training.async_level), head.step + 1))
 
     def _why_no_head(self) -> str:
@@ -121,7 +121,7 @@ class Worker:
         return "the trainer has not said which step it collects"
 
     async def _resume(self, kept: list[Kept]) -> None:
-        """Announce submissions made before the restart again; none is made a second time."""
+        """Announce the submissions made before a restart again. None is made a second time."""
         for item in kept:
             submission = item.submission
             if submission.run != self._spec.run_id:
@@ -137,7 +137,7 @@ class Worker:
             log.info("worker.resumed", submissions=len(kept), newest_step=kept[-1].submission.step)
 
     async def _wind_up(self) -> None:
-        """After the end of the run: let uploads finish and wait for the last verdicts, for a bounded time."""
+        """After the end of the run, let uploads finish and wait a limited time for the last verdicts."""
         with suppress(TimeoutError):
             async with asyncio.timeout(FLUSH_SECONDS):
                 await self._outbox.flushed()
@@ -159,7 +159,8 @@ class Worker:
                 await self._sample(ticket)
 
     def _is_over(self, head: Head) -> bool:
-        """Whether the run is over, by the head or the ledger: a leader may die between its last commit and its last head."""
+        """Whether the run is over, by the head or the ledger: a leader may die between its last
+        commit and its last head."""
         newest = self._trusted.newest_commit()
         return head.state == "ended" or (newest is not None and newest.final)
 
@@ -179,7 +180,7 @@ class Worker:
         await self._watch.changed(IDLE_SECONDS)
 
     def _next_ticket(self, head: Head) -> Ticket | str:
-        """The first admitted index of the head's step that is not ours yet, or why there is none."""
+        """The first admitted index of the head's step that we have not submitted, or why there is none."""
         opened = self._trusted.opened.get(head.step)
         if opened is None:
             return f"step {head.step} is not open"
@@ -192,12 +193,13 @@ class Worker:
         return self._first_free(opened)
 
     def _inherit(self, step: int) -> None:
-        """Count what an earlier key of this node submitted for a step as ours, if its row can be read: we continue after it."""
+        """Count what an earlier key of this node submitted for a step as ours, if its row can be
+        read, and continue after it."""
         for item in [item for item in self._inherited if item.submission.step == step]:
             self._inherited.remove(item)
             if self._trusted.root_of(item.submission.node) == self._trusted.root_of(self._node):
                 self._trusted.name(item.digest, node=self._node, step=step)
-                self._observer.offer(())  # what waits is looked at again
+                self._observer.offer(())  # offers the pending rows again
 
     def _first_free(self, opened: OpenStep) -> Ticket | str:
         predecessor = ZERO_DIGEST
@@ -214,7 +216,7 @@ class Worker:
         return f"all {opened.limit} indices of step {opened.step} are done"
 
     def _own_digest(self, step: int, index: int) -> str | None:
-        """Digest of our submission for an index, from our disk or else from our rows that others hold."""
+        """Digest of our submission for an index, from our disk or else from rows of ours that others hold."""
         if (step, index) in self._own:
             return self._own[(step, index)]
         seen = self._trusted.known_digests(self._node, step, index)
@@ -245,7 +247,7 @@ class Worker:
     # -- weights -------------------------------------------------------------------------------------------------
 
     async def _has_policy_for(self, step: int) -> bool:
-        """Swap to the newest weights at hand, between submissions; False after waiting when none may be used."""
+        """Switch to the newest usable weights, between submissions. Waits and returns False when none may be used."""
         window = policy_window(step, self._spec.training.async_level)
         newest = self._policies.newest
         if newest is not None and newest != self._generator.loaded and newest.step in window:
@@ -291,9 +293,9 @@ class Worker:
         oldest = self._oldest_open()
         self._reports.forget_before(oldest - 1 - self._patience())
         unjudged = self._reports.steps()
-        self._observer.extra_steps = set(unjudged)  # their verdicts are read on
+        self._observer.extra_steps = set(unjudged)  # keep reading their verdicts
         self._trusted.forget_before(min({oldest - 1, *unjudged}))
-        # Blobs stay until their epoch is surely tallied; relays hold them meanwhile too.
+        # Blobs are kept until their epoch has surely been tallied; relays hold them meanwhile too.
         before = oldest - 1 - self._spec.epoch.checkpoints
         if gone := [place for place in self._own if place[0] < before]:
             for place in gone:

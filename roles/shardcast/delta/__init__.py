@@ -1,7 +1,8 @@
-"""Delta of two checkpoints: owns the lossless coding of one safetensors directory against another, and knows no network.
+"""Delta of two checkpoints: losslessly codes one safetensors directory against another. Knows no network.
 
-A bf16 weight changes when the step crosses its rounding cell, so the base weight's exponent sets the odds; positions and
-steps are coded under those odds. `encode_delta` makes the file, `apply_delta` rebuilds the checkpoint and checks it.
+A bf16 weight changes when the step crosses its rounding cell, so the base weight's exponent determines the probability
+of a change. Positions and steps are coded under those probabilities. `encode_delta` makes the file, `apply_delta`
+rebuilds the checkpoint and checks it.
 """
 
 from roles.shardcast.delta.applying import BaseFiles, Data, FolderBase, apply_delta, decode_files

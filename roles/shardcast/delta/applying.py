@@ -1,4 +1,4 @@
-"""Rebuilding a checkpoint from a base and a delta that came from a stranger."""
+"""Rebuilds a checkpoint from a base and an untrusted delta."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ DIGEST_SIZE = hashlib.sha256().digest_size
 
 
 class Source(Protocol):
-    """The bytes of a delta, from its start."""
+    """The bytes of a delta, read from its start."""
 
     def read(self, length: int, /) -> bytes: ...
 
 
 class BaseFiles(Protocol):
-    """The files of the checkpoint a delta was made against."""
+    """The files of the checkpoint that a delta was made against."""
 
     def size(self, name: str) -> int:
         """Bytes of a file; 0 when there is none."""
 
     def read(self, name: str, start: int, size: int) -> bytearray:
-        """Part of a file, the caller's own. Raises OSError when it is not there."""
+        """Part of a file, in a buffer that the caller owns. Raises OSError when it is not there."""
 
 
 @dataclass(frozen=True, slots=True)
 class FolderBase:
-    """A checkpoint's folder as base."""
+    """A checkpoint's folder as the base."""
 
     folder: Path
 
@@ -53,7 +53,7 @@ class FolderBase:
         return path.stat().st_size if path.is_file() else 0
 
     def read(self, name: str, start: int, size: int) -> bytearray:
-        """Part of a file, the caller's own. Raises OSError when it is not there."""
+        """Part of a file, in a buffer that the caller owns. Raises OSError when it is not there."""
         data = bytearray(size)
         with (self.folder / name).open("rb") as file:
             if os.preadv(file.fileno(), [data], start) != size:
@@ -62,11 +62,11 @@ class FolderBase:
 
 
 def apply_delta(base: Path, delta: Path, into: Path, *, max_bytes: int = MAX_CHECKPOINT_BYTES) -> None:
-    """Rebuild in `into`, which must not exist, the checkpoint that `delta` was made of; there at once, or not at all.
+    """Rebuild, in `into`, which must not exist, the checkpoint that `delta` leads to. The folder appears atomically.
 
-    Every file is compared with the SHA-256 in the delta; the caller, who has a signed manifest, may check that too.
-    Blocking; holds a few blocks of 4 MiB whatever the delta says, and writes no more than the base's bytes and the
-    delta's. Raises Malformed when the delta is damaged, hostile, or of another base; OSError for our own disk.
+    Every file is checked against the SHA-256 in the delta; a caller with a signed manifest may check that too.
+    Blocking; holds a few blocks of 4 MiB whatever the delta says, and writes no more than the bytes of base and delta
+    together. Raises Malformed when the delta is damaged, hostile, or of another base; OSError for our own disk.
     """
     partial = into.with_name(f".{into.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
@@ -87,11 +87,11 @@ def apply_delta(base: Path, delta: Path, into: Path, *, max_bytes: int = MAX_CHE
 
 
 def decode_files(source: Source, base: BaseFiles, *, files: Sequence[FileEntry]) -> Generator[Data]:
-    """The bytes of all files, laid end to end, in pieces of at most 4 MiB; nothing is digested: the caller has a manifest,
+    """The bytes of all files, concatenated, in pieces of at most 4 MiB. Nothing is hashed: the caller has a manifest,
     whose `files` these must be.
 
-    Blocking; close it when it is not read to its end. Raises Malformed when the delta is damaged, hostile, or of another
-    base; OSError when the base cannot be read.
+    Blocking; close it when it is not read to its end. Raises Malformed when the delta is damaged, hostile, or of
+    another base; OSError when the base cannot be read.
     """
     plan = read_plan(source)
     if tuple(entry.file for entry in plan.files) != tuple(files):
@@ -105,7 +105,7 @@ def decode_files(source: Source, base: BaseFiles, *, files: Sequence[FileEntry])
 
 
 def read_plan(source: Source) -> Plan:
-    """A delta's header. Raises Malformed."""
+    """Read a delta's header. Raises Malformed."""
     if _take(source, len(MAGIC)) != MAGIC:
         raise Malformed("this is no delta")
     (length,) = struct.unpack("<I", _take(source, 4))
@@ -122,7 +122,7 @@ def check_head(block: Block, mode: int, length: int) -> None:
 
 
 def _rebuild_file(source: Source, base: BaseFiles, into: Path, entry: FilePlan, pool: ThreadPoolExecutor) -> None:
-    """One file. Blocks are read here and decoded in the pool; those done are hashed and written here, in order."""
+    """Rebuild one file. Blocks are read here, decoded in the pool, then hashed and written here, in order."""
     digest = hashlib.sha256()
     with into.open("wb") as out:
         for data in _decode_blocks(source, base, entry, pool):

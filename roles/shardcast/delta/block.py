@@ -1,8 +1,8 @@
 """One block of a tensor's elements: coded against the same block of the base, and rebuilt from it.
 
-Of each class (`classes`) the gaps between changed elements and their steps are coded. A step is the change of the
-magnitude in ordered-integer space, with one flag for a change of sign: a weight near zero that is thrown to the other
-side lands where one thrown the same way would.
+For each class (`classes`), the gaps between changed elements and their steps are coded. A step is the change of the
+magnitude in ordered-integer space, plus one flag for a change of sign, so that a weight near zero pushed across zero is
+coded like one pushed the same distance on its own side.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Integers = NDArray[np.int64]
 Bits = NDArray[np.uint16] | NDArray[np.uint32]
 
 SAMPLE = 16
-"""One element in so many is looked at to choose the classes."""
+"""One element in so many is sampled to choose the classes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Format:
     def exponents(self, bits: Bits) -> NDArray[np.uint8]:
         """The biased exponents."""
         exponents = np.empty(len(bits), np.uint8)
-        np.right_shift(bits, self.mantissa, out=exponents, casting="unsafe")  # the cast cuts the sign off
+        np.right_shift(bits, self.mantissa, out=exponents, casting="unsafe")  # the cast drops the sign
         return exponents
 
 
@@ -66,7 +66,7 @@ BF16, F32 = Format("bf16", "<u2", 7), Format("f32", "<u4", 23)
 
 
 def encode_block(base: bytes, new: bytes, form: Format) -> tuple[bytes, int]:
-    """The coded block and how many elements changed. Both blocks have the same length."""
+    """The coded block and the number of changed elements. Both blocks have the same length."""
     before, after = form.view(base), form.view(new)
     mask = before != after
     changed = positions_of(mask)
@@ -103,9 +103,9 @@ def split_steps(before: Bits, after: Bits, form: Format) -> tuple[Integers, Inte
 
 
 def decode_block(base: bytes | bytearray, data: bytes, form: Format) -> memoryview:
-    """The new block, in the place of the base where that may be written to.
+    """The new block, written over the base where that is writable.
 
-    Raises Malformed on a block no encoder made; holds a few integers an element, whatever it says.
+    Raises Malformed on a block that no encoder made. Holds a few integers per element, whatever the block says.
     """
     before = form.view(base)
     reader = _Reader(data)
@@ -157,7 +157,7 @@ def _split(values: Integers, counts: Sequence[int]) -> list[Integers]:
 
 
 class _Reader:
-    """Bytes taken from the front, never more than there are."""
+    """Takes bytes from the front, never more than there are."""
 
     def __init__(self, data: bytes) -> None:
         self._data, self._at = data, 0

@@ -1,5 +1,5 @@
-"""What a delta makes of a base, as the base of the next one: a chain is applied in one pass, without the checkpoints that
-lie on the way."""
+"""A base with a delta applied, as the base of the next delta: a chain is applied in one pass, without the
+intermediate checkpoints."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from roles.shardcast.delta.plan import FORMATS, MAX_HEADER, Block, FilePlan, Pla
 
 
 class Parts(Protocol):
-    """The bytes of a delta, anywhere in it; from any thread."""
+    """The bytes of a delta at any position; callable from any thread."""
 
     def read_at(self, start: int, length: int, /) -> bytes:
-        """So many bytes, fewer at the end. Raises OSError."""
+        """`length` bytes, fewer at the end. Raises OSError."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """A block, and where its payload lies in the delta."""
+    """A block, and the position of its payload in the delta."""
 
     block: Block
     mode: int
@@ -34,11 +34,11 @@ class _Placed:
 
 
 class DeltaBase:
-    """A checkpoint that is not there: its base is, and a delta to it. A block is decoded when it is asked for.
+    """A checkpoint that is not on disk, represented by its base and a delta to it. Blocks are decoded on request.
 
-    It is asked for the blocks it was cut into, as the next delta of the same tensors does; any other cut is Malformed:
-    else a chain made to be costly could have each block decoded many times. Making one reads the delta's heads; it
-    raises Malformed and OSError, and so does `read`.
+    Requests must use the same cut into blocks, as the next delta of the same tensors does. Any other cut is Malformed,
+    because a maliciously built chain could otherwise have each block decoded many times. The constructor reads the
+    delta's block headers. It raises Malformed and OSError, and so does `read`.
     """
 
     def __init__(self, delta: Parts, base: BaseFiles, *, max_bytes: int) -> None:
@@ -58,7 +58,7 @@ class DeltaBase:
         return self._sizes.get(name, 0)
 
     def read(self, name: str, start: int, size: int) -> bytearray:
-        """A block of a file, the caller's own."""
+        """A block of a file, in a buffer that the caller owns."""
         placed = self._blocks.get((name, start))
         if placed is None or placed.block.size != size:
             raise Malformed("deltas of a chain are not cut alike")
@@ -70,12 +70,12 @@ class DeltaBase:
             return bytearray(payload)
         held = self._base.read(name, block.base, block.size)
         if placed.mode != SAME:
-            decode_block(held, payload, FORMATS[block.kind])  # in its place
+            decode_block(held, payload, FORMATS[block.kind])  # in place
         return held
 
 
 def _read_plan(delta: Parts) -> tuple[Plan, int]:
-    """A delta's header, and where its blocks begin."""
+    """A delta's header, and the position where its blocks begin."""
     head = delta.read_at(0, len(MAGIC) + 4)
     if len(head) != len(MAGIC) + 4 or head[: len(MAGIC)] != MAGIC:
         raise Malformed("this is no delta")

@@ -1,8 +1,8 @@
-"""Elements of a block grouped by the exponent of their base weight, which the decoder holds too.
+"""Groups the elements of a block by the exponent of their base weight, which the decoder has too.
 
-An optimizer's step has about one size for all weights, so a weight's exponent sets how likely it is to leave its rounding
-cell: within a class changes fall like a biased coin, between classes the bias differs by thousands. Most elements have
-great exponents and next to no changes; they are never listed one by one.
+An optimizer's step has about the same size for all weights, so a weight's exponent sets how likely it is to leave its
+rounding cell. Within a class, changes behave like a biased coin; between classes the bias differs by factors of
+thousands. Most elements have large exponents and almost no changes, so they are never listed one by one.
 """
 
 from __future__ import annotations
@@ -19,21 +19,22 @@ Integers = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
 
 SMALL_SHARE = 1 / 32
-"""Classes that hold less than this share of a block together are listed; the greater ones are bitmaps."""
+"""Classes that together hold less than this share of a block are listed; the larger ones are bitmaps."""
 DENSE_SHARE = 1 / 8
-"""More changes than this share of the elements left: listing those is the cheaper way to them."""
+"""When more than this share of the remaining elements changes, listing them is cheaper."""
 TOP_SLACK = 0.004
-"""Share of the cost that may be lost to have more elements in class 0: speed."""
+"""Share of the cost that may be given up to put more elements into class 0, for speed."""
 MAX_CLASSES = 32
-"""Twice what real checkpoints need; bounds what a hostile block costs to read."""
+"""Twice what real checkpoints need; limits the cost of reading a hostile block."""
 TABLE_BITS = 120.0
-"""What one more class costs: its count and its two tables, about."""
+"""Approximate cost in bits of one more class: its count and its two tables."""
 
 
 def group_by_exponent(exponents: Bytes, thresholds: bytes, counts: Sequence[int]) -> list[Subset]:
-    """Class 0 is `exponent >= thresholds[0]`, the next `>= thresholds[1]`, the last one all below. Strictly falling.
+    """Class 0 is `exponent >= thresholds[0]`, the next `>= thresholds[1]`, the last one everything below. Thresholds
+    must be strictly falling.
 
-    `counts`: how many members of each class will be asked for; it sets how a class is held, not what it holds.
+    `counts`: how many members of each class will be requested. It decides how a class is represented, not its members.
     """
     subsets: list[Subset] = []
     left, above = len(exponents), np.zeros(-(-len(exponents) // 64), np.uint64)
@@ -48,7 +49,7 @@ def group_by_exponent(exponents: Bytes, thresholds: bytes, counts: Sequence[int]
 
 
 def _list_classes(exponents: Bytes, thresholds: bytes, *, start: int) -> list[Subset]:
-    """Classes from `start` on, listed."""
+    """Classes from `start` on, as lists."""
     positions = positions_of(exponents < thresholds[start - 1]) if start else np.arange(len(exponents))
     classes = class_of_exponent(thresholds)[exponents[positions]]
     ordered = positions[np.argsort(classes, kind="stable")]
@@ -57,16 +58,16 @@ def _list_classes(exponents: Bytes, thresholds: bytes, *, start: int) -> list[Su
 
 
 def class_of_exponent(thresholds: bytes) -> Bytes:
-    """256 classes, one an exponent."""
+    """The class of each of the 256 exponents."""
     falling = np.frombuffer(thresholds, np.uint8)
     classes: Bytes = (np.arange(256)[:, None] < falling[None, :]).sum(axis=1).astype(np.uint8)
     return classes
 
 
 def choose_thresholds(elements: Integers, steps: Integers) -> bytes:
-    """Where to cut. `elements`: how many have each exponent, (256,), a sample will do. `steps`: changes by exponent and
-    symbol of the step, (256, symbols). From the greatest exponent down, an exponent joins the class above when that
-    costs no more than a class of its own; the first class is given a little."""
+    """Choose the class boundaries. `elements`: number of elements by exponent, (256,); a sample suffices. `steps`:
+    changes by exponent and step symbol, (256, symbols). From the largest exponent down, an exponent joins the class
+    above when that costs no more than a class of its own; the first class gets some slack."""
     present = [int(e) for e in np.flatnonzero(steps.sum(axis=1))[::-1]]
     if not present:
         return b""
@@ -88,12 +89,12 @@ def choose_thresholds(elements: Integers, steps: Integers) -> bytes:
 
 
 def _cost(elements: int, steps: Integers) -> float:
-    """Bits: entropy of which elements change, and of their steps."""
+    """Cost in bits: the entropy of which elements change, and of their steps."""
     changed = int(steps.sum())
     stay = max(elements - changed, 0)
     return _weigh(changed + stay) - _weigh(stay) - float(np.dot(steps, np.log2(np.maximum(steps, 1))))
 
 
 def _weigh(count: int) -> float:
-    """`n log2 n`: that of a total, less those of its parts, is the entropy of the parts."""
+    """`n log2 n`: its value for a total, less those for the parts, is the entropy of the parts."""
     return count * math.log2(count) if count else 0.0

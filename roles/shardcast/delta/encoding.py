@@ -1,4 +1,4 @@
-"""Making a delta of two checkpoints: a header, then each file's blocks and its SHA-256."""
+"""Makes a delta of two checkpoints: a header, then each file's blocks and its SHA-256."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ MAGIC = b"INDELTA1"
 SAME, LITERAL, CODED = 0, 1, 2
 BLOCK_HEAD = struct.Struct("<BI")
 WORTHWHILE_SHARE = 0.25
-"""A delta greater than this share of the whole costs its reader more time than it saves: weights nearly all of which
-changed are coded at a tenth of the pace."""
+"""A delta larger than this share of the whole costs its reader more time than it saves, because weights that nearly all
+changed are coded at a tenth of the speed."""
 SLICES, SLICE = 16, 2**15
-"""So many slices of so many bytes tell whether a delta is worth making."""
+"""Number and size in bytes of the slices sampled to decide whether a delta is worth making."""
 THREADS = min(4, os.cpu_count() or 1)
 AHEAD = THREADS + 3
-"""Blocks read but not written yet."""
+"""Maximum number of blocks read but not yet written."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeltaReport:
-    """What a delta came to. Sizes in bytes; `elements` counts the floats compared, `changed` those that differ."""
+    """Statistics of a delta. Sizes in bytes; `elements` counts the floats compared, `changed` those that differ."""
 
     full_bytes: int
     delta_bytes: int
@@ -45,7 +45,7 @@ class DeltaReport:
 
 @dataclass(frozen=True, slots=True)
 class Coded:
-    """A block as it stands in a delta."""
+    """A block as stored in a delta."""
 
     mode: int
     payload: bytes
@@ -54,24 +54,24 @@ class Coded:
 
 
 class _TooLarge(Exception):
-    """The delta has passed the size at which it is worth anything."""
+    """The delta has exceeded the size up to which it is worthwhile."""
 
 
 def encode_delta(base: Path, new: Path, out: Path) -> DeltaReport:
-    """Write to `out` what turns the checkpoint in `base` into the one in `new`, lossless; replaced at once when done.
+    """Write to `out`, atomically, the lossless delta from the checkpoint in `base` to the one in `new`.
 
-    Files as a manifest takes them: no hidden ones, no sub-directories. Blocking; holds a few blocks of 4 MiB. Raises
-    ValueError when `new` has no file, too many, or too many kinds of tensors in turn, OSError when a file cannot be read
-    or written.
+    Files are taken as for a manifest: no hidden ones, no sub-directories. Blocking; holds a few blocks of 4 MiB.
+    Raises ValueError when `new` has no file, too many, or too many alternating kinds of tensors; OSError when a file
+    cannot be read or written.
     """
     paths, plan = _plan_all(base, new)
     return _write(base, paths, plan, out, most=None)
 
 
 def encode_worthwhile(base: Path, new: Path, out: Path, *, most_share: float = WORTHWHILE_SHARE) -> DeltaReport | None:
-    """As `encode_delta`, but None, and no file, when the delta has more than that share of the whole.
+    """As `encode_delta`, but returns None and writes no file when the delta exceeds that share of the whole.
 
-    A sample is coded first, so that a checkpoint in which everything changed costs next to nothing.
+    A sample is coded first, so that a checkpoint in which everything changed costs almost nothing.
     """
     try:
         paths, plan = _plan_all(base, new)
@@ -97,7 +97,7 @@ def _plan_all(base: Path, new: Path) -> tuple[list[Path], Plan]:
 
 
 def _estimate(base: Path, new: Path, plan: Plan) -> int:
-    """Bytes that a delta will have, by the coded size of slices spread over what both checkpoints have."""
+    """Estimated bytes of a delta, from the coded size of slices spread over what both checkpoints have."""
     blocks = [(entry.file.name, block) for entry in plan.files for block in plan_blocks(entry)]
     shared = [(name, block) for name, block in blocks if block.base >= 0]
     alone = sum(block.size for _, block in blocks if block.base < 0)
@@ -130,7 +130,7 @@ def _write(base: Path, paths: list[Path], plan: Plan, out: Path, *, most: int | 
 
 
 def _write_files(out: BinaryIO, base: Path, paths: list[Path], plan: Plan, most: int | None) -> tuple[int, int]:
-    """All files; how many elements changed, and of how many. Raises _TooLarge past `most` bytes."""
+    """Write all files. Returns how many elements changed, and of how many. Raises _TooLarge past `most` bytes."""
     changed = elements = 0
     with ThreadPoolExecutor(THREADS) as pool:
         for entry, path in zip(plan.files, paths, strict=True):
@@ -144,7 +144,7 @@ def _write_files(out: BinaryIO, base: Path, paths: list[Path], plan: Plan, most:
 def _write_blocks(
     out: BinaryIO, base: Path, new: Path, blocks: list[Block], pool: ThreadPoolExecutor
 ) -> Iterator[Coded]:
-    """One file's blocks, then its digest. Blocks are read and hashed here while the pool codes those before."""
+    """Write one file's blocks, then its digest. Blocks are read and hashed here while the pool codes earlier ones."""
     digest = hashlib.sha256()
     with new.open("rb") as after, (base if base.is_file() else new).open("rb") as before:
 
@@ -173,7 +173,7 @@ def _code(block: Block, base: bytes, new: bytes) -> Coded:
 
 
 def map_ahead(pool: ThreadPoolExecutor, work: Callable[[A], T], jobs: Iterable[A]) -> Iterator[T]:
-    """Results in order; at most `AHEAD` jobs are taken before the oldest one's result is."""
+    """Results in order. At most `AHEAD` jobs are taken before the oldest one's result is returned."""
     waiting: deque[Future[T]] = deque()
     for job in jobs:
         waiting.append(pool.submit(work, job))

@@ -1,4 +1,4 @@
-"""What a delta says of each file before its blocks: the spans it is cut into, and where the base holds the same bytes."""
+"""A delta's description of each file: the spans it is cut into, and where the base has the corresponding bytes."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from roles.shardcast.delta.block import BF16, F32, Format
 from roles.shardcast.manifest import MAX_CHECKPOINT_BYTES
 
 BLOCK_BYTES = {"literal": 2**20, "bytes": 2**22, "bf16": 2**22, "f32": 2**21}
-"""Bytes of a block of each kind; the last of a span is shorter. Eight blocks or so are in memory at a time; greater ones
-code one percent better and decode a fifth slower."""
+"""Block size in bytes for each kind; the last block of a span is shorter. About eight blocks are in memory at a time.
+Larger ones code one percent better and decode a fifth slower."""
 FORMATS: dict[str, Format] = {"bf16": BF16, "f32": F32}
 MAX_TABLE = 100 * 2**20
-"""Longest header safetensors itself reads."""
+"""Longest header that safetensors itself reads."""
 MAX_HEADER = 2**22
 MAX_SPANS = 4096
-"""Of all files together: each costs its reader one block at least, however short."""
+"""Maximum spans over all files: each costs its reader at least one block, however short."""
 MAX_FILES = 256
 
 _KINDS = {"BF16": "bf16", "F32": "f32"}
 
 
 class Span(Message):
-    """`size` bytes of one kind: `literal` has no counterpart in the base, the others lie there in the same order."""
+    """`size` bytes of one kind: `literal` has no counterpart in the base; the others are there in the same order."""
 
     kind: Literal["literal", "bytes", "bf16", "f32"]
     size: Annotated[int, Field(ge=1, le=MAX_CHECKPOINT_BYTES)]
 
 
 class FilePlan(Message):
-    """A file of the new checkpoint; `base_start` is where the first span that is not literal begins in the base's."""
+    """A file of the new checkpoint. `base_start` is where its first non-literal span begins in the base's file."""
 
     file: FileEntry
     base_start: Natural
@@ -55,7 +55,7 @@ class Plan(Message):
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """`size` bytes at `start` of the new file, and of the base at `base` (none: -1)."""
+    """`size` bytes at `start` of the new file and at `base` of the base's file (-1: none)."""
 
     kind: str
     start: int
@@ -64,7 +64,7 @@ class Block:
 
 
 def plan_blocks(file: FilePlan) -> Iterator[Block]:
-    """A file's blocks in order; none crosses a span."""
+    """A file's blocks in order; none crosses a span boundary."""
     start, base = 0, file.base_start
     for span in file.spans:
         for offset in range(0, span.size, BLOCK_BYTES[span.kind]):
@@ -74,14 +74,14 @@ def plan_blocks(file: FilePlan) -> Iterator[Block]:
 
 
 class Sizes(Protocol):
-    """What must be known of a base to judge a plan."""
+    """What must be known of a base to check a plan."""
 
     def size(self, name: str) -> int:
         """Bytes of a file; 0 when there is none."""
 
 
 def check_plan(plan: Plan, base: Sizes, *, max_bytes: int) -> None:
-    """Judge a header against the base that is here. Raises Malformed."""
+    """Check a header against the base that is here. Raises Malformed."""
     if len({entry.file.name.casefold() for entry in plan.files}) != len(plan.files):
         raise Malformed("two files of a delta share a name")
     if sum(entry.file.size for entry in plan.files) > max_bytes:
@@ -100,7 +100,7 @@ def check_plan(plan: Plan, base: Sizes, *, max_bytes: int) -> None:
 
 
 def plan_file(base: Path, new: Path) -> FilePlan:
-    """How to code one file: tensor by tensor when both hold the same tensors, whole otherwise. Raises OSError."""
+    """Plan how to code one file: tensor by tensor when both hold the same tensors, otherwise whole. Raises OSError."""
     size, held = new.stat().st_size, base.stat().st_size if base.is_file() else 0
     tables = _tensor_table(base, held), _tensor_table(new, size)
     if tables[0] and tables[1] and tables[0][1] == tables[1][1] and size - tables[1][0] == held - tables[0][0]:
@@ -121,7 +121,7 @@ def plan_file(base: Path, new: Path) -> FilePlan:
 
 
 def _tensor_table(path: Path, size: int) -> tuple[int, list[tuple[str, int]]] | None:
-    """Where a safetensors file's data begin, and the kinds and lengths of its tensors; None for any other file."""
+    """Where a safetensors file's data begins, and the kinds and lengths of its tensors; None for any other file."""
     if path.suffix != ".safetensors" or size < 8:
         return None
     with path.open("rb") as file:

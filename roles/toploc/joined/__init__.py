@@ -1,6 +1,5 @@
-"""Aggregate before judging: one number for a whole submission, with a known rate of false positives, and a sum over a node's
-history (docs/checks.md has the model of the noise).
-"""
+"""Aggregates before judging: one number for a whole submission with a known rate of false positives, and a sum over a
+node's history (docs/checks.md describes the noise model)."""
 
 from roles.toploc.joined.calibration import NAMES, Calibration, Component, Fit
 from roles.toploc.joined.fitting import fit

@@ -1,7 +1,8 @@
 """Fits the honest noise to observations of honest submissions, made in as many environments as honest nodes have.
 
-Whoever is honest runs one of the environments (engine, kernel, batch), and it is not known which: levels are those of the
-environment that deviates most; spreads are relative to the level, common to all, by the method of moments.
+An honest node runs one of the environments (engine, kernel, batch), and it is not known which. Levels are
+therefore those of the environment that deviates most. Spreads are relative to the level and common to all,
+by the method of moments.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from roles.toploc.joined.score import score, tail
 from roles.toploc.observation import Observation
 
 AT = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
-TAIL = 0.1  # above it, more variance makes a Gamma's p smaller, not larger: its median falls
-LEAST_UNITS = 30  # of a class, below which its level is not known
-UNSEEN = 3  # events that may have stayed unseen (95%: none in N trials is at most 3 in N), each a grain
-NEAR = 0.5  # spreads are those of environments whose deviation is at least so much of the worst
-DOUBT = 2.0  # standard errors by which levels and variances are put up
+TAIL = 0.1  # above it, more variance lowers a Gamma's p instead of raising it, because its median falls
+LEAST_UNITS = 30  # per class; with fewer its level is unknown
+UNSEEN = 3  # events that may have gone unseen (95%: none in N trials means at most 3 in N), one grain each
+NEAR = 0.5  # spreads come from environments that deviate at least this share of the worst
+DOUBT = 2.0  # standard errors by which levels and variances are raised
 INFLATIONS = tuple(1.15**k for k in range(40))
 
 
@@ -62,7 +63,7 @@ def fit(environments: Mapping[str, Sequence[Observation]]) -> Fit:
 def _fit_component(
     units: Sequence[Units], sizes: Sequence[int], owners: np.ndarray[tuple[int], np.dtype[np.int64]], k: int
 ) -> tuple[Component, int, float]:
-    """The component, the environment its level is of, and by how much its variances had to be put up."""
+    """The component, the environment that its level comes from, and the factor by which its variances were raised."""
     levels = _pooled_levels(units, classes=len(FILLS) if k < 2 else 1, grain=GRAINS[k])
     sums = [sums_of(each, levels, size) for each, size in zip(units, sizes, strict=True)]
     totals = np.array([float(s.sum()) for s, _ in sums])
@@ -95,7 +96,7 @@ def _pooled_levels(units: Sequence[Units], *, classes: int, grain: float) -> tup
 
 
 def _ratio(totals: Floats, counts: Floats, least: float) -> float:
-    """How much an environment deviates relative to all; no less than what it may have shown unseen."""
+    """How much an environment deviates relative to all, but at least by what it may have shown unseen."""
     return max(float(totals.sum()), least) / float(counts.sum()) if counts.sum() else 0.0
 
 
@@ -125,8 +126,8 @@ def _spreads(
         own += float(count.sum() ** 2)
     rarity = grain / max(levels) if any(levels) else 1.0
     if not many:
-        return rarity, 0.0, 0.0  # events of one grain, as a Poisson process has them
-    unit = (within + UNSEEN * rarity**2) / max(degrees, 1.0)  # what may have stayed unseen varies too
+        return rarity, 0.0, 0.0  # events of one grain, as in a Poisson process
+    unit = (within + UNSEEN * rarity**2) / max(degrees, 1.0)  # unseen events add variance too
     above, beyond = apart - unit * many, together - unit * many
     submission = max(0.0, (beyond - above) / (own - squares)) if own > squares else 0.0
     completion = max(0.0, (above if submission else max(above, beyond)) / squares - submission)
@@ -134,7 +135,7 @@ def _spreads(
 
 
 def _highest(shape: Component, ratio: float, counts: Sequence[Floats]) -> float:
-    """The environment's ratio, put up by two standard errors of its own."""
+    """The environment's ratio, raised by two of its own standard errors."""
     joined = [count for count in counts if count.sum()]
     if not joined:
         return ratio
@@ -144,8 +145,8 @@ def _highest(shape: Component, ratio: float, counts: Sequence[Floats]) -> float:
 
 
 def _inflation(component: Component, sums: Sequence[tuple[Floats, Floats]], ratios: Floats) -> float:
-    """By how much the variances must be put up so that honest tails, each about its own environment's mean, are nowhere heavier
-    than the Gamma's says (by more than chance at 95%)."""
+    """The factor by which variances must be raised so that honest tails, each about its own environment's mean, are
+    nowhere heavier than the Gamma's (beyond chance at 95%)."""
     judged = [
         (total.sum() / ratio, count)
         for (total, count), ratio in zip(sums, ratios, strict=True)
@@ -162,8 +163,8 @@ def _inflation(component: Component, sums: Sequence[tuple[Floats, Floats]], rati
 
 
 def _most(n: int, p: float) -> int:
-    """The 97.5% quantile of a binomial: more than so many of n at rate p are not chance."""
-    weight = n * math.log1p(-p)  # a logarithm: the weight itself is 0 for thousands of submissions
+    """The 97.5% quantile of a binomial: more than this many of n at rate p are not chance."""
+    weight = n * math.log1p(-p)  # as a logarithm, since the weight itself underflows for thousands of submissions
     cumulated, count = math.exp(weight), 0
     while cumulated < 0.975 and count < n:
         weight += math.log((n - count) / (count + 1) * p / (1 - p))

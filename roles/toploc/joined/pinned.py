@@ -1,4 +1,4 @@
-"""A calibration as the run spec holds it: whole numbers, rounded to the careful side, and back."""
+"""A calibration as stored in the run spec, and back: whole numbers, rounded in the cautious direction."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SPREAD = 10**6
 
 
 def calibration_of(joined: JoinedSpec) -> Calibration:
-    """What the spec pins."""
+    """The calibration that the spec pins."""
     exponents, mantissas, margins = (_component(getattr(joined, name)) for name in NAMES)
     return Calibration(exponents, mantissas, margins)
 

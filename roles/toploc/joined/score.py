@@ -1,6 +1,8 @@
-"""From an observation to one number: how seldom an honest submission deviates so much, and what it adds to a history.
+"""From an observation to one number: how rarely an honest submission deviates as much, and its
+contribution to a history.
 
-Every bound holds however the statistics hang together: p-values are joined by Bonferroni, histories too (`history`).
+Every bound holds however the statistics are correlated: p-values are combined by Bonferroni, and so
+are histories (`history`).
 """
 
 from __future__ import annotations
@@ -15,17 +17,16 @@ from roles.toploc.joined.calibration import NAMES, Calibration, Component, Float
 from roles.toploc.observation import Observation
 
 SMALLEST = 1e-300
-RATIOS = (1.25, 2.0, 8.0)  # a history is looked through for deviations so many times the honest ones
+RATIOS = (1.25, 2.0, 8.0)  # a history is tested for deviations this many times the honest ones
 MOST_EVIDENCE = 8.0  # nats; no single submission decides a history
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
     """`p`: at most this share of honest submissions deviate as much, whatever their length; 1.0 for no tokens.
-    `evidence`: logs of quantities whose means over honest submissions are at most 1, for each component and each of `RATIOS`;
-    between log(1/2) and 8.
-    `component`, and the `completion` if it is one alone: what deviates most. `ratios`: mean of each component over its level.
-    """
+    `evidence`: for each component and each of `RATIOS`, the logarithm of a quantity whose mean over honest submissions
+    is at most 1; between log(1/2) and 8. `component`, and `completion` if it is a single one: what deviates most.
+    `ratios`: mean of each component divided by its level."""
 
     p: float
     evidence: tuple[float, ...]
@@ -40,7 +41,7 @@ class Score:
 
 
 def score(observation: Observation, calibration: Calibration) -> Score:
-    """Judge a submission by its sums as a whole and by those of each completion, components apart."""
+    """Judge a submission by its sums as a whole and by those of each completion, separately for each component."""
     found: list[tuple[float, str, int | None]] = [(1.0, NAMES[0], None)]
     evidence: list[float] = []
     ratios = []
@@ -62,7 +63,8 @@ def score(observation: Observation, calibration: Calibration) -> Score:
 
 
 def tails(component: Component, totals: Floats, counts: Floats, squares: Floats) -> Floats:
-    """P(sum >= total) for honest sums of so many units, whose completions' counts squared come to `squares`; elementwise."""
+    """P(sum >= total) for honest sums over `counts` units, with `squares` the sum of the completions'
+    squared counts. Elementwise."""
     variance = component.unit * counts + component.completion * squares + component.submission * counts**2
     shape, scale = torch.from_numpy(counts**2 / variance), torch.from_numpy(variance / counts)
     found: Floats = torch.special.gammaincc(shape, torch.from_numpy(totals) / scale).numpy()
@@ -70,17 +72,17 @@ def tails(component: Component, totals: Floats, counts: Floats, squares: Floats)
 
 
 def tail(component: Component, total: float, counts: Floats) -> float:
-    """P(sum >= total) for an honest submission of so many units in each completion."""
+    """P(sum >= total) for an honest submission with this many units in each completion."""
     n, squares = counts.sum(keepdims=True), (counts**2).sum(keepdims=True)
     return float(tails(component, np.array([total]), n, squares)[0])
 
 
 def log_ratio(component: Component, total: float, counts: Floats, ratio: float) -> float:
-    """Log likelihood of the sum where everything deviates `ratio` times as much, over that of an honest one."""
+    """Log likelihood of the sum if everything deviates `ratio` times as much, minus that of an honest one."""
     shape, scale = component.gamma(counts)
     return total / scale * (1 - 1 / ratio) - shape * math.log(ratio)
 
 
 def _bounded(log: float) -> float:
-    """Half on honesty, half on the likelihood ratio: so it never falls by more than log 2 at once."""
+    """Average of honesty and likelihood ratio, half each, so that evidence never falls by more than log 2 at once."""
     return min(float(np.logaddexp(0.0, log)) - math.log(2), MOST_EVIDENCE)

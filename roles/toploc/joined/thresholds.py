@@ -1,7 +1,8 @@
-"""The tightest bounds that each chunk, completion and token can be held to at a chosen rate of false positives.
+"""The tightest bounds for single chunks, completions and tokens at a chosen rate of false positives.
 
-Largest values of a submission are taken to be Gumbel distributed (what the maximum of many light-tailed values tends to), by
-the method of moments, in the environment where the bound comes out highest. No bound is below the largest value seen.
+The largest values of a submission are assumed to be Gumbel distributed (the limit for the maximum of many light-tailed
+values), fitted by the method of moments, in the environment where the bound comes out highest. No bound is below the
+largest value seen.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from roles.toploc.sampling_check import summarise_margins
 
 BOUNDS = ("exponent_mismatches", "mantissa_mean", "mantissa_median", "margin_mean", "margin_largest")
 LEAST = (GRAINS[0], GRAINS[1], 0.5, GRAINS[2] / 32, GRAINS[2])
-"""What an engine that agrees exactly is allowed all the same; mantissas of 7 bits."""
+"""Allowance even for an engine that agrees exactly; mantissas of 7 bits."""
 _EULER = 0.5772156649015329
 _DOUBT = 2.0
 _MOST_MARGIN = 1e6
-"""Of a token that is no number, or off all that is possible; the judge clips no single margin either."""
+"""Margin of a token that is NaN or off the support; the judge does not clip single margins either."""
 
 
 def largest_values(observation: Observation) -> tuple[float, ...]:
-    """The largest of each figure in a submission, in the order of `BOUNDS`: of chunks, of completions, of tokens."""
+    """The largest of each statistic in a submission, in the order of `BOUNDS`: of chunks, of completions, of tokens."""
     chunks = [chunk for parts in observation.chunks for chunk in parts]
     margins = [summarise_margins(part) for part in observation.margins]
     return (
@@ -40,8 +41,8 @@ def largest_values(observation: Observation) -> tuple[float, ...]:
 def find_bounds(
     environments: Mapping[str, Sequence[Observation]], *, one_in: int, least: Sequence[float] = LEAST
 ) -> tuple[float, ...]:
-    """Bounds in the order of `BOUNDS`, one of which at most one honest submission in `one_in` exceeds, and `least` above the
-    largest that was seen."""
+    """Bounds in the order of `BOUNDS`, such that at most one honest submission in `one_in` exceeds any of them. Each is
+    at least `least` above the largest value seen."""
     by_environment = [np.array([largest_values(each) for each in some]) for some in environments.values() if some]
     if not by_environment:
         raise ValueError("bounds need honest submissions")
@@ -53,7 +54,7 @@ def find_bounds(
 
 
 def _quantile(maxima: Floats, one_in: int) -> float:
-    """What one in `one_in` exceeds, with the spread put up by two standard errors."""
+    """The value that one in `one_in` exceeds, with the spread raised by two standard errors."""
     spread = float(maxima.std(ddof=1)) if len(maxima) > 1 else float(maxima.max())
     beta = spread * (1 + _DOUBT / math.sqrt(2 * max(1, len(maxima) - 1))) * math.sqrt(6) / math.pi
     return float(maxima.mean()) - _EULER * beta - beta * math.log(-math.log1p(-1 / one_in))
