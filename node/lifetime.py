@@ -1,4 +1,4 @@
-"""Ties a child process to its parent: a killed testnet leaves nothing behind (Linux; elsewhere it does nothing)."""
+"""Ties a child process to its parent, so that a killed testnet leaves nothing behind (Linux; a no-op elsewhere)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def die_with_parent() -> None:
-    """Ask for SIGTERM when the parent named in the environment dies; leave at once when it is dead already."""
+    """Request SIGTERM when the parent named in the environment dies; exit at once if it is dead already."""
     parent = os.environ.get(PARENT_VARIABLE)
     if not parent or not sys.platform.startswith("linux"):
         return
@@ -23,7 +23,7 @@ def die_with_parent() -> None:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of what our children leave behind, so that it can be found and ended."""
+    """Become the parent of processes that our children leave behind, so that they can be found and ended."""
     if sys.platform.startswith("linux"):
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 

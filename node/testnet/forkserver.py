@@ -1,9 +1,10 @@
-"""One process that has imported what every node needs, and becomes a node when told: seven starts for the time of one.
+"""A process that has imported what every node needs, and forks into nodes on request: seven starts for the time of one.
 
-    python -m node.testnet.forkserver MODULE...
+python -m node.testnet.forkserver MODULE...
 
-imports these, then reads requests from its input, a line of JSON each, and forks: `{"command": [..], "output": PATH}`, the
-command being `python -m MODULE ARGUMENT..`. It says `{"pid": N}`, and when that process has ended `{"pid": N, "code": C}`.
+It imports these modules, then reads requests from standard input, one line of JSON each, and forks: `{"command": [..],
+"output": PATH}`, where the command is `python -m MODULE ARGUMENT..`. It replies `{"pid": N}` and, when that process has
+ended, `{"pid": N, "code": C}`.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ def main(modules: list[str]) -> None:
     for module in modules:
         importlib.import_module(module)
     gc.collect()
-    gc.freeze()  # what is imported is never collected: neither looked through nor copied by the forks
+    gc.freeze()  # the garbage collector skips imported objects, so forks do not copy them
     if request := _serve():
         _become(**request)
 
 
 def _serve() -> dict[str, Any] | None:
-    """Answer requests until there are no more. In a fork: what it was forked for."""
+    """Answer requests until there are no more. In a fork, returns the request that it was forked for."""
     children: set[int] = set()
     woken, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(waker)
@@ -58,14 +59,14 @@ def _serve() -> dict[str, Any] | None:
 
 
 def _reap(children: set[int], flags: int = 0) -> None:
-    """Say how those ended that have; without flags, wait for all."""
+    """Report the children that have ended; without flags, wait for all."""
     while children and (ended := os.waitpid(-1, flags))[0]:
         children.discard(ended[0])
         _say(pid=ended[0], code=os.waitstatus_to_exitcode(ended[1]))
 
 
 def _end(children: set[int]) -> None:
-    """Ask all to end, once: a second SIGTERM, which our own death would send them, ends a node on the spot."""
+    """Send SIGTERM to all, once. A second one, which our own death would send, would end a node at once."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     for child in children:
         os.kill(child, signal.SIGTERM)
@@ -73,14 +74,14 @@ def _end(children: set[int]) -> None:
 
 
 def _say(**answer: Any) -> None:
-    with contextlib.suppress(BrokenPipeError):  # whoever asked has died
+    with contextlib.suppress(BrokenPipeError):  # the requester has died
         os.write(1, json.dumps(answer).encode() + b"\n")
 
 
 def _become(command: list[str], output: str) -> None:
-    """Be the process that this command would have started, in a session of its own."""
+    """Become the process that this command would have started, in a session of its own."""
     os.setsid()
-    _say(pid=os.getpid())  # from now on it can be ended with all that it starts
+    _say(pid=os.getpid())  # from now on it can be ended together with everything it starts
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.environ[PARENT_VARIABLE] = str(os.getppid())
