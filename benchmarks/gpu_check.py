@@ -366,7 +366,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in PARTS:
         most = (
             MOST.get(name, 90.0) if ON_GPU else options.seconds
-        )  # a hanging part must not use up the others' time
+        )  # a part that hangs must not use up the time of the others
         found[name] = start_part(name, seconds=min(most, ends - time.monotonic()), model=options.model)
         print(f"{name:10} {json.dumps(found[name])}", flush=True)
     print(json.dumps({"benchmark": "gpu_check", "device": DEVICE, **found}))

@@ -1,5 +1,5 @@
-"""Every adversary of `node.testnet.adversaries` that must always be refused: through the real gate and verifier, for a reason
-that fits it, and nothing that is trusted moves."""
+"""Every adversary of `node.testnet.adversaries` that must always be refused goes through the real gate and verifier: it
+is refused for a fitting reason, and no trusted state moves."""
 
 from __future__ import annotations
 

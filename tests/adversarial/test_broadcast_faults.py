@@ -1,6 +1,6 @@
-"""Faults of machines while weights travel. Others have files of their own: flipped bits and stalled relays
-(`test_shard_bit_flips`), rollback and foreign signatures (`test_manifest_rollback`), clocks (`test_grant_abuse`), a relay
-killed while it is sent to (`test_kill`), an origin killed after half and dead relays (`test_gather`)."""
+"""Machine faults during the broadcast of weights. Covered elsewhere: flipped bits and stalled relays
+(`test_shard_bit_flips`), rollback and foreign signatures (`test_manifest_rollback`), clocks (`test_grant_abuse`), a
+relay killed during an upload (`test_kill`), an origin killed half-way and dead relays (`test_gather`)."""
 
 from __future__ import annotations
 

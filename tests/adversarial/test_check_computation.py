@@ -1,4 +1,4 @@
-"""Work of another model, tokens of the worker's choosing, endings put there, copied completions."""
+"""Another model's work, tokens chosen by the worker, inserted endings, copied completions."""
 
 from __future__ import annotations
 

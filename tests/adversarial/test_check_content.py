@@ -1,4 +1,4 @@
-"""Rewards that nobody earned and completions that never ended."""
+"""Unearned rewards, and completions that never ended."""
 
 from __future__ import annotations
 

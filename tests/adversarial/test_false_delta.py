@@ -1,4 +1,4 @@
-"""Deltas that lie: signed by nobody who may, listed as what they are not, or making other weights than they say."""
+"""False deltas: signed by an unauthorised key, listed as something else, or producing other weights than they claim."""
 
 from __future__ import annotations
 

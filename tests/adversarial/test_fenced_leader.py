@@ -1,4 +1,4 @@
-"""A leader that lost its lease goes on as if it had not: relays neither take nor spread what it makes."""
+"""A leader that lost its lease continues as if it had not: relays neither accept nor spread what it makes."""
 
 from __future__ import annotations
 

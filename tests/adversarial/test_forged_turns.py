@@ -1,4 +1,4 @@
-"""A run with a calculator: what the tool said cannot be passed off as the policy's, nor the reverse."""
+"""A run with a calculator: the tool's output cannot be passed off as the policy's, nor the reverse."""
 
 from __future__ import annotations
 

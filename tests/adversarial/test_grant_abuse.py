@@ -1,4 +1,4 @@
-"""Grants of every wrong sort: each is refused by name, and the store and the quota stay as they were."""
+"""Invalid grants of every kind: each is refused by name, and store and quota are unchanged."""
 
 from __future__ import annotations
 

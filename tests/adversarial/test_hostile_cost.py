@@ -1,4 +1,5 @@
-"""What a hostile file costs a validator: no forward pass, little time, and memory bounded by what an honest file may hold."""
+"""What a hostile file costs a validator: no forward pass, little time, and no more memory than an honest file may
+need."""
 
 from __future__ import annotations
 

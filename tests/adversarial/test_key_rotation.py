@@ -1,4 +1,5 @@
-"""A worker that replaces its key to draw other prompts, or to have a second go at its places; and an honest one, midway."""
+"""A worker that replaces its key to draw other prompts or to retry its places, and an honest one that does so
+midway."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Junk that has to be refused, by the hundred: the refusals are validators' rows, and must not keep their other verdicts out."""
+"""Hundreds of junk submissions: the refusals are validators' rows, and must not displace their other verdicts."""
 
 from __future__ import annotations
 

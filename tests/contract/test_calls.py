@@ -1,4 +1,4 @@
-"""Every call as a node makes it, on the compiled contract and on the model alike: what it does and what readers see."""
+"""Every call as a node makes it, on both the compiled contract and the model: its effect, and what readers see."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Somebody after the contract's coins: hostile tokens, wallets that call back, and proofs that are none.
+"""Attacks on the contract's coins: hostile tokens, wallets that call back, and invalid proofs.
 
 Each test names the attack and asserts the reason *and* that no coin moved.
 """

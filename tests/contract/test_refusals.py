@@ -1,4 +1,4 @@
-"""Every reason the contract's source can refuse with is reached, as often as it stands there."""
+"""Every revert reason in the contract's source is reached, as often as it occurs there."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The contract beside its Python model: any sequence of calls gives the same answers, reasons, events and payments.
+"""The contract compared with its Python model: any sequence of calls gives the same results,
+reasons, events and payments.
 
-Two runs share the contract, so that coins of one could be missed in the other. `REGISTRY_SEQUENCES` and
-`REGISTRY_ACTIONS` ask for a longer search than the one of every day.
+Two runs share the contract, so that a mix-up of their coins would show. `REGISTRY_SEQUENCES` and `REGISTRY_ACTIONS`
+request a longer search than the default.
 """
 
 from __future__ import annotations

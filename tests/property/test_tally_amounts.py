@@ -1,4 +1,4 @@
-"""Amounts over epochs: never more than was funded or budgeted, no leaf that can be paid ever falls, order is nothing."""
+"""Amounts over epochs: never more than funded or budgeted, no payable leaf ever falls, and order does not matter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The leader dies, is cut off, comes back: another trainer goes on, nobody believes two, and no step is made twice."""
+"""The leader dies, is cut off, or comes back: another trainer continues, nobody believes
+two, and no step is made twice."""
 
 from __future__ import annotations
 

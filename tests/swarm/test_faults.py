@@ -1,4 +1,4 @@
-"""Each source of truth fails in turn: DHT, relays, ledger, disk; and so do nodes. The run goes on."""
+"""Each source of truth fails in turn (DHT, relays, ledger, disk), and so do nodes. The run goes on."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A run under attack: liars, silence, deaths, a fenced leader, a chain that stops and changes its mind. It ends, and who is
-owed what is exactly what an independent count of the blobs says."""
+"""A run under attack: liars, silence, deaths, a fenced leader, a chain that stops and re-organises. It ends, and the
+amounts owed are exactly those of an independent count of the blobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loop of a run over memory parts: it trains, it learns, it overlaps, it ends."""
+"""A run's loop over in-memory parts: it trains, it learns, it overlaps, it ends."""
 
 from __future__ import annotations
 

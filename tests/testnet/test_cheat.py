@@ -1,4 +1,4 @@
-"""A network of real processes in which one worker cheats: it gets no credit, and the run goes on to a clean end."""
+"""A network of real processes with one cheating worker: it gets no credit, and the run goes on to a clean end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the README and docs/contribute.md tell people to type, typed at a live network: each answers as they say."""
+"""The commands that the README and docs/contribute.md show, run on a live network: each gives the documented result."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""A network of real processes under attack, on request: `scripts/hostile`. Its twin in memory runs with every change
+"""A network of real processes under attack, on request: `scripts/hostile`. Its in-memory twin runs with every change
 (`tests/swarm/test_hostile.py`).
 
 One validator lies, one never starts, a proposer is killed, a worker forges proofs, the leading trainer is stopped until
-another leads, and the chain is away for a minute and then without its last blocks. What is final in the end equals an
-independent count of the blobs.
+another leads, and the chain is down for a minute and then returns without its last blocks. What is final in the end
+equals an independent count of the blobs.
 """
 
 from __future__ import annotations

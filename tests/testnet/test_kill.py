@@ -1,4 +1,4 @@
-"""Killing any one process other than trainer and chain does not stop the run; the trainer, killed, resumes where it was."""
+"""Killing any one process other than trainer and chain does not stop the run; a killed trainer resumes where it was."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the documents say is what the program takes: every command in them, and the site that is made of them."""
+"""The documents match the program: every command in them is valid, and so is the site built from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Known failures of earlier swarms that no part's own tests name; docs/reliability.md lists them all."""
+"""Known failures of earlier swarms that no component's own tests name; docs/reliability.md lists them all."""
 
 from __future__ import annotations
 

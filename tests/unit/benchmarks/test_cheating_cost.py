@@ -1,4 +1,4 @@
-"""The cost model of docs/attacks.md, against cheaters that are played out."""
+"""The cost model of docs/attacks.md, compared with simulated cheaters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written survives a power cut: its bytes are on the disk before its name is, and that before anybody is told."""
+"""Writes survive a power cut: the bytes are on the disk before the name is, and the name before anybody is told."""
 
 from __future__ import annotations
 

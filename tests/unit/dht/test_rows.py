@@ -1,4 +1,4 @@
-"""The gate and the bounded store."""
+"""Row validation and the bounded store."""
 
 from __future__ import annotations
 

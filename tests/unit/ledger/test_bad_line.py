@@ -1,4 +1,4 @@
-"""The sender over a line that drops, delays, repeats and re-orders: nothing lost, nothing sent twice."""
+"""The sender over a line that drops, delays, repeats and re-orders: nothing is lost, and nothing sent twice."""
 
 from __future__ import annotations
 

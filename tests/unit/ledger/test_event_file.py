@@ -1,4 +1,4 @@
-"""What a restart finds on disk of a run's events: no block read twice, and nothing believed that is not so."""
+"""A run's events on disk after a restart: no block is read twice, and nothing false is believed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys on disk: who can open them, and what a hostile file may cost."""
+"""Keys on disk: who can open them, and how much a hostile file may cost."""
 
 from __future__ import annotations
 

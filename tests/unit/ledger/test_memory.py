@@ -1,4 +1,4 @@
-"""The ledger in memory: the client's behaviour under scripted time, lag and outage."""
+"""The in-memory ledger: the client's behaviour under scripted time, lag and outage."""
 
 from __future__ import annotations
 

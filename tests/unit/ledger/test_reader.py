@@ -1,4 +1,4 @@
-"""The reader: few requests, and no trace of blocks a re-organisation took away."""
+"""The reader: few requests, and no trace of blocks removed by a re-org."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests to end-points that fail, lie or babble."""
+"""Requests to end-points that fail, lie or return garbage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sender over a scripted RPC in front of a real chain: lost answers, kills, replaced nonces, reverts."""
+"""The sender over a scripted RPC in front of a real chain: lost responses, kills, replaced nonces, reverts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The audit of a run: everything holds, one thing does not and is named, or a record is missing and that is said."""
+"""The audit of a run: everything is correct, or one thing is wrong and named, or a record is missing and reported."""
 
 from __future__ import annotations
 

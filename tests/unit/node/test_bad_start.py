@@ -1,4 +1,4 @@
-"""A node that cannot start says why in a sentence, or waits and says for what; it never shows a traceback."""
+"""A node that cannot start gives the reason in a sentence, or waits and says for what; it never shows a traceback."""
 
 from __future__ import annotations
 

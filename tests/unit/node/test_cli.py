@@ -1,4 +1,4 @@
-"""The command line: exit codes, sentences, and no traceback whatever happens."""
+"""The command line: exit statuses, sentences, and never a traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Completion: what may come next, read off the commands' own parsers, and what bash makes of it."""
+"""Completion: candidates from the commands' own parsers, and how bash uses them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a wallet is told it has earned: with what its nodes did before it had signed for them."""
+"""Contributions shown for a wallet, including what its nodes earned before it signed for them."""
 
 from __future__ import annotations
 

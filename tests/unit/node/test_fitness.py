@@ -1,4 +1,4 @@
-"""Whether a machine is fit for a run: refused with every reason, and the line to the relays measured."""
+"""Whether a machine is fit for a run: a refusal gives every reason, and the bandwidth to the relays is measured."""
 
 from __future__ import annotations
 

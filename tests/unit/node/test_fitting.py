@@ -1,4 +1,5 @@
-"""What does not fit is told before the run exists: afterwards honest workers would hand in what nobody can accept."""
+"""Parts that do not fit are reported before the run exists: afterwards honest workers would
+submit what nobody can accept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`intellect-node model`: folders that an engine can run, and what is refused."""
+"""`intellect-node model`: folders that an engine can run, and refusals."""
 
 from __future__ import annotations
 

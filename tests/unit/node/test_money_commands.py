@@ -1,4 +1,4 @@
-"""The commands that move money, typed against a development chain: what they answer, and what the ledger then says."""
+"""The commands that move money, run against a development chain: their output, and the ledger afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The participants of a run: everybody seen, named or registered stands in it once, with what is known of each."""
+"""The participants of a run: everybody seen, named or registered is listed once, with what is known of each."""
 
 from __future__ import annotations
 

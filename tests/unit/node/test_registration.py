@@ -1,4 +1,4 @@
-"""When a node registers anew, and how a wallet is read."""
+"""When a node registers again, and how a wallet is read."""
 
 from __future__ import annotations
 

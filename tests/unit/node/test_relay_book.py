@@ -1,4 +1,4 @@
-"""Which relays a node knows: those of the directory's records, and those it was told of."""
+"""Which relays a node knows: those of the directory's records, and those named by the user."""
 
 from __future__ import annotations
 

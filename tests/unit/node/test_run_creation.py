@@ -1,4 +1,4 @@
-"""A run is made only of a model and a draft that can be run: everything wrong is a sentence, before it costs gas."""
+"""A run is created only from a working model and draft: every error is a sentence, reported before gas is spent."""
 
 from __future__ import annotations
 

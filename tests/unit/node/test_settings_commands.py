@@ -1,4 +1,5 @@
-"""`init` and `config`: what is written is taken, what is in force is shown with its source, and no secret with it."""
+"""`init` and `config`: what is written can be read back; values in force are shown with their
+source, and without secrets."""
 
 from __future__ import annotations
 

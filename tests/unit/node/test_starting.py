@@ -1,4 +1,5 @@
-"""Before a node opens anything: what its settings cannot be, said as wrong usage so that nothing starts it again by itself."""
+"""Invalid settings, found before a node opens anything and reported as wrong usage, so that
+nothing restarts it automatically."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The status in a terminal: the page's figures, as many as fit, and one look in plain lines."""
+"""The status in a terminal: the page's figures, as many as fit, and a summary in plain lines."""
 
 from __future__ import annotations
 

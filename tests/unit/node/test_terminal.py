@@ -1,4 +1,4 @@
-"""Progress and lines: one moving line on a terminal, few in a file, and no words of peers that steer either."""
+"""Progress and lines: one updated line on a terminal, few in a file, and no terminal control from peers' text."""
 
 from __future__ import annotations
 

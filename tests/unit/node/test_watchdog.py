@@ -1,4 +1,4 @@
-"""A node that hangs says where, and lives on. Each test is a process of its own: a signal has one handler."""
+"""A node that hangs records where, and survives. Each test runs in its own process, since a signal has one handler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The book of proven faults: what goes in, what is kept of each node, and that a restart keeps it."""
+"""The book of proven faults: what is entered, what is kept per node, and that it survives a restart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a proposer takes into a tally when only a sample is audited."""
+"""What a proposer includes in a tally when only a sample is audited."""
 
 from __future__ import annotations
 

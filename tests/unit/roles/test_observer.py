@@ -1,4 +1,5 @@
-"""The observer: brings rows to the gate in an order that lets them in, keeps what must wait, survives every source."""
+"""The observer: passes rows to the gate in an order that admits them, keeps those that must wait,
+survives every failing source."""
 
 from __future__ import annotations
 

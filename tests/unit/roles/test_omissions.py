@@ -1,4 +1,4 @@
-"""Proposals that leave out much of what a validator holds, and how long it minds."""
+"""Proposals that omit much of what a validator holds, and how long it objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints fetched on sight of what relays tell of, before the ledger has their commit."""
+"""Checkpoints fetched as soon as relays announce them, before the ledger has their commit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Sizes of checkpoints: learnt while relays still tell, so that validators can check each other's tallies later."""
+"""Sizes of checkpoints, learnt while relays still have the manifests, so that validators can
+check each other's tallies later."""
 
 from __future__ import annotations
 

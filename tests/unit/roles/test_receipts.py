@@ -1,4 +1,4 @@
-"""Receipts: what a client says of a checkpoint it has fetched, once, and again after a restart."""
+"""Receipts: a client's statement about a checkpoint it has fetched, made once, and again after a restart."""
 
 from __future__ import annotations
 

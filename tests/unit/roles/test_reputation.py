@@ -1,4 +1,4 @@
-"""Records of nodes: what a quorum said counts, one validator's word does not, and nobody else's does at all."""
+"""Records of nodes: a quorum's verdict counts; a single validator's, or anybody else's, does not."""
 
 from __future__ import annotations
 

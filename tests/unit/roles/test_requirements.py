@@ -1,4 +1,4 @@
-"""What a run asks of a machine: each threshold from both sides, and what people call their cards."""
+"""What a run requires of a machine: each threshold from both sides, and the various names of GPUs."""
 
 from __future__ import annotations
 

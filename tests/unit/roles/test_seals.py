@@ -1,4 +1,4 @@
-"""Seals: what they bind, and whose verdict earns by them."""
+"""Seals: what they bind, and whose verdict they credit."""
 
 from __future__ import annotations
 

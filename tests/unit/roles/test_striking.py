@@ -1,4 +1,5 @@
-"""Strikes: a node at fault again and again is ejected by quorum and with proof, and taken back when the proof is wrong."""
+"""Strikes: a quorum ejects, with proof, a node that is repeatedly at fault; the strike is
+lifted when the proof is wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tally: built, checked, and refused for every lie its proposer can put in."""
+"""The tally: built, checked, and refused for every lie that its proposer can put in."""
 
 from __future__ import annotations
 

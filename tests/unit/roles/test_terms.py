@@ -1,4 +1,4 @@
-"""Terms: a fenced leader's heads and checkpoints are refused, and those of a term not seen yet wait."""
+"""Terms: a fenced leader's heads and checkpoints are refused; those of a term not seen yet wait."""
 
 from __future__ import annotations
 

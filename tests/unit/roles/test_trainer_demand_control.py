@@ -1,4 +1,4 @@
-"""When the trainer asks for more, with a share that admits few."""
+"""When the trainer requests more work, under a share that admits few indices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""When a leader renews, when a stand-by reports and takes over, and when a leader knows that it is none: by chain time only."""
+"""When a leader renews, when a stand-by reports a lapse and takes over, and when a leader knows it
+is none: by chain time only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The trainer checks again what validators let through, as far as it can."""
+"""The trainer re-checks what validators accepted, as far as it can."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints on their way out: how they are sent, and how long they stay on the trainer's disk."""
+"""Publishing checkpoints: how they are sent, and how long they stay on the trainer's disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An update that goes wrong: what is kept, what is said, and what ends the trainer."""
+"""A failing update: what is kept, what is reported, and what ends the trainer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gate: what the trusted state takes over, and that a refusal leaves it as it was."""
+"""The gate: what the trusted state accepts, and that a refusal leaves it unchanged."""
 
 from __future__ import annotations
 

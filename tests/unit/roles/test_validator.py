@@ -1,4 +1,4 @@
-"""The validator's loop over a directory, a ledger and relays in memory, with real rollouts and real proofs."""
+"""The validator's loop over an in-memory directory, ledger and relays, with real rollouts and real proofs."""
 
 from __future__ import annotations
 

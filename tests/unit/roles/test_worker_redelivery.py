@@ -1,4 +1,4 @@
-"""Blobs that validators do not find are given to other relays; how often, when, and that the row then says so."""
+"""Blobs that validators do not find are uploaded to other relays: how often, when, and that the row then names them."""
 
 from __future__ import annotations
 

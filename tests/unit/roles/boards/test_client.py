@@ -1,4 +1,4 @@
-"""What a reader makes of a board's answers."""
+"""How a reader handles a board's responses."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""One state per output token, whatever the batch: proofs made in a ragged batch hold against a packed prefill, in every family.
+"""One state per output token, whatever the batch: in every family, proofs made in a ragged batch
+verify against a packed prefill.
 
-Prompts of 1 to 9 tokens (padding on the left), completions that end early, at once (one token) and at the maximum; the prefill
-packs them with padding on the right, and runs a prompt that several share once.
+Prompts have 1 to 9 tokens (padded on the left); completions end early, at once (one token) and at the maximum. The
+prefill packs them with padding on the right, and runs a shared prompt once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every engine: seeded generation in a batch equals what one prefill says, whatever the batch.
+"""Every engine: seeded generation in a batch equals the result of one prefill, whatever the batch.
 
 vLLM's part runs where it is installed (`scripts/test-vllm`).
 """

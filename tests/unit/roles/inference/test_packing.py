@@ -1,4 +1,4 @@
-"""Which pairs are run together: each once, prompts shared where several have them, padding bounded."""
+"""Which pairs run together: each exactly once, common prompts shared, padding bounded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only the engine on transformers has."""
+"""Behaviour specific to the transformers engine."""
 
 from __future__ import annotations
 

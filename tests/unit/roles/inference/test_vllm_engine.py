@@ -1,4 +1,5 @@
-"""What only the engine on vLLM has: a batch that is split, put off and begun again; and each engine judged by the other."""
+"""Behaviour specific to the vLLM engine: batches split, preempted and restarted; and each engine verified by the
+other."""
 
 from __future__ import annotations
 

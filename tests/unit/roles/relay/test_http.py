@@ -1,4 +1,4 @@
-"""The relay's HTTP face, over real connections."""
+"""The relay's HTTP interface, over real connections."""
 
 from __future__ import annotations
 

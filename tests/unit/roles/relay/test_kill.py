@@ -1,4 +1,4 @@
-"""A relay killed in the middle of an upload, started again on its folder."""
+"""A relay killed in the middle of an upload, and restarted on its folder."""
 
 from __future__ import annotations
 

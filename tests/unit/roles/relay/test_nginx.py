@@ -1,4 +1,4 @@
-"""nginx in front of a relay, as `deploy/` has it: a checkpoint up and down, and a question held open. Skipped without nginx."""
+"""nginx in front of a relay, as in `deploy/`: a checkpoint up and down, and a long poll. Skipped without nginx."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A limit of the line holds for everything bulky that goes over it, whichever way it takes."""
+"""A bandwidth limit applies to all bulk transfers, whatever path they take."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A relay that pulls what it learns of."""
+"""A relay that pulls the checkpoints it hears of."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Questions held open: who makes room for whom."""
+"""Long polls: which one gives way to which."""
 
 from __future__ import annotations
 

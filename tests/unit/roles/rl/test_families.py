@@ -1,4 +1,4 @@
-"""Every family trains, packed: no row sees another's tokens, and what is published is what was trained."""
+"""Every model family trains packed: no row sees another's tokens, and what is published is what was trained."""
 
 from __future__ import annotations
 

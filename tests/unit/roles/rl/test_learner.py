@@ -1,4 +1,4 @@
-"""The learner: a step learns, a restart repeats it bit by bit, and a run reaches the mark."""
+"""The learner: a step learns, a restart repeats it bit for bit, and a run reaches the required reward."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,5 @@
-"""Two ranks on CPUs under torchrun give what one process gives; a rank that dies is told of, and a new group goes on."""
+"""Two CPU ranks under torchrun give the same result as one process; a rank's death is
+reported, and a new group continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rollout file: what it keeps, and every way a stranger may spoil it."""
+"""The rollout file: what it stores, and every way in which a stranger may corrupt it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A confined function: what it answers, and what it costs when it misbehaves."""
+"""A confined function: its results, and what its misbehaviour costs."""
 
 from __future__ import annotations
 

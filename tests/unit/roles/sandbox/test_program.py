@@ -1,4 +1,4 @@
-"""What a program may do in the sandbox, and what it may not. The kernel is real; so are the attacks."""
+"""What a program may and may not do in the sandbox. The kernel is real, and so are the attacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counting threads from outside, where the kernel lets us and where it does not."""
+"""Counting threads from outside, where the kernel permits it and where it does not."""
 
 from __future__ import annotations
 

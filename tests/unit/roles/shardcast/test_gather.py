@@ -1,4 +1,4 @@
-"""Which shard from which relay: relays that hold a part, say more than they hold, or are gone."""
+"""Which shard to fetch from which relay: relays that have only a part, claim more than they have, or are gone."""
 
 from __future__ import annotations
 

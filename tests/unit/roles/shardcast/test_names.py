@@ -1,4 +1,4 @@
-"""Host names of relays: looked up beside everything else, once at a time, and only where anybody may be sent."""
+"""Host names of relays: resolved in the background, once at a time, and only to permitted addresses."""
 
 from __future__ import annotations
 

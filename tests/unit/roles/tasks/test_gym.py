@@ -1,4 +1,4 @@
-"""Data sets of reasoning-gym: what they ask, what they give, and what they do not give to text that wants to be code."""
+"""Data sets of reasoning-gym: their questions, their scores, and no evaluation of answers as code."""
 
 from __future__ import annotations
 

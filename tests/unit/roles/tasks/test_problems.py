@@ -1,4 +1,4 @@
-"""Data sets: what is read, and what is refused with the line that is wrong."""
+"""Data sets: what is accepted, and what is refused, naming the bad line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TOPLOC proofs: bytes of the reference library, and verification that no proof can break."""
+"""TOPLOC proofs: the same bytes as the reference library, and a verifier that no proof can crash."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A policy with a calculator trains: what the tool said is context, never a target."""
+"""A policy with a calculator trains: the tool's output is context, never a target."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that need a clock or a broken policy of the test's own."""
+"""Checks that need a clock or a broken policy supplied by the test."""
 
 from __future__ import annotations
 
