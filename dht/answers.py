@@ -52,7 +52,7 @@ class AnswerReader:
         self, peer: PeerID, keys: Collection[DHTID], results: Sequence[dht_pb2.FindResult]
     ) -> dict[DHTID, Answer]:
         """What a peer returned for each key. Bad rows are skipped. Raises Malformed for a response that is too large,
-        and whatever hivemind raises for anything else that is wrong with it."""
+        and whatever hivemind raises for other faults in it."""
         answers: dict[DHTID, Answer] = {}
         room = REPLY_BYTES
         for key, result in zip(keys, results, strict=False):

@@ -330,7 +330,7 @@ def open_rollouts(world: World, made: Made) -> RolloutFile:
 
 
 def repack(made: Made, blob: bytes, **changes: Any) -> Made:
-    """The same submission over another blob, signed counts made to fit unless `changes` says otherwise."""
+    """The same submission with another blob. Signed counts match it unless `changes` overrides them."""
     submission = made.submission.model_copy(update={"blob": sha256(blob), "size": len(blob), **changes})
     return Made(submission, submission_digest(submission), blob, made.reward)
 
@@ -338,7 +338,7 @@ def repack(made: Made, blob: bytes, **changes: Any) -> Made:
 def spoil(
     world: World, made: Made, change: Callable[[RolloutRow], RolloutRow], *, rows: slice | None = None, **file: Any
 ) -> Made:
-    """Change some rows (default: the first), or fields of the file, and sign what came out."""
+    """Change some rows (default: the first), or fields of the file, and sign the result."""
     before = open_rollouts(world, made)
     chosen = range(len(before.rows))[rows or slice(0, 1)]
     changed = tuple(change(row) if number in chosen else row for number, row in enumerate(before.rows))
@@ -347,7 +347,7 @@ def spoil(
 
 
 def sampling_of(spec: RunSpec) -> SamplingSettings:
-    """The spec's sampling as the engine takes it."""
+    """The spec's sampling settings in the form the engine takes."""
     sampling = spec.sampling
     return SamplingSettings(float(sampling.temperature), float(sampling.top_p), sampling.top_k, sampling.max_tokens)
 
@@ -356,7 +356,7 @@ def sampling_of(spec: RunSpec) -> SamplingSettings:
 
 
 def make_chain(spec: RunSpec) -> MemoryChain:
-    """A chain on which the run is open."""
+    """A chain on which the run has been created."""
     chain = MemoryChain()
     chain.mine()
     chain.create_run(make_terms(spec))
@@ -381,7 +381,7 @@ def make_registration(
 
 
 async def replace_key(ledger: MemoryLedger, run: str, old: NodeKey, new: NodeKey) -> None:
-    """Another key in the place of a node's, by the old one's signature; the ledger pays."""
+    """Replace a node's key, with the old key's signature; the ledger's account pays."""
     messages = ledger.rotation_messages(old.node, new.node, nonce=2)
     by_old, by_new = (key.sign(messages.node).hex() for key in (old, new))
     await ledger.rotate(RotationRequest(run, old.node, new.node, None, 2, "", by_old, by_new))
@@ -396,7 +396,7 @@ class MemoryOffer:
 
 
 class MemoryRelays:
-    """Relays in memory: fits `roles.ports.Relays`. Set `is_down` to make every access fail."""
+    """In-memory relays that implement `roles.ports.Relays`. Set `is_down` to make every access fail."""
 
     def __init__(self) -> None:
         self.blobs: dict[str, bytes] = {}

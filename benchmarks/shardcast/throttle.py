@@ -30,7 +30,7 @@ class _Way:
         self._link, self._free = link, 0.0
 
     async def admit(self, size: int, *, waited: float) -> float:
-        """Wait until the link has sent these bytes, which arrived `waited` seconds ago. Returns when
+        """Wait until the link has sent these bytes, which the reader waited `waited` seconds for. Returns when
         they arrive, in the loop's time."""
         loop = asyncio.get_running_loop()
         slack = BACKLOG_SLACK if waited < AT_ONCE else SLACK

@@ -39,7 +39,7 @@ def honest_engine() -> Engine:
 
 
 def forge(world: World, adversary: Adversary) -> Made:
-    """What the adversary hands in for its first index."""
+    """What the adversary submits for its first index."""
     changes_weights = adversary.kind in SHOWN_BY_THE_BUILT_IN_POLICY
     engine = adversary.engine(TransformersEngine if changes_weights else honest_engine)
     engine.load(POLICY)

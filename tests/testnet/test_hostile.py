@@ -38,12 +38,12 @@ FORGOTTEN_BLOCKS = 5
 
 
 def say(text: str) -> None:
-    """What goes on, for whoever asked for it."""
+    """Print progress to the user."""
     sys.stderr.write(text + "\n")
 
 
 async def start(network: Network) -> None:
-    """Everybody but the silent validator, the liar as a liar, and a cheat."""
+    """Start everybody except the silent validator, with one lying validator and one cheating worker."""
     for node in network.plan.nodes:
         if node.name == LIAR:
             await network.start_liar(node.name)
@@ -54,7 +54,7 @@ async def start(network: Network) -> None:
 
 
 async def fence_leader(network: Network) -> None:
-    """The leader stands still until another leads; going on, it finds itself fenced."""
+    """The leader is frozen until another leads; resumed, it finds itself fenced."""
     network.signal("trainer", signal.SIGSTOP)
     await network.wait_for("trainer-2", "trainer.resumed", seconds=200)
     network.signal("trainer", signal.SIGCONT)
@@ -73,7 +73,7 @@ async def first_proposer(network: Network) -> str:
 
 
 async def check_contributions(network: Network) -> None:
-    """The last root equals the count of all blobs; each step was committed once, by two leaders."""
+    """The last root equals the count of all blobs, and each step was committed once, by two leaders in all."""
     spec = network.prepared.spec
     ledger = await LedgerClient.connect([network.prepared.rpc], contract=spec.ledger.contract, run=spec.run_id)
     async with ledger, make_http() as http:

@@ -12,7 +12,7 @@ SIZES = {"workers": 2, "validators": 3, "relays": 2, "steps": 60}
 
 
 async def committed_after(network: Network, step: int) -> int:
-    """Wait for a later checkpoint than `step`; which."""
+    """Wait for a checkpoint later than `step`, and return it."""
 
     def is_later(event: Event) -> bool:
         return int(event["step"]) > step

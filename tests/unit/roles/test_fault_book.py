@@ -24,7 +24,7 @@ def judge(
     gate: dict[str, Envelope] | None = None,
     **verdict: object,
 ) -> str:
-    """Validators judge a submission, which the gate let in unless `gate` holds it; its digest."""
+    """Validators judge a submission, which passed the gate unless `gate` stops it. Returns its digest."""
     submission = make_submission(world, CHEAT, index=index)
     row = world.row(submission, CHEAT)
     if gate is None:

@@ -17,7 +17,7 @@ ACCEPT: dict[str, object] = {}
 
 
 def rows_of(world: World, submission: Submission, *outcomes: dict[str, object]) -> list[Envelope]:
-    """A submission and what each validator says of it."""
+    """A submission, and each validator's verdict on it."""
     verdicts = [make_verdict(submission, **changes) for changes in outcomes]
     return [
         world.row(submission, WORKERS[0]),

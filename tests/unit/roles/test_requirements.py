@@ -28,7 +28,7 @@ MACHINE = Hardware("x86_64", cores=8, ram=32 * GB, disk=100 * GB, gpus=(H100, H1
 
 
 def requirements(**changes: Any) -> RequirementsSpec:
-    """Met by MACHINE exactly, with nothing to spare."""
+    """Requirements that MACHINE meets exactly, with nothing to spare."""
     fields: dict[str, Any] = {"cores": 8, "ram_gb": 32, "disk_gb": 100, "download_mbit": 100}
     return RequirementsSpec(**{**fields, "gpus": (GpuSpec(count=2, models=("H100",), memory_gb=80),), **changes})
 

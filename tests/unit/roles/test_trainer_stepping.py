@@ -28,7 +28,7 @@ from tests.unit.roles.rl.local_run import POLICY
 
 
 class TiredLearner:
-    """A learner that has not the memory for an update."""
+    """A learner without enough memory for an update."""
 
     def __init__(self, learner: Learner) -> None:
         self._learner = learner

@@ -1,5 +1,4 @@
-"""Behaviour specific to the vLLM engine: batches split, preempted and restarted; and each engine verified by the
-other."""
+"""Behaviour specific to the vLLM engine: generation pre-empted and in chunks; and each engine verified by the other."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[4]
 
 @asynccontextmanager
 async def relay_process(folder: Path, port: int = 0) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
-    """The process and its URL; killed at the end if it lives still."""
+    """The process and its URL; killed at the end if still alive."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",

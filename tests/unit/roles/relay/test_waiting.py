@@ -8,7 +8,7 @@ from roles.relay.waiting import Waiting
 
 
 class Crowd:
-    """Questions that wait for ever, and which of them have been answered."""
+    """Long polls without a time limit, and which of them have been answered."""
 
     def __init__(self, most: int, group: asyncio.TaskGroup) -> None:
         self.waiting, self.answered = Waiting(most), list[str]()
