@@ -204,8 +204,8 @@ class HivemindDirectory:
 
     def anchor(self, nodes: Iterable[NodeId]) -> None:
         """Also store rows on these nodes, and read from them, wherever they are in the DHT. They are the run's
-        operators: nobody can forge their ids to sit nearest to a key and hide its rows. Raises Malformed for an invalid
-        node id."""
+        operators: nobody can forge their ids to sit nearest to a key and hide its rows. Raises
+        Malformed for an invalid node id."""
         self._anchors = frozenset(PeerID.from_base58(node) for node in nodes if public_key_of(node))
 
     def peers(self) -> list[PeerInfo]:

@@ -21,9 +21,9 @@ FRAUD_ONE_IN = 10**9
 """Rarity that no honest chunk or completion reaches by chance. Beyond it a refusal is a fault."""
 FRAUD_TIMES = 2.0
 FRAUD_LEAST = (20.0, 4.5, 4.5, 0.1, 2.0)
-"""Lower bounds of the fraud thresholds, which are also never closer than FRAUD_TIMES to the honest ones. They exceed
-what honest GPUs of different kinds have shown against each other (17 mismatches, mantissa mean 4.2, median 4: TOPLOC,
-arXiv 2501.16007), since a machine that was not measured is not fraud."""
+"""Lower bounds of the fraud thresholds, which are also at least FRAUD_TIMES the honest ones. They are not below what
+honest GPUs of different kinds have shown against each other (17 mismatches, mantissa mean 4.2, median 4: TOPLOC, arXiv
+2501.16007), since a machine that was not measured is not fraud."""
 LARGEST_MARGIN = 4999  # 5000 means that sampling is not checked
 
 

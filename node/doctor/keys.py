@@ -31,7 +31,7 @@ def check_folder(config: NodeConfig) -> Finding:
     try:
         with tempfile.TemporaryFile(
             dir=place
-        ):  # such a name is never allowed; where nothing can be created, modes do not show it (/proc)
+        ):  # the file never gets a name; this is tried because modes do not show where nothing can be created (/proc)
             pass
     except OSError:
         return fault("data folder", f"{place} cannot be written", f"chown it to {os.getuid()}, or name another: --data")

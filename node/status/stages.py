@@ -25,8 +25,8 @@ STAGES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """A message: what it carries between the event's node and the nodes of a role; `inward` when
-    the event's node received it."""
+    """A message: what it carries between the event's node and a place (the nodes of a role, or the ledger).
+    `inward` when the event's node received it."""
 
     carries: str
     place: Place

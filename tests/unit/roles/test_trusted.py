@@ -741,7 +741,7 @@ def test_admit_seal__on_what_was_never_seen_is_bounded() -> None:
 
 
 def test_admit_view__the_seals_and_the_lead_of_a_validator_that_left_are_dropped() -> None:
-    """Appointed again, it may lead in its counts like any other."""
+    """Appointed again, it may be ahead by as much as any other."""
     spec = make_spec()
     trusted, view = TrustedState(spec, most_early=1), make_view(spec)
     trusted.admit_view(view)
