@@ -139,8 +139,8 @@ def groups(*, count: int, longest: int, vocabulary: int) -> list[Any]:
 
 
 def fsdp(folder: Path) -> Found:
-    """FSDP2 with bf16 parameters and fp32 reductions on the device, against fp32 on the CPU: the loss of the same
-    step."""
+    """FSDP2 with bf16 parameters and fp32 reductions on the device, against fp32 on the
+    CPU: the loss of the same step."""
     from dataclasses import replace
 
     from roles.rl.learner import Learner

@@ -51,8 +51,8 @@ def refused(size: int, shared: float, tokens: int, *, repeats: int, judged: int,
 
 
 def alarmed(shared: float, *, nodes: int) -> float:
-    """Share of honest nodes whose history reaches the limit of one in 100 within a month, each with a fit of its
-    own."""
+    """Share of honest nodes whose history reaches the limit of one in 100 within a
+    month, each with a fit of its own."""
     limit, alarms = history_limit(submissions=MONTH, one_in=100), 0
     for repeat, calibration in fits(24, shared, 128, nodes):
         history, highest = History(), 0.0

@@ -14,11 +14,11 @@ from dht.record_validator import EnvelopeValidator, parse_rows
 from dht.turns import let_others_run
 
 LEFT_OUT = -1.0
-"""Expiration in a "not found" result that means: the peer has rows for this key, but the response had no space for
-them."""
+"""Expiration in a "not found" result that means: the peer has rows for this key, but the
+response had no space for them."""
 MAX_BAD_ROWS = 16
-"""Bad rows in one response after which the rest is ignored. An honest peer verifies rows before it keeps them and sends
-no bad ones."""
+"""Bad rows in one response after which the rest is ignored. An honest peer verifies rows before it
+keeps them and sends no bad ones."""
 MAX_ROWS = 2048
 """Most rows read for one key. No store keeps more, but anyone can sign any number with ids that cost nothing."""
 REPLY_BYTES = 3 * 2**19

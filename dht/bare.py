@@ -1,5 +1,5 @@
-"""The only module that imports hivemind. It bypasses hivemind's top-level package, which would load torch into every
-relay.
+"""The only module that imports hivemind. It bypasses hivemind's top-level package, which
+would load torch into every relay.
 
 `hivemind`, `hivemind.utils` and `hivemind.dht` become bare packages that hold only the names their modules import from
 each other. Nothing here is our own code; `protocol`, `p2p` and `session` build on these names.

@@ -1,5 +1,5 @@
-"""Signed rows on a hivemind DHT. A write retries until another peer is seen to hold the row; a read returns only
-verified rows.
+"""Signed rows on a hivemind DHT. A write retries until another peer is seen to hold the row;
+a read returns only verified rows.
 
 Knows no message kinds; absence here means "unknown". Staying connected to the DHT is `Upkeep`'s job.
 """
@@ -151,8 +151,8 @@ class HivemindDirectory:
         return newest(held, now)
 
     async def _store(self, session: Session, row: Envelope, sent: PackedRow) -> None:
-        """Send the row to all its peers. Returns once the first of them is seen to hold it; the other sends finish in
-        the background."""
+        """Send the row to all its peers. Returns once the first of them is seen to hold it; the other
+        sends finish in the background."""
         peers = await session.lookup.replicas(sent.key)
         if not peers:
             raise TransportError("no other node is known yet")
@@ -196,8 +196,8 @@ class HivemindDirectory:
         return list(self._upkeep.addresses)
 
     def add_peers(self, addresses: Sequence[str]) -> None:
-        """Also dial these peers, until they stop answering. Addresses that do not parse are ignored, because they come
-        from peers."""
+        """Also dial these peers, until they stop answering. Addresses that do not parse are
+        ignored, because they come from peers."""
         for text in addresses:
             with contextlib.suppress(Malformed):
                 self._upkeep.want([parse_peer(text)])

@@ -55,8 +55,8 @@ def make_folder(path: Path) -> None:
 
 
 def sync_files(folder: Path) -> None:
-    """Fsync the files directly in a folder, then the folder itself; call it before the folder is renamed. Raises
-    OSError."""
+    """Fsync the files directly in a folder, then the folder itself; call it before the
+    folder is renamed. Raises OSError."""
     for path in folder.iterdir():
         sync(path)
     sync(folder)

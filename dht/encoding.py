@@ -41,14 +41,14 @@ def _part_bytes(part: Part) -> bytes:
 
 
 def pack(*parts: Part) -> bytes:
-    """Join parts, each prefixed with its length (4 bytes, big-endian). Integers are 8 bytes big-endian, text is
-    UTF-8."""
+    """Join parts, each prefixed with its length (4 bytes, big-endian). Integers are 8
+    bytes big-endian, text is UTF-8."""
     return b"".join(len(data).to_bytes(4, "big") + data for data in map(_part_bytes, parts))
 
 
 def unpack(data: bytes) -> list[bytes]:
-    """Split what `pack` joined. Raises Malformed when bytes are missing or left over, or for more than MAX_PARTS
-    parts."""
+    """Split what `pack` joined. Raises Malformed when bytes are missing or left over,
+    or for more than MAX_PARTS parts."""
     parts: list[bytes] = []
     position = 0
     while position < len(data):

@@ -1,6 +1,6 @@
-"""Signed rows. An envelope binds a payload to its kind, run, key, subkey, lifetime and sequence, so that no row can be
-replayed as another kind, in another run, under another key, or with a longer lifetime (the idea is DSSE's: sign the
-exact bytes).
+"""Signed rows. An envelope binds a payload to its kind, run, key, subkey, lifetime and sequence, so that
+no row can be replayed as another kind, in another run, under another key, or with a longer lifetime (the
+idea is DSSE's: sign the exact bytes).
 
 The subkey begins with the signer's node id. `digest` covers the body only, so republishing never changes it.
 """

@@ -1,5 +1,5 @@
-"""Hands rows to a node that joins or returns. Without this it would lack the rows it should keep until their signers
-republish them."""
+"""Hands rows to a node that joins or returns. Without this it would lack the rows it should keep
+until their signers republish them."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class HandOver:
             self._given.pop(peer, None)  # try again when it next answers
 
     async def _rows_for(self, place: DHTID) -> list[PackedRow]:
-        """The rows a node should keep. It examines every key, possibly thousands, for every new id, so it yields to
-        other tasks."""
+        """The rows a node should keep. It examines every key, possibly thousands, for every new
+        id, so it yields to other tasks."""
         rows = []
         for number, key in enumerate(self._protocol.row_storage.key_ids()):
             await let_others_run(number)

@@ -1,5 +1,5 @@
-"""Accounting for a row store: the rows of each key, and each signer's total over all keys, updated as rows come and
-go."""
+"""Accounting for a row store: the rows of each key, and each signer's total over all
+keys, updated as rows come and go."""
 
 from __future__ import annotations
 

@@ -86,8 +86,8 @@ class NodeKey:
         return bytes(self._key)
 
     def open_sealed(self, box: bytes) -> bytes:
-        """Open what `seal_to` sealed to this node, using the X25519 form of the same key. Raises Malformed for any
-        other box."""
+        """Open what `seal_to` sealed to this node, using the X25519 form of the same key.
+        Raises Malformed for any other box."""
         try:
             return SealedBox(self._key.to_curve25519_private_key()).decrypt(box)
         except (CryptoError, ValueError, TypeError) as error:

@@ -1,5 +1,5 @@
-"""An encrypted backup of a node key that is safe to store anywhere: argon2id over a password, then a libsodium secret
-box.
+"""An encrypted backup of a node key that is safe to store anywhere: argon2id over a
+password, then a libsodium secret box.
 
 The box is authenticated. A wrong password and a damaged file give the same error, and no part of either is used.
 """
@@ -56,8 +56,8 @@ def open_backup(data: bytes, password: str) -> NodeKey:
 
 
 def backed_up_node(data: bytes) -> str:
-    """The node id that a backup is labelled with; needs no password. Raises IdentityError when the data is not a
-    backup."""
+    """The node id that a backup is labelled with; needs no password. Raises
+    IdentityError when the data is not a backup."""
     return str(_parse(data)["node"])
 
 

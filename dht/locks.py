@@ -26,8 +26,8 @@ class StartError(NodeError):
 
 @contextlib.contextmanager
 def locked(path: Path, what: str) -> Iterator[None]:
-    """Hold an exclusive lock file for the duration of the block. Raises StartError when another node holds it
-    (BOOT-13)."""
+    """Hold an exclusive lock file for the duration of the block. Raises StartError when
+    another node holds it (BOOT-13)."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = _lock(path)
@@ -46,8 +46,8 @@ def locked(path: Path, what: str) -> Iterator[None]:
 
 
 def _lock(path: Path) -> TextIO | None:
-    """The locked file; None when another process holds it. A file that its last holder has unlinked does not count as
-    the lock."""
+    """The locked file; None when another process holds it. A file that its last holder has
+    unlinked does not count as the lock."""
     while True:
         file = path.open("a+")
         try:
@@ -71,8 +71,8 @@ def _written_in(path: Path) -> str:
 
 @contextlib.contextmanager
 def reserved_ports(host_maddrs: Sequence[str]) -> Iterator[None]:
-    """Lock our ports and check that they are free, because p2pd would silently share them. Raises StartError
-    (BOOT-12)."""
+    """Lock our ports and check that they are free, because p2pd would silently share
+    them. Raises StartError (BOOT-12)."""
     with contextlib.ExitStack() as stack:
         for address in host_maddrs:
             try:

@@ -1,5 +1,5 @@
-"""Chooses which peers to ask for a key, and keeps the number of calls low: one call per peer for all the keys it is
-asked for.
+"""Chooses which peers to ask for a key, and keeps the number of calls low: one call per
+peer for all the keys it is asked for.
 
 hivemind's own `get_many` asks every peer for the square root of the keys at a time. Nine nodes that read twelve keys
 twice a second would spend both cores on it.
@@ -108,8 +108,8 @@ class Lookup:
         return peers
 
     async def search(self, place: DHTID, *, count: int, width: int) -> list[PeerID]:
-        """Iterative lookup: ask ever nearer nodes for their neighbours until the `width` nearest have answered. Returns
-        the `count` nearest.
+        """Iterative lookup: ask ever nearer nodes for their neighbours until the `width` nearest have
+        answered. Returns the `count` nearest.
 
         Every node that answers enters the routing table. (hivemind's own search leaks tasks when it is cancelled.)
         """
@@ -135,11 +135,11 @@ class Lookup:
         return [known[node_id] for node_id in sorted(answered & set(known), key=place.xor_distance)[:count]]
 
     async def read(self, keys: Sequence[DHTID]) -> tuple[dict[DHTID, list[Envelope]], bool]:
-        """Rows of each key from a few of its peers. The second value is True when a peer answered, or when none had to
-        be asked.
+        """Rows of each key from a few of its peers. The second value is True when a peer
+        answered, or when none had to be asked.
 
-        Rows may repeat. For keys that we keep ourselves, peers are asked only now and then, because writers store those
-        rows here.
+        Rows may repeat. For keys that we keep ourselves, peers are asked only now and then,
+        because writers store those rows here.
         """
         search = _Search({key: await self.replicas(key) for key in keys})
         wanted = {key: self._copies(key, peers) for key, peers in search.replicas.items()}
@@ -177,8 +177,8 @@ class Lookup:
         return bool(ours < max(place_of_peer(peer).xor_distance(key) for peer in peers))
 
     async def ask(self, peer: PeerID, keys: Sequence[DHTID]) -> dict[DHTID, Answer] | None:
-        """One peer's responses; None when it does not answer. Keys left out because the response was full are asked for
-        again one by one."""
+        """One peer's responses; None when it does not answer. Keys left out because the response was full
+        are asked for again one by one."""
         answers: dict[DHTID, Answer] = {}
         for start in range(0, len(keys), MAX_KEYS):
             self.calls += 1

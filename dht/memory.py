@@ -1,5 +1,5 @@
-"""A directory without a network. Several nodes share one store in memory, with the same validation and limits as the
-real one.
+"""A directory without a network. Several nodes share one store in memory, with the same
+validation and limits as the real one.
 
 For simulations and tests. Each node's link can drop, delay or reorder rows, reproducibly from a seed.
 """

@@ -128,8 +128,8 @@ class Daemon(P2P):  # type: ignore[misc]  # hivemind is untyped
         return response
 
     def harden(self) -> None:
-        """Work around two bugs of hivemind's control client (see the classes above). Call this before the first remote
-        call."""
+        """Work around two bugs of hivemind's control client (see the classes above). Call
+        this before the first remote call."""
         control = self._client.control
         control._pending_calls = _OpenCalls()
         control._handler_tasks = _RunningTasks()
@@ -200,8 +200,8 @@ def _free_port() -> int:
 async def start_daemon(
     *, key_path: Path, host_maddrs: Sequence[str], announce_maddrs: Sequence[str], client_mode: bool
 ) -> Daemon:
-    """Start p2pd with our key and without seeds, so that dead seeds cannot stop it (pitfalls BOOT-02, BOOT-03). Raises
-    StartError."""
+    """Start p2pd with our key and without seeds, so that dead seeds cannot stop it (pitfalls
+    BOOT-02, BOOT-03). Raises StartError."""
     _quieten()
     options = _options(key_path, host_maddrs, announce_maddrs, client_mode=client_mode)
     made: list[Daemon] = []

@@ -1,5 +1,5 @@
-"""Peers: parsing of addresses, a record of which peers answered recently, and an address cache on disk. No network
-access."""
+"""Peers: parsing of addresses, a record of which peers answered recently, and an address
+cache on disk. No network access."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class PeerAddress:
 
 
 def parse_peer(text: str) -> PeerAddress:
-    """Parse `/ip4/1.2.3.4/tcp/31337/p2p/12D3Koo..`, also ip6, dns, quic-v1 and relayed. Raises Malformed that says what
-    is wrong."""
+    """Parse `/ip4/1.2.3.4/tcp/31337/p2p/12D3Koo..`, also ip6, dns, quic-v1 and relayed. Raises
+    Malformed that says what is wrong."""
     text = text.strip()
     if len(text) > MAX_ADDRESS:
         raise Malformed(f"peer address is longer than {MAX_ADDRESS} characters")
@@ -138,8 +138,8 @@ class PeerBook:
         return list(self._peers.values())
 
     def median_skew(self) -> float | None:
-        """Peers' clocks minus ours, in seconds. The median, so that a single wrong clock has no effect (pitfall
-        BOOT-16)."""
+        """Peers' clocks minus ours, in seconds. The median, so that a single wrong clock
+        has no effect (pitfall BOOT-16)."""
         skews = [peer.skew for peer in self._peers.values() if peer.skew is not None]
         return statistics.median(skews) if skews else None
 
@@ -152,8 +152,8 @@ class PeerBook:
 
 @dataclass(slots=True)
 class PeerCache:
-    """Addresses that worked, on disk, newest last. A node can rejoin its network even when every seed is dead
-    (BOOT-07)."""
+    """Addresses that worked, on disk, newest last. A node can rejoin its network even
+    when every seed is dead (BOOT-07)."""
 
     path: Path | None
     _seen: dict[str, float] = field(default_factory=dict)  # full address -> unix seconds

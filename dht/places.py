@@ -12,6 +12,6 @@ PLACE_BYTES = 20  # length of a node's or a key's place; hivemind asserts the le
 
 @lru_cache(maxsize=8192)
 def place_of_peer(peer: PeerID) -> DHTID:
-    """A node's place on the DHT, derived from its peer id. So a node cannot choose its place, and a restart leaves no
-    stale entry behind."""
+    """A node's place on the DHT, derived from its peer id. So a node cannot choose its place, and a
+    restart leaves no stale entry behind."""
     return DHTID(int.from_bytes(hashlib.sha1(b"place/1" + peer.to_bytes(), usedforsecurity=False).digest(), "big"))

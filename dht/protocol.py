@@ -102,8 +102,8 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
         return response
 
     async def rpc_find(self, request: dht_pb2.FindRequest, context: P2PContext) -> dht_pb2.FindResponse:
-        """Answer with rows and with the neighbours nearest to their keys. What does not fit into the response is left
-        out."""
+        """Answer with rows and with the neighbours nearest to their keys. What does not
+        fit into the response is left out."""
         await self._meet(request.peer, context)
         response = dht_pb2.FindResponse(results=[], peer=self.node_info)
         asker = place_of_peer(context.remote_id)
@@ -183,8 +183,8 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
             return None
 
     async def send_rows(self, peer: PeerID, rows: Sequence[PackedRow]) -> list[bool] | None:
-        """Ask a peer to keep rows, in requests of at most REQUEST_BYTES. Returns whether it keeps each; None when it
-        does not answer."""
+        """Ask a peer to keep rows, in requests of at most REQUEST_BYTES. Returns whether it keeps
+        each; None when it does not answer."""
         kept: list[bool] = []
         for part in _parts([len(row.value) for row in rows]):
             sent = rows[part]

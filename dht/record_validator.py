@@ -1,5 +1,5 @@
-"""Signed rows inside the records of hivemind's messages: how they are packed, and how they are validated from their
-bytes alone.
+"""Signed rows inside the records of hivemind's messages: how they are packed, and how they
+are validated from their bytes alone.
 
 A record is (20-byte key hash, packed subkey, value, expiration). Our value is a signed row. Hash, subkey and expiration
 must be those the row was signed with, so nobody can move a row or extend its lifetime.
@@ -42,8 +42,8 @@ def unwrap(value: bytes) -> bytes:
 
 
 def unwrap_subkey(packed: bytes) -> str:
-    """The text of a packed subkey. Raises Malformed for anything else: a plain value has the subkey None (pitfall
-    DHT-15)."""
+    """The text of a packed subkey. Raises Malformed for anything else: a plain value has
+    the subkey None (pitfall DHT-15)."""
     subkey = _unpack(packed)
     if not isinstance(subkey, str) or wrap(subkey) != packed:
         raise Malformed("subkey is not a plain text")
@@ -59,8 +59,8 @@ def _unpack(packed: bytes) -> object:
 
 
 def parse_rows(dictionary: bytes) -> list[tuple[str, bytes, float]]:
-    """(subkey, value, expiration) for each row in a packed dictionary. Entries that cannot be our rows are skipped.
-    Raises Malformed."""
+    """(subkey, value, expiration) for each row in a packed dictionary. Entries that cannot be our
+    rows are skipped. Raises Malformed."""
     try:
         extension = msgpack.unpackb(dictionary, raw=False)
         if not isinstance(extension, msgpack.ExtType) or extension.code != DICTIONARY_EXT:

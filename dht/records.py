@@ -21,8 +21,8 @@ from dht.errors import NO_ROOM, IdentityError, TransportError
 from dht.identity import NodeKey
 
 SEQUENCE_BLOCK = 10_000
-"""Sequence numbers reserved at a time. They follow the clock in milliseconds, so this means at most one fsync in ten
-seconds."""
+"""Sequence numbers reserved at a time. They follow the clock in milliseconds, so this means
+at most one fsync in ten seconds."""
 SET_BACK_MS = 15_000
 """An expiration further ahead of its normal value than this was set by a clock that has since been corrected."""
 RETRY_SECONDS = (1, 2, 4, 8, 15)
@@ -149,8 +149,8 @@ class Publisher:
         hint: bytes = b"",
         keep_seconds: int | None = None,
     ) -> Envelope:
-        """Sign a row, try once to publish it, and keep it published until `keep_seconds` have passed (None:
-        indefinitely).
+        """Sign a row, try once to publish it, and keep it published until
+        `keep_seconds` have passed (None: indefinitely).
 
         `lifetime` is in seconds. Returns whether or not the attempt succeeded; `run` retries.
         """

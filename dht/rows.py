@@ -1,5 +1,5 @@
-"""Which rows are accepted, and how many: the validation that every row passes, and a bounded store. Pure: knows no
-network.
+"""Which rows are accepted, and how many: the validation that every row passes, and a
+bounded store. Pure: knows no network.
 
 The hivemind storage and `MemoryDirectory` both use this store, so they refuse exactly the same things.
 """
@@ -73,8 +73,8 @@ class RowGate:
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """Limits on what one node keeps for others. A key's rows stay under 1 MiB, since a response carries 1.5 MiB of
-    them."""
+    """Limits on what one node keeps for others. A key's rows stay under 1 MiB, since a
+    response carries 1.5 MiB of them."""
 
     keys: int = 20_000
     rows_per_key: int = 2048

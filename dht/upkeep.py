@@ -244,8 +244,8 @@ class Upkeep:
                 session.daemon.kill()
 
     async def _look_from_outside(self, session: Session) -> None:
-        """Find out whether others can dial us. If not, keep no rows for them, as they could not read them (pitfall
-        NAT-02)."""
+        """Find out whether others can dial us. If not, keep no rows for them, as they could
+        not read them (pitfall NAT-02)."""
         with contextlib.suppress(OSError, TimeoutError):
             found = await session.daemon.read_reachability()
             if found != self.reachability:

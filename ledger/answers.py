@@ -30,8 +30,8 @@ Receipt = Mapping[str, Any]
 
 
 def quantity(answer: object, *, bits: int = 256) -> int:
-    """A number below 2^`bits` in JSON-RPC form: "0x5" gives 5. Raises LedgerUnavailable, e.g. for "-0x5", "0x" or
-    None."""
+    """A number below 2^`bits` in JSON-RPC form: "0x5" gives 5. Raises
+    LedgerUnavailable, e.g. for "-0x5", "0x" or None."""
     value = int(answer, 16) if isinstance(answer, str) and QUANTITY.fullmatch(answer) else None
     if value is None or value >> bits:
         raise _malformed("a number", answer)

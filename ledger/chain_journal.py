@@ -22,8 +22,8 @@ class Genesis:
 
 
 class Journal:
-    """Append-only file with one JSON line per block; the first line is the genesis. An incomplete last line is
-    dropped."""
+    """Append-only file with one JSON line per block; the first line is the genesis. An
+    incomplete last line is dropped."""
 
     def __init__(self, path: Path, genesis: Genesis) -> None:
         held, blocks, self._end = _read(path)

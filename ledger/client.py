@@ -173,8 +173,8 @@ class LedgerClient(BaseLedger):
         return quantity(await self._rpc.call("eth_getBalance", self._must_have_sender().address, "latest"))
 
     async def create_run(self, **terms: Unpack[NewRun]) -> RunTerms:
-        """Create a run. Succeeds if the same owner repeats it with the same terms, so that a deployment can be
-        resumed."""
+        """Create a run. Succeeds if the same owner repeats it with the same terms, so
+        that a deployment can be resumed."""
         run = terms["run"]
         wanted = RunTerms(owner=self._must_have_sender().address, created_block=0, **terms)
         operators = operator_tuples(wanted.validators), operator_tuples(wanted.trainers)

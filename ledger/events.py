@@ -72,8 +72,8 @@ class EventLog:
         self._add([_parse(log) for log in logs])
 
     def replace_from(self, block: int, logs: Sequence[Mapping[str, Any]]) -> None:
-        """Replace the events of blocks from `block` on with those in `logs`. Raises LedgerError, with nothing
-        changed."""
+        """Replace the events of blocks from `block` on with those in `logs`. Raises
+        LedgerError, with nothing changed."""
         parsed = [_parse(log) for log in logs]
         self.forget_from(block)
         self._add(parsed)

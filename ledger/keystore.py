@@ -100,8 +100,8 @@ def _check_cost(held: Json) -> None:
 
 
 def _write_new(path: Path, text: str) -> None:
-    """Create the file durably. Once this returns, it is safe to publish the key's address and receive payments on
-    it."""
+    """Create the file durably. Once this returns, it is safe to publish the key's
+    address and receive payments on it."""
     try:
         write_new(path, text.encode())
     except FileExistsError as error:

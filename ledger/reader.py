@@ -27,8 +27,8 @@ MAX_BATCHES = 128
 """Batches per refresh: two million blocks in a thousand requests. The next refresh continues from there."""
 OVERLAP = 8
 LAG_SECONDS = 600.0
-"""How long a chain that ends below the newest block shown is taken for a lagging end-point; after that it is
-believed."""
+"""How long a chain that ends below the newest block shown is taken for a lagging
+end-point; after that it is believed."""
 MAX_BLOCKS = 8192
 ANCHORS = 256
 KEPT_EVERY = 128

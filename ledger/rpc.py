@@ -183,8 +183,8 @@ class Rpc:
         return True
 
     async def _identify(self, url: str) -> None:
-        """Check an end-point's chain and contract. Raises Unreachable, or LedgerMismatch when they are not the
-        run's."""
+        """Check an end-point's chain and contract. Raises Unreachable, or
+        LedgerMismatch when they are not the run's."""
         try:
             chain_id = quantity(await self._http.ask(url, "eth_chainId", ()))
             code = b""
@@ -210,8 +210,8 @@ class Rpc:
         self._identities[url] = identity
 
     async def _has_block(self, url: str, digest: str) -> bool:
-        """Whether the block with that hash is on the end-point's canonical chain, not on a fork that it merely
-        knows."""
+        """Whether the block with that hash is on the end-point's canonical chain, not
+        on a fork that it merely knows."""
         try:
             held = await self._http.ask(url, "eth_getBlockByHash", ("0x" + digest, False))
             if held is None:

@@ -1,5 +1,5 @@
-"""Builds each role's actor from a node's parts. Heavy imports stay inside functions, so that a relay never loads
-torch."""
+"""Builds each role's actor from a node's parts. Heavy imports stay inside functions, so
+that a relay never loads torch."""
 
 from __future__ import annotations
 

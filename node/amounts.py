@@ -1,5 +1,5 @@
-"""Amounts of coins in the form people type and read. The ledger uses base units, the terminal decimals of a coin.
-Pure."""
+"""Amounts of coins in the form people type and read. The ledger uses base units, the
+terminal decimals of a coin. Pure."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def show_briefly(amount: int, token: str | None = None) -> str:
 
 
 def show_amount(amount: int, token: str | None = None) -> str:
-    """`1500 base units of 0x..` for a token; for the chain's coin the most readable unit: `0.0000015 eth`, `1500
-    wei`."""
+    """`1500 base units of 0x..` for a token; for the chain's coin the most readable
+    unit: `0.0000015 eth`, `1500 wei`."""
     if token is not None:
         return f"{amount} base units of {token}"
     if 0 < amount < 10**9:

@@ -42,8 +42,8 @@ def model_files(model: Path) -> list[dict[str, Any]]:
 
 
 def _check_weights(path: Path) -> None:
-    """Check that the file is as long as its header says, so that an incomplete download fails here, not in the
-    trainer."""
+    """Check that the file is as long as its header says, so that an incomplete download
+    fails here, not in the trainer."""
     try:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
@@ -80,8 +80,8 @@ def _check_architecture(path: Path) -> None:
 
 
 def _loaded_as(config: dict[str, Any]) -> str | None:
-    """The causal language model that transformers loads for a model that also takes pictures; None where it loads
-    none."""
+    """The causal language model that transformers loads for a model that also takes
+    pictures; None where it loads none."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     found = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(str(config.get("model_type")))

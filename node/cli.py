@@ -132,8 +132,8 @@ def _code_of(words: Sequence[str]) -> int:
 
 
 def _mend_streams() -> None:
-    """Replace closed streams (>&-) by the null device; a terminal that cannot encode a character shows a question
-    mark."""
+    """Replace closed streams (>&-) by the null device; a terminal that cannot encode a
+    character shows a question mark."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:

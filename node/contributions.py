@@ -97,8 +97,8 @@ def worker_units(body: TallyBody) -> dict[Owner, int]:
 async def read_contributions(
     spec: RunSpec, *, ledger: LedgerClient, get: Get, directory: Directory | None
 ) -> Contributions:
-    """Everything known now; without a directory, only what is final. Raises LedgerError, TransportError,
-    ConfigError."""
+    """Everything known now; without a directory, only what is final. Raises
+    LedgerError, TransportError, ConfigError."""
     root, body = await read_final(ledger, get)
     final = worker_units(body) if body else {}
     registrations = by_any_key(await ledger.registrations())

@@ -20,8 +20,8 @@ COMPLAIN_SECONDS = 15.0
 enough not to bury the rest."""
 
 FIRST_COMPLAINT_SECONDS = 4.0
-"""Delay of the first such message. Every start needs a second or two to find its peers, which is not worth
-reporting."""
+"""Delay of the first such message. Every start needs a second or two to find its
+peers, which is not worth reporting."""
 
 START_PATIENCE_SECONDS = 300.0
 """How long a node looks for its run (spec, contract) before it gives up with a sentence."""

@@ -105,8 +105,8 @@ class StepBook:
         return [self.lines[key] for key in sorted(self.lines)]
 
     def add_tally(self, body: TallyBody) -> None:
-        """Add what an epoch's tally credited. Unreadable rows are skipped, because the root already accounts for
-        them."""
+        """Add what an epoch's tally credited. Unreadable rows are skipped, because the
+        root already accounts for them."""
         for item in body.items:
             self._add_item(item, body.epoch, is_accepted=True)
         for item in body.refusals:

@@ -146,8 +146,8 @@ class LinkOffer:
     typed_data: dict[str, Any]
 
     def accept(self, key: NodeKey, signature: str) -> RegistrationRequest:
-        """The registration, signed by both. Raises WalletError when the signature is not the wallet's over this
-        data."""
+        """The registration, signed by both. Raises WalletError when the signature is
+        not the wallet's over this data."""
         wallet_signature = checked_signature(self.typed_data, signature, self.wallet)
         node_signature = key.sign(self.message).hex()
         return RegistrationRequest(self.run, self.node, self.wallet, None, self.nonce, wallet_signature, node_signature)

@@ -33,8 +33,8 @@ FIRST_SECONDS = 0.3
 HINT_SECONDS = 5.0
 """Timeout for asking a hinted address for its node id."""
 MAX_FREE = 8
-"""Most relays whose ids cost nothing: enough to start with in a young run, too few for a swarm of false ones to
-matter."""
+"""Most relays whose ids cost nothing: enough to start with in a young run, too few for
+a swarm of false ones to matter."""
 
 
 def nobody(node: str) -> bool:

@@ -48,8 +48,8 @@ class Terminal:
             self._write(plain(text) + "\n")
 
     def _write(self, text: str) -> None:
-        """Write to the stream. If it leads to a full disk or a closed pipe, the line is lost, but the node
-        continues."""
+        """Write to the stream. If it leads to a full disk or a closed pipe, the line
+        is lost, but the node continues."""
         with contextlib.suppress(OSError):
             self._stream.write(text)
 

@@ -129,8 +129,8 @@ def pretrain(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, *, see
 
 
 def name_tokenizer_class(path: Path) -> None:
-    """Set the tokenizer class to one that every version of transformers has; version 5 writes one that version 4
-    lacks."""
+    """Set the tokenizer class to one that every version of transformers has; version 5
+    writes one that version 4 lacks."""
     fields = json.loads(path.read_text())
     fields["tokenizer_class"] = "PreTrainedTokenizerFast"
     path.write_text(json.dumps(fields, indent=2, sort_keys=True) + "\n")

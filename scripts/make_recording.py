@@ -25,8 +25,8 @@ _INSIDE = re.compile(r"<svg[^>]*>(.*)</svg>", re.DOTALL)
 
 
 def record(command: Sequence[str], picture: Path) -> Iterator[str]:
-    """Run a command and yield each complete picture that it writes, in order. Raises CalledProcessError when it
-    fails."""
+    """Run a command and yield each complete picture that it writes, in order. Raises
+    CalledProcessError when it fails."""
     seen = ""
     with subprocess.Popen([*command, "--picture", str(picture)]) as process:
         while process.poll() is None:

@@ -35,8 +35,8 @@ class Assigned:
 
 
 class Remembering(CheatingEngine):
-    """The validator's engine, with the last prefill cached, so that several claims about the same tokens cost one
-    pass."""
+    """The validator's engine, with the last prefill cached, so that several claims
+    about the same tokens cost one pass."""
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)

@@ -25,8 +25,8 @@ INDICES, PROBLEMS, EASY = 4, 1000, 250
 
 
 def grind(*, ids: int = 2000) -> Grinding:
-    """Register the id with the most easy prompts under a guessed beacon; then apply the block that nobody could
-    know."""
+    """Register the id with the most easy prompts under a guessed beacon; then apply
+    the block that nobody could know."""
     nodes = [NodeKey(digest("grinding", number).encode()[:32]).node for number in range(ids)]
     guessed, true = (compute_beacon("ab" * 32, digest("block", name)) for name in ("guessed", "true"))
     shares = [_easy_share(node, guessed) for node in nodes]

@@ -206,8 +206,8 @@ async def _close(stage: Stage) -> None:
 
 
 async def _lay_lines(stage: Stage, *, seed: int) -> None:
-    """Create a line to each listener, and one from each node to the chain. Nodes are given only the lines'
-    addresses."""
+    """Create a line to each listener, and one from each node to the chain. Nodes are
+    given only the lines' addresses."""
     plan = stage.plan
     ports = iter(free_ports(2 * len(plan.nodes) + len(plan.relays)))
 

@@ -100,8 +100,8 @@ def compare(base: Path, new: Path, scratch: Path, *, lr: float, steps: int) -> R
 
 
 def measure_speeds(base: Path, new: Path, scratch: Path) -> dict[str, Speed]:
-    """Speeds of our codec, which leaves its delta in `scratch`. The rebuilt checkpoint is compared with the
-    original."""
+    """Speeds of our codec, which leaves its delta in `scratch`. The rebuilt
+    checkpoint is compared with the original."""
     model = new / "model.safetensors"
     full, delta = model.stat().st_size, scratch / "delta"
     encode = timed(lambda: encode_delta(base, new, delta), full)

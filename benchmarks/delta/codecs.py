@@ -1,5 +1,5 @@
-"""Sizes in bytes that other codecs, and the theoretical bounds, give for the change between two bfloat16
-checkpoints."""
+"""Sizes in bytes that other codecs, and the theoretical bounds, give for the change
+between two bfloat16 checkpoints."""
 
 from __future__ import annotations
 

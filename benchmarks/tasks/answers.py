@@ -1,5 +1,5 @@
-"""Answers in human-style notations: form, right answer, a completion's answer, whether a person considers them
-equal."""
+"""Answers in human-style notations: form, right answer, a completion's answer,
+whether a person considers them equal."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ EPS, DELTA = 0.2, 4.0
 GROUP = 8
 """Completions per prompt, as in GRPO."""
 SPREAD = 0.15
-"""Standard deviation of the noise between old and current log-probabilities; large enough that some ratios are
-clipped."""
+"""Standard deviation of the noise between old and current log-probabilities; large
+enough that some ratios are clipped."""
 
 
 @dataclass(frozen=True, slots=True)

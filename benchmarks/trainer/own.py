@@ -22,8 +22,8 @@ from roles.rl.settings import GrpoSettings
 
 
 def main(path: Path, *, score: bool) -> None:
-    """Make the updates and report their times; or score the lines, and set old log-probabilities close to the
-    scores."""
+    """Make the updates and report their times; or score the lines, and set old
+    log-probabilities close to the scores."""
     case = Case.load(path)
     torch.set_num_threads(case.threads)
     learner = Learner(Path(case.model), make_settings(case), device="cpu")

@@ -46,8 +46,8 @@ class Records:
         return self._manifests[digest]
 
     async def published(self, spec: RunSpec, commits: Mapping[int, Commit]) -> dict[int, int]:
-        """Size in bytes of each committed checkpoint whose manifest is available. The base model's comes from the
-        spec."""
+        """Size in bytes of each committed checkpoint whose manifest is available. The
+        base model's comes from the spec."""
         found = {0: sum(file.size for file in spec.model.files)}
         for step, commit in commits.items():
             envelope = await self.manifest(commit.manifest)

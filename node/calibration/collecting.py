@@ -107,8 +107,8 @@ class Kept:
 
 @dataclass(slots=True)
 class Collector:
-    """Collects a block of submissions in each environment in turn, so that an interrupted run has covered all of
-    them."""
+    """Collects a block of submissions in each environment in turn, so that an
+    interrupted run has covered all of them."""
 
     plan: Plan
     kept: Kept
@@ -169,8 +169,8 @@ class Collector:
         ]
 
     def _engine(self, environment: Environment) -> Engine:
-        """The validator's own engine if it has the same build; otherwise another, kept until a different one is
-        needed."""
+        """The validator's own engine if it has the same build; otherwise another, kept
+        until a different one is needed."""
         if environment.build == self.pinned:
             return self.validator
         if self._held is None or self._held[0] != environment.build:

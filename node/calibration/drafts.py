@@ -1,5 +1,5 @@
-"""Writes measured thresholds into a run's draft: only the tables `checks.honest`, `checks.fraud` and
-`checks.joined`."""
+"""Writes measured thresholds into a run's draft: only the tables `checks.honest`,
+`checks.fraud` and `checks.joined`."""
 
 from __future__ import annotations
 

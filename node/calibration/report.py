@@ -1,5 +1,5 @@
-"""The measurements, the thresholds derived from them, and the fit of the noise model, as a table and as plain
-values."""
+"""The measurements, the thresholds derived from them, and the fit of the noise model,
+as a table and as plain values."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""`intellect-node init`: writes a configuration file that explains every setting; those given as flags are set in
-it."""
+"""`intellect-node init`: writes a configuration file that explains every setting;
+those given as flags are set in it."""
 
 from __future__ import annotations
 

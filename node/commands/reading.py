@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 
 def add_run_flags(parser: argparse.ArgumentParser, only: str = "") -> None:
-    """Flags for the run, and where to find it. `only` names the actions that these flags apply to, such as `rotate:
-    `."""
+    """Flags for the run, and where to find it. `only` names the actions that these flags apply to, as in `rotate: `."""
     parser.add_argument("--join", help=f"{only}join string of the run, or a file that holds it")
     parser.add_argument("--config", type=Path, help=f"{only}a node's configuration file, instead of --join")
     parser.add_argument("--rpc", action="append", help=f"{only}URL of a ledger end-point, may be repeated")

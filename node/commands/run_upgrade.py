@@ -1,5 +1,5 @@
-"""`intellect-node run upgrade`: the owner demands that every node run a given version of this program from a step
-on."""
+"""`intellect-node run upgrade`: the owner demands that every node run a given version
+of this program from a step on."""
 
 from __future__ import annotations
 

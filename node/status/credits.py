@@ -33,8 +33,8 @@ class Credits:
                 self._story.credit(root.epoch, credited_places(body, self._spec))
 
     async def tell_all(self, ledger: LedgerClient, get: Get) -> None:
-        """The same, plus what each wallet holds, when there is a new tally. Raises NodeError, LedgerError,
-        ConfigError."""
+        """The same, plus what each wallet holds, when there is a new tally. Raises
+        NodeError, LedgerError, ConfigError."""
         roots = await ledger.final_roots()
         if not roots or roots[-1].epoch <= self._epoch:
             return

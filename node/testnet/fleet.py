@@ -80,8 +80,8 @@ class Fleet:
         return relay.name in self._listening or not self._children[relay.name].is_running
 
     async def stop(self) -> None:
-        """Stop guests, workers, validators, trainer, relays, then the chain. Nothing is left running, whatever
-        happens."""
+        """Stop guests, workers, validators, trainer, relays, then the chain. Nothing is
+        left running, whatever happens."""
         await self._end_guests()
         for role in ("worker", "validator", "trainer", "relay"):
             names = [node.name for node in self._plan.nodes if node.role == role]

@@ -25,8 +25,8 @@ FIXED_LINES = 8
 """Title, four lines of progress, two table headers, the last line."""
 WALLET_WIDTH = 42
 NUMBERS_WIDTH = 28
-"""Width of the two columns beside a wallet's, with their padding. In a small terminal the address is truncated
-instead."""
+"""Width of the two columns beside a wallet's, with their padding. In a small terminal
+the address is truncated instead."""
 GAPS = 4
 WRAP_LOSS = 40
 """Characters that word wrapping may leave empty at line ends."""

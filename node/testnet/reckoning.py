@@ -1,5 +1,5 @@
-"""A testnet's contributions according to the ledger, read while it runs and compared at its end with what was
-observed."""
+"""A testnet's contributions according to the ledger, read while it runs and compared at
+its end with what was observed."""
 
 from __future__ import annotations
 

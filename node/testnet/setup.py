@@ -126,8 +126,8 @@ async def _fund(ledger: LedgerClient, spec: RunSpec) -> None:
 
 
 def node_child(node: NodePlan, forks: Forks | None = None) -> Child:
-    """The process of a node: the command that anybody else would type, with its configuration file, or one that
-    cheats."""
+    """The process of a node: the command that anybody else would type, with its
+    configuration file, or one that cheats."""
     command = node_command("--role", node.role, "--config", str(node.config_file))
     if node.adversary:
         command = [sys.executable, "-m", "node.testnet.adversaries", node.adversary, str(node.config_file)]

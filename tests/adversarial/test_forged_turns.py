@@ -42,8 +42,8 @@ def called(world: World, made: Made) -> tuple[RolloutFile, int]:
 
 
 def forged(world: World, made: Made, number: int, row: RolloutRow) -> Made:
-    """The submission with this row: honest proof over what it claims to be the policy's tokens, and the right
-    reward."""
+    """The submission with this row: honest proof over what it claims to be the
+    policy's tokens, and the right reward."""
     file, checks = open_rollouts(world, made), world.spec.checks
     states = world.engine.prefill([(row.prompt, row.output)])[0].states
     places = own_tokens(range(len(row.output)), row.turns)

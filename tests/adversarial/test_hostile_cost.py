@@ -1,5 +1,5 @@
-"""What a hostile file costs a validator: no forward pass, little time, and no more memory than an honest file may
-need."""
+"""What a hostile file costs a validator: no forward pass, little time, and no more
+memory than an honest file may need."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def other_prompt(file: RolloutFile) -> bytes:
 
 
 def one_huge_page(file: RolloutFile) -> bytes:
-    """A column of 240 MB in one page of a few kilobytes. The footer may claim anything; page headers are what
-    counts."""
+    """A column of 240 MB in one page of a few kilobytes. The footer may claim
+    anything; page headers are what counts."""
     table = pq.read_table(io.BytesIO(write_rollouts(file)))
     zeros = pa.array([bytes(30 * 2**20)] * table.num_rows, pa.binary())
     column = table.schema.get_field_index("proof")

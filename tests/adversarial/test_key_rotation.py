@@ -1,5 +1,5 @@
-"""A worker that replaces its key to draw other prompts or to retry its places, and an honest one that does so
-midway."""
+"""A worker that replaces its key to draw other prompts or to retry its places, and an
+honest one that does so midway."""
 
 from __future__ import annotations
 

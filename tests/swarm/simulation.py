@@ -127,8 +127,8 @@ class _OneBlock(httpx.AsyncByteStream):
 
 
 class FaultyTransport(httpx.AsyncBaseTransport):
-    """One relay's application in this process, behind its faults. A client that disconnects does not stop the
-    server."""
+    """One relay's application in this process, behind its faults. A client that
+    disconnects does not stop the server."""
 
     def __init__(self, relay: Relay, faults: RelayFaults) -> None:
         self._inner = httpx.ASGITransport(app=relay.app)

@@ -1,5 +1,5 @@
-"""An adversary: a worker that submits random tokens with forged proofs, otherwise a complete node in its own
-process."""
+"""An adversary: a worker that submits random tokens with forged proofs, otherwise a
+complete node in its own process."""
 
 from __future__ import annotations
 

@@ -71,8 +71,8 @@ class Network:
         await self.chain.wait()
 
     async def restart_chain(self, *, forget: int) -> None:
-        """Restart the chain without its last blocks: others take their place, and the transactions in them are
-        undone."""
+        """Restart the chain without its last blocks: others take their place, and the
+        transactions in them are undone."""
         journal = self.plan.directory / "chain" / "journal"
         lines = journal.read_text().splitlines(keepends=True)
         journal.write_text("".join(lines[: len(lines) - forget]))

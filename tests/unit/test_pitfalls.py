@@ -198,8 +198,8 @@ def test_project__ranges_in_the_package_and_exact_numbers_in_the_lock__pkg_02_pk
 
 
 def test_constraints__install_on_the_oldest_python_of_a_debian__pkg_02_pkg_05() -> None:
-    """Debian 12 has 3.11.2: a requirement for a later patch release makes pip search for another solution without
-    end."""
+    """Debian 12 has 3.11.2: a requirement for a later patch release makes pip search
+    for another solution without end."""
     pins = dict(re.findall(r"^([\w.-]+)==([^\s;]+)", (ROOT / "constraints.txt").read_text(), re.M))
     installed = {canonicalize_name(found.name): found.metadata for found in distributions()}
     asked = {

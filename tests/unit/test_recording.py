@@ -1,5 +1,5 @@
-"""The recording of a testnet: every complete picture is included, and the last is shown by viewers without
-animation."""
+"""The recording of a testnet: every complete picture is included, and the last is
+shown by viewers without animation."""
 
 from __future__ import annotations
 

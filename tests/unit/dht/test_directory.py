@@ -275,8 +275,8 @@ async def test_anchor__rows_are_kept_with_the_runs_operators_too(swarm: Swarm) -
 async def test_read_and_publish__a_peer_with_an_impossible_place_ends_nobody__dht_13(
     swarm: Swarm, place: bytes
 ) -> None:
-    """hivemind asserts that places fit in 20 bytes; the error from one bad response would end every reader of the
-    key."""
+    """hivemind asserts that places fit in 20 bytes; the error from one bad response
+    would end every reader of the key."""
     hostile = await swarm.start()
     reader = await swarm.start()
     await swarm.met()

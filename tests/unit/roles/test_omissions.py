@@ -56,8 +56,8 @@ class Watching:
         at: int = CLOSE,
         **changes: Any,
     ) -> bool:
-        """Whether it refuses to attest a tally of just these, which came at `at`; the epoch was `seen` to close
-        before."""
+        """Whether it refuses to attest a tally of just these, which came at `at`; the
+        epoch was `seen` to close before."""
         context = self.context(**changes)
         body = self.tally(items, context, round_number=round_number)
         self.now[0] = seen

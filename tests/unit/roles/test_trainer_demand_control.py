@@ -110,8 +110,8 @@ class Desk:
 
 
 def test_first__who_hands_in_junk_thins_out_nobody_s_work(tmp_path: Path) -> None:
-    """Registering a node costs next to nothing. Counted as workers, such nodes would leave little to those that
-    work."""
+    """Registering a node costs next to nothing. Counted as workers, such nodes would
+    leave little to those that work."""
     desk = Desk(tmp_path, OpenStep(step=1, limit=1, share=SHARE_ALL), initial_limit=100)
     desk.judge(desk.hand_in(), outcome="accept")
     alone = desk.control.first(2)

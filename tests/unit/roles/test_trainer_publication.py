@@ -41,8 +41,8 @@ def make_journal(folder: Path, spec: RunSpec, *, steps: int) -> Journal:
 
 
 class Scene:
-    """A leader that publishes its checkpoints over in-memory parts, and which of them were on its disk at each
-    commit."""
+    """A leader that publishes its checkpoints over in-memory parts, and which of them
+    were on its disk at each commit."""
 
     def __init__(self, folder: Path, spec: RunSpec, *, steps: int) -> None:
         self.steps, self.done = steps, asyncio.Event()

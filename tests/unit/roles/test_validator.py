@@ -247,8 +247,8 @@ class StallingRelays(MemoryRelays):
 
 
 async def test_run__blobs_that_never_come_hold_up_nobody_else(tmp_path: Path) -> None:
-    """Two workers submit all they may, and the relay they name never finishes a response; a third is judged
-    meanwhile."""
+    """Two workers submit all they may, and the relay they name never finishes a
+    response; a third is judged meanwhile."""
     relays = StallingRelays()
     async with running(tmp_path, validators=(0,), relays=relays) as network:
         network.relays = relays

@@ -20,8 +20,8 @@ FAST = 1e12
 
 
 class Counted:
-    """A pace too fast to slow anything down, with its clock stopped, so that its count is the number of bytes
-    passed."""
+    """A pace too fast to slow anything down, with its clock stopped, so that its
+    count is the number of bytes passed."""
 
     def __init__(self) -> None:
         self.pace = Pace(FAST, clock=lambda: 0.0)

@@ -141,8 +141,8 @@ def spoiled(app: ASGIApp, spoil: Callable[[bytes], bytes]) -> ASGIApp:
 
 
 def stalling(app: ASGIApp, *, after: int, method: str = "GET") -> ASGIApp:
-    """The same relay, but its responses stop after `after` bytes and never end. For uploads nothing is ever
-    answered."""
+    """The same relay, but its responses stop after `after` bytes and never end. For
+    uploads nothing is ever answered."""
 
     async def stalled(scope: Scope, receive: Receive, send: Send) -> None:
         sent = 0

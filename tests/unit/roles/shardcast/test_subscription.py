@@ -1,5 +1,5 @@
-"""News is delivered once and at once; announced shards are counted; a relay that raises false alarms is asked
-rarely."""
+"""News is delivered once and at once; announced shards are counted; a relay that
+raises false alarms is asked rarely."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Task sets of the `verifiers` library: one question and one answer, scored in the sandbox; others are refused by
-name."""
+"""Task sets of the `verifiers` library: one question and one answer, scored in the
+sandbox; others are refused by name."""
 
 from __future__ import annotations
 

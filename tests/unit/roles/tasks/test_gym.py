@@ -74,8 +74,8 @@ def make(name: str) -> Gym:
 
 
 def solvable(task: Gym) -> int:
-    """A problem whose answer is not just the problem again: sympy, which makes them, cannot integrate all of its
-    own."""
+    """A problem whose answer is not just the problem again: sympy, which makes them,
+    cannot integrate all of its own."""
     return next(at for at, problem in enumerate(task.problems) if "Integral" not in problem.answer)
 
 
