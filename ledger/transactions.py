@@ -86,7 +86,7 @@ class TransactionSigner:
         if reason is not None:
             return LedgerRejected(reason)
         text = error.message.lower()
-        if "insufficient funds" in text or "enough balance" in text:  # words of nodes, of our devnet
+        if "insufficient funds" in text or "enough balance" in text:  # wording of nodes, and of our devnet
             balance = await self.balance()
             return LowBalance(self.address, balance, max(value, balance + 1))
         if error.code == REVERT_CODE or "revert" in text:
