@@ -1,13 +1,14 @@
-"""What asynchrony costs and gives: the default task at async level 0, 1, 2 and 4, three seeds each (INTELLECT-2, figure 7).
+"""Costs and benefits of asynchrony: the default task at async level 0, 1, 2 and 4, three seeds
+each (INTELLECT-2, figure 7).
 
-Each run is a testnet of real processes: only there do workers, checks, broadcast and training compete for a machine and wait
-for each other as they do in a network; a simulation in one process would share its threads between them. Printed for each
-level: reward of the last steps, steps an hour, the trainer's idle share (waiting for a batch or a commit), and what a step's
-broadcast and verification take. A level hides those when the trainer waits for less than they take.
+Each run is a testnet of real processes. Only there do workers, checks, broadcast and training compete for a machine and
+wait for each other as in a network; a simulation in one process would share its threads between them. Printed for each
+level: reward of the last steps, steps per hour, the trainer's idle share (waiting for a batch or a commit), and the
+duration of a step's broadcast and verification. A level hides those durations when the trainer waits for less.
 
-Finished runs stand in `--results` and are not made again, so an interrupted benchmark goes on where it was.
+Finished runs are kept in `--results` and not repeated, so an interrupted benchmark resumes where it was.
 
-    python -m benchmarks.async_levels [--quick] [--steps N] [--seeds N] [--levels 0,1,2,4] [--results FILE]
+python -m benchmarks.async_levels [--quick] [--steps N] [--seeds N] [--levels 0,1,2,4] [--results FILE]
 """
 
 from __future__ import annotations
@@ -30,12 +31,13 @@ Row = dict[str, Any]
 LEVELS = (0, 1, 2, 4)
 LAST_STEPS = 5
 NOISE = 2.0
-"""Standard errors of a difference of means that count as noise."""
+"""Differences of means up to this many standard errors count as noise."""
 LEAST_NOISE = 0.03
 
 
 def run_testnet(directory: Path, *, level: int, seed: int, options: argparse.Namespace) -> float:
-    """A testnet to its end; seconds it took. Raises CalledProcessError with its last words printed."""
+    """Run a testnet to its end. Returns its duration in seconds. Raises CalledProcessError
+    after printing its last output."""
     draft = directory.parent / "run.toml"
     source = (Path(__file__).parents[1] / "node" / "testnet" / "run.toml").read_text()
     draft.write_text(with_level(source, level=level))
@@ -48,7 +50,7 @@ def run_testnet(directory: Path, *, level: int, seed: int, options: argparse.Nam
 
 
 def with_level(draft: str, *, level: int) -> str:
-    """The draft with that async level, whatever it says."""
+    """The draft with this async level in place of its own."""
     lines = [line for line in draft.splitlines() if not line.startswith("async_level")]
     if "[training]" in lines:
         lines.insert(lines.index("[training]") + 1, f"async_level = {level}")
@@ -86,7 +88,7 @@ def measure_run(said: Said, *, level: int, seed: int, seconds: float) -> Row:
 
 
 def summarise(rows: Sequence[Row]) -> list[Row]:
-    """Means over the seeds, by level, each with its difference from level 0 and what counts as noise."""
+    """Means over the seeds per level, each with its difference from level 0 and what counts as noise."""
     by_level = {level: [row for row in rows if row["level"] == level] for level in sorted({r["level"] for r in rows})}
     base = by_level.get(0, [])
     return [_summary(level, own, base) for level, own in by_level.items()]
@@ -128,14 +130,14 @@ TABLE = (
 
 
 def read_rows(path: Path) -> list[Row]:
-    """What was measured before."""
+    """The results of earlier runs."""
     if not path.exists():
         return []
     return [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Make the runs that are missing, print the table and the JSON line; 1 when a level falls behind level 0."""
+    """Run what is missing, print the table and the JSON line. Returns 1 when a level falls behind level 0."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.async_levels", description=__doc__.partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="levels 0 and 2, one seed, few steps")
     parser.add_argument("--steps", type=int)
@@ -150,7 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     levels = options.levels or ((0, 2) if options.quick else LEVELS)
     options.results.parent.mkdir(parents=True, exist_ok=True)
     done = {(row["level"], row["seed"]): row for row in read_rows(options.results) if row["steps"] == options.steps}
-    for seed in seeds:  # level after level within a seed: what disturbs the machine disturbs all of them
+    for seed in seeds:  # all levels within a seed, so that a disturbance of the machine affects all of them
         for level in levels:
             if (level, seed) not in done:
                 done[level, seed] = one_run(level, seed, options)
@@ -160,7 +162,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def one_run(level: int, seed: int, options: argparse.Namespace) -> Row:
-    """One testnet, measured."""
+    """Run one testnet and measure it."""
     directory = Path(tempfile.mkdtemp(prefix="intellect-benchmark-")) / "net"
     try:
         seconds = run_testnet(directory, level=level, seed=seed, options=options)

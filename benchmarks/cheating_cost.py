@@ -32,7 +32,7 @@ RATES = (1000, 500, 200, 100, 50, 20, 10)
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """A run and a cheat; money in rewards of one submission (`u` = 1)."""
+    """A run and a cheat. Money is in units of one submission's reward (`u` = 1)."""
 
     rate: float
     validators: int
@@ -53,11 +53,11 @@ class Terms:
 
     @property
     def stake_needed(self) -> float:
-        """The stake from which on cheating loses; 0 where it loses anyway."""
+        """The stake above which cheating loses; 0 where it loses anyway."""
         return max(0.0, self.gain(0.0))
 
     def gain(self, stake: float) -> float:
-        """Expected gain over an honest node until ejection."""
+        """Expected gain over an honest node, until ejection."""
         return self.strikes * (self.saved * self.cost / self.caught - 1) - stake
 
 

@@ -33,7 +33,7 @@ def cpu_seconds(pids: list[int]) -> float:
 
 
 async def measure(nodes: int, keys: int, rows: int, rounds: int) -> None:
-    """Start the network, fill it, read, print."""
+    """Start the network, fill it, read, and print the cost."""
     names = [f"{RUN}/submissions/1/{number}" for number in range(keys)]
     async with contextlib.AsyncExitStack() as stack:
         publishers = await start(stack, nodes)
@@ -45,7 +45,7 @@ async def measure(nodes: int, keys: int, rows: int, rounds: int) -> None:
 
 
 async def start(stack: contextlib.AsyncExitStack, nodes: int) -> dict[HivemindDirectory, Publisher]:
-    """So many nodes, the first of them everybody's seed."""
+    """Start `nodes` nodes; the first is the seed for all others."""
     base = Path(stack.enter_context(tempfile.TemporaryDirectory()))
     found: dict[HivemindDirectory, Publisher] = {}
     for number, port in enumerate(free_ports(nodes)):
@@ -67,7 +67,7 @@ async def start(stack: contextlib.AsyncExitStack, nodes: int) -> dict[HivemindDi
 
 
 async def publish(publishers: Mapping[HivemindDirectory, Publisher], names: Sequence[str], rows: int) -> None:
-    """So many rows under each key, by the nodes in turn; what one costs."""
+    """Publish `rows` rows under each key, by the nodes in turn. Prints the cost of one."""
     pids, senders = pids_of(publishers), list(publishers.values())
     before, started = cpu_seconds(pids), time.perf_counter()
     for name in names:
@@ -82,7 +82,8 @@ async def publish(publishers: Mapping[HivemindDirectory, Publisher], names: Sequ
 
 
 async def read(directories: Sequence[HivemindDirectory], names: Sequence[str], rows: int, rounds: int) -> None:
-    """Every key by each node, so often; what one such reading costs, and the fewest rows that one saw."""
+    """Read every key from each node, `rounds` times. Prints the cost of one such read, and the
+    fewest rows that one returned."""
     pids, wanted = pids_of(directories), len(names) * rows
     before, calls = cpu_seconds(pids), sum(directory.stats()["calls"] for directory in directories)
     started, least = time.perf_counter(), wanted
@@ -100,7 +101,7 @@ async def read(directories: Sequence[HivemindDirectory], names: Sequence[str], r
 
 
 def pids_of(directories: Iterable[HivemindDirectory]) -> list[int]:
-    """This process and every p2pd."""
+    """Ids of this process and every p2pd."""
     return [os.getpid(), *(directory.daemon_pid or os.getpid() for directory in directories)]
 
 

@@ -1,16 +1,17 @@
-"""Tokens a second of the engines, and what proofs and seeded sampling cost beside vLLM's own sampling.
+"""Tokens per second of the engines, and what proofs and seeded sampling cost beside vLLM's own sampling.
 
-One batch of groups of 8 on one model, every completion of the same length (the end token is taken to be one that never comes):
+One batch of groups of 8 on one model, with all completions of the same length (the end token is
+replaced by one that never occurs):
 
 - transformers: seeded sampling, states and proofs, as a worker has them
 - vllm plain: vLLM's own sampling at temperature 1, and its greedy sampling, which draws nothing at all
 - vllm: seeded sampling and states (generate), and the proofs after it
 
-vLLM's rows alternate in one process with one model, so that the machine's moods meet both; medians. vLLM may live in another
-environment: `--vllm-python`.
+vLLM's rows alternate in one process with one model, so that fluctuations of the machine affect both; figures are
+medians. vLLM may be in another environment: `--vllm-python`.
 
-    python -m benchmarks.engines --model DIR [--quick] [--batch 64] [--tokens 128] [--device cpu] [--dtype bfloat16]
-                                 [--repeats 3] [--vllm-python .venv-vllm/bin/python] [--only transformers|vllm]
+python -m benchmarks.engines --model DIR [--quick] [--batch 64] [--tokens 128] [--device cpu] [--dtype bfloat16]
+    [--repeats 3] [--vllm-python .venv-vllm/bin/python] [--only transformers|vllm]
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ Times = dict[str, list[float]]
 
 
 class Endless(TransformersEngine):
-    """Completions of the longest length: the last token of a vocabulary is a filler or a rarity."""
+    """Completions of the maximum length: the last token of a vocabulary is a filler, or rare."""
 
     @property
     def eos(self) -> int:
@@ -55,7 +56,7 @@ class Endless(TransformersEngine):
 
 
 def build_vllm(options: argparse.Namespace) -> Any:
-    """The engine on vLLM, endless too."""
+    """The vLLM engine, also with endless completions."""
     from roles.inference.vllm_engine import VllmEngine, VllmSettings
 
     class EndlessVllm(VllmEngine):
@@ -68,12 +69,12 @@ def build_vllm(options: argparse.Namespace) -> Any:
 
 
 def requests_of(engine: Engine, batch: int) -> list[Request]:
-    """Groups of eight on one prompt each."""
+    """Groups of eight, each on one prompt."""
     return [Request(engine.encode(QUESTIONS[i // GROUP % len(QUESTIONS)]), seed=i) for i in range(batch)]
 
 
 def timed(work: Callable[[], Any]) -> tuple[float, Any]:
-    """Seconds and what came of it."""
+    """Duration in seconds, and the result."""
     begun = time.perf_counter()
     result = work()
     if torch.cuda.is_available():
@@ -82,7 +83,7 @@ def timed(work: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def measure_own(engine: Engine, requests: Sequence[Request], tokens: int) -> tuple[float, float]:
-    """Seconds of generating with seeded sampling and states, and of the proofs."""
+    """Seconds to generate with seeded sampling and states, and to build the proofs."""
     settings = SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, max_tokens=tokens)
     generating, completions = timed(lambda: engine.generate(requests, settings))
     said: list[Completion] = completions
@@ -91,7 +92,7 @@ def measure_own(engine: Engine, requests: Sequence[Request], tokens: int) -> tup
 
 
 def measure_plain(engine: Any, requests: Sequence[Request], tokens: int, temperature: float) -> float:
-    """Seconds of vLLM's own sampling, with nothing recorded."""
+    """Seconds of vLLM's own sampling, recording nothing."""
     from vllm import SamplingParams
 
     wanted = SamplingParams(temperature=temperature, max_tokens=tokens, ignore_eos=True, detokenize=False)
@@ -125,7 +126,7 @@ def measure(options: argparse.Namespace, kind: str) -> Times:
 
 
 def gather(options: argparse.Namespace) -> Times:
-    """Both engines, one process each, one after the other."""
+    """Measure both engines, in one process each, one after the other."""
     times: Times = {}
     for kind, python in (("transformers", sys.executable), ("vllm", str(options.vllm_python))):
         if kind == "vllm" and not has_vllm(python):
@@ -139,7 +140,7 @@ def gather(options: argparse.Namespace) -> Times:
 
 
 def has_vllm(python: str) -> bool:
-    """Whether that interpreter can import it."""
+    """Whether that interpreter can import vLLM."""
     if python == sys.executable:
         return importlib.util.find_spec("vllm") is not None
     probe = "import importlib.util, sys; sys.exit(importlib.util.find_spec('vllm') is None)"
@@ -147,12 +148,12 @@ def has_vllm(python: str) -> bool:
 
 
 def report(times: Times, options: argparse.Namespace) -> dict[str, Any]:
-    """Print the table; the same as one object."""
+    """Print the table, and return it as one object."""
     tokens = options.batch * options.tokens
     speeds = {name: tokens / statistics.median(seconds) for name, seconds in times.items()}
     steps = {name: statistics.median(seconds) / options.tokens * 1e3 for name, seconds in times.items()}
     own = "vllm seeded, proofs"
-    # Of each repeat with the one beside it, so that a slow minute counts for neither.
+    # Each repeat is compared with the adjacent one, so that a slow minute affects both.
     overheads = {
         plain: statistics.median(mine / theirs for mine, theirs in zip(times[own], times[plain], strict=True)) - 1
         for plain in ("vllm plain", "vllm plain, greedy")

@@ -1,10 +1,10 @@
-"""How long a run stands still when its leading trainer is killed -9: until it is started again, or a stand-by leads.
+"""How long a run stands still when its leading trainer is killed -9: until it is restarted, or a stand-by leads.
 
-    python -m benchmarks.failover [--lease SECONDS]
+python -m benchmarks.failover [--lease SECONDS]
 
-A network of real processes on this machine: two trainers, one worker, one validator, one relay, a development chain with
-a block a second. Restart: the killed leader is started again at once. Fail-over: it is not; the lease runs out, the
-lapse is reported, three blocks later the other trainer leads. Printed are seconds since the kill.
+A network of real processes on this machine: two trainers, one worker, one validator, one relay, and a development chain
+with a block per second. Restart: the killed leader is restarted at once. Fail-over: it is not; the lease runs out, the
+lapse is reported, and three blocks later the other trainer leads. Prints seconds since the kill.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from node.testnet.setup import node_child, prepare_run, start_chain
 
 PATIENCE = 300.0
 SETTLED_STEP = 6
-"""The leader is killed once this checkpoint is committed: by then its optimizer's state lies on the relays."""
+"""The leader is killed once this checkpoint is committed; by then its optimizer's state is on the relays."""
 
 
 @dataclass
 class Network:
-    """Processes, and what they have said."""
+    """The processes, and their events so far."""
 
     plan: TestnetPlan
     children: dict[str, Child] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class Network:
     said: dict[str, list[Event]] = field(default_factory=dict)
 
     async def start(self, name: str) -> None:
-        """Start a node, or start it again."""
+        """Start or restart a node."""
         node = next(node for node in self.plan.nodes if node.name == name)
         self.children[name] = node_child(node)
         await self.children[name].start()
@@ -47,7 +47,8 @@ class Network:
     async def wait_for(
         self, name: str, event: str, *, since: float = 0.0, step: int = 0, where: Mapping[str, object] | None = None
     ) -> float:
-        """When a node first said it after a moment, of that step or a later one, and with these fields. Raises TimeoutError."""
+        """The time of a node's first such event after `since`, at this step or later and with these
+        fields. Raises TimeoutError."""
         node = next(node for node in self.plan.nodes if node.name == name)
         tail = self.tails.setdefault(name, EventTail(node.events_file))
         said = self.said.setdefault(name, [])
@@ -62,7 +63,7 @@ class Network:
 
 
 async def measure(folder: Path, *, lease: int, restarts: bool) -> dict[str, float]:
-    """Kill the leader of a network; seconds from then to each thing that follows."""
+    """Kill a network's leader. Returns the seconds from then until each subsequent event."""
     draft = folder / "draft.toml"
     draft.write_text(f"{built_in_draft()}\n[terms]\nlease_seconds = {lease}\n")
     sizes = {"workers": 1, "validators": 1, "relays": 1, "trainers": 2, "steps": 1000}

@@ -1,7 +1,7 @@
 """How often an honest submission is refused: `python -m benchmarks.false_refusals [COUNT]`, default 500.
 
-Every submission is made as a worker makes it (sampled in a batch with a key-value cache) and judged as a validator does
-(one packed prefill), with the shipped policy and the default spec. Prints refusals, the worst statistics, and times.
+Every submission is made as by a worker (sampled in a batch with a key-value cache) and judged as by a validator (one
+packed prefill), with the shipped policy and the default spec. Prints refusals, the worst statistics, and times.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.builders import World, make_rollouts, make_spec, make_world
 
 
 def judge_one(world: World, verifier: Verifier, number: int) -> tuple[Finding, float]:
-    """Make one honest submission and judge it; the seconds of the judging."""
+    """Make one honest submission and judge it. Also returns the seconds of the judging."""
     seed = digest("benchmark", number)
     made = make_rollouts(world, seed=seed)
     began = time.perf_counter()
@@ -27,7 +27,7 @@ def judge_one(world: World, verifier: Verifier, number: int) -> tuple[Finding, f
 
 
 def main(count: int) -> int:
-    """Judge `count` submissions and print the figures. 0 when none was called a fault."""
+    """Judge `count` submissions and print the figures. Returns 0 when none was called a fault."""
     world = make_world(make_spec(sampling=SamplingSpec()))
     verifier = Verifier(spec=world.spec, engine=world.engine, task=world.task)
     outcomes: Counter[str] = Counter()

@@ -1,9 +1,10 @@
-"""What a flood costs who is flooded: rows of one identity and of many, and connections that never say anything.
+"""What a flood costs its target: rows from one identity and from many, and connections that never send anything.
 
-    python -m benchmarks.floods [--rows N] [--connections N]
+python -m benchmarks.floods [--rows N] [--connections N]
 
-Rows go into the store that DHT nodes and boards share, each valid in every respect; honest rows go in between. Connections are
-opened to a relay on loopback, from one address and from fifty, while an honest reader at another address asks for its status.
+The rows go into the store that DHT nodes and boards share. Each is valid in every respect, and honest rows are
+interspersed. The connections go to a relay on loopback, from one address and from fifty, while an honest reader at
+another address requests its status.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ PAYLOAD = b"x" * 800
 
 
 def flood_rows(identities: int, rows: int) -> str:
-    """Every identity says as much as the others, half of it under one key, half under keys of its own. A line of a table."""
+    """Every identity writes equally many rows, half of them under one key, half under keys of
+    its own. Returns a table line."""
     now = unix_ms()
     flooders = [NodeKey.generate() for _ in range(identities)]
     honest = [NodeKey.generate() for _ in range(HONEST)]
@@ -48,7 +50,7 @@ def flood_rows(identities: int, rows: int) -> str:
         limits={"node/1": 4096},
         lifetimes={"node/1": 90},
         clock=lambda: now,
-        settled=lambda row: row.signer in members,  # whose ids stand on the ledger
+        settled=lambda row: row.signer in members,  # their ids are on the ledger
     )
     said = [_row(key, 0, key=KEY, now=now) for key in honest]
     before, began = _memory(), time.perf_counter()
@@ -80,7 +82,7 @@ def _row(signer: NodeKey, number: int, *, key: str, now: int) -> bytes:
 
 
 async def flood_connections(addresses: int, count: int) -> str:
-    """Connections that never send a request, opened again when they are closed. A line of a table."""
+    """Open connections that never send a request, and reopen those that are closed. Returns a table line."""
     with tempfile.TemporaryDirectory() as folder:
         relay = Relay(NodeKey.generate(), root=Path(folder), run=RUN, trainers=[], is_member=lambda node: False)
         async with serve(relay.app, host="127.0.0.1", port=0) as url, httpx.AsyncClient(timeout=30) as http:
@@ -126,7 +128,7 @@ async def _ask(http: httpx.AsyncClient, url: str) -> tuple[int, float]:
 
 
 def _memory() -> int:
-    """The most this process ever held, in bytes."""
+    """Peak memory of this process, in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 

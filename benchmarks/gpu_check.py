@@ -1,9 +1,11 @@
-"""What needs a GPU, tried in one go and in under 8 minutes: kernels, FSDP2 in bf16, a training step, ranks, proofs, vLLM.
+"""Everything that needs a GPU, tested in one go in under 8 minutes: kernels, FSDP2 in bf16, a
+training step, ranks, proofs, vLLM.
 
-Each part is a process of its own with a time limit: one that fails or hangs costs only itself. On a machine without a GPU the
-parts that a CPU can do are done there, small, and the others say why they were not. Ends with 1 when a part failed.
+Each part is a process of its own with a time limit, so one that fails or hangs affects only itself. Without a
+GPU, the parts that a CPU can do run there on a small scale, and the others say why they were skipped. Exit
+status 1 when a part failed.
 
-    python -m benchmarks.gpu_check [--part NAME] [--seconds 460] [--model DIRECTORY]
+python -m benchmarks.gpu_check [--part NAME] [--seconds 460] [--model DIRECTORY]
 """
 
 from __future__ import annotations
@@ -29,15 +31,16 @@ POLICY = Path(__file__).parents[1] / "roles" / "rl" / "default_policy"
 ON_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if ON_GPU else "cpu"
 CLOSE = 0.02
-"""Nats between a bf16 loss on a GPU and the fp32 one on its CPU, of a model of random weights."""
+"""Accepted difference in nats between a bf16 loss on a GPU and the fp32 loss on its CPU, for
+a model with random weights."""
 
 
 class NotHere(Exception):
-    """Why a part is not done on this machine."""
+    """Raised with the reason why a part cannot run on this machine."""
 
 
 def device(_: Path) -> Found:
-    """What there is."""
+    """Describe the device."""
     found: Found = {"torch": torch.__version__, "cuda": torch.version.cuda, "gpus": torch.cuda.device_count()}
     if not ON_GPU:
         raise NotHere("no GPU: the other parts run small, on the CPU")
@@ -50,7 +53,8 @@ def device(_: Path) -> Found:
 
 
 def kernels(_: Path) -> Found:
-    """Packed attention, prompts shared too, in half precision against each row alone in fp32: outputs, gradients, time."""
+    """Packed attention in half precision, also with shared prompts, against each row alone in
+    fp32: outputs, gradients, time."""
     from roles.rl import attention
     from roles.rl.attention import attend, packing_of
 
@@ -81,7 +85,7 @@ def kernels(_: Path) -> Found:
 
 
 def timed(work: Callable[[], object], times: int = 10) -> float:
-    """Milliseconds of one call, after a first."""
+    """Milliseconds of one call, after a warm-up."""
     work()
     wait()
     began = time.perf_counter()
@@ -92,7 +96,7 @@ def timed(work: Callable[[], object], times: int = 10) -> float:
 
 
 def wait() -> None:
-    """Until the device has done what it was told."""
+    """Wait until the device has finished its work."""
     if ON_GPU:
         torch.cuda.synchronize()
 
@@ -135,7 +139,8 @@ def groups(*, count: int, longest: int, vocabulary: int) -> list[Any]:
 
 
 def fsdp(folder: Path) -> Found:
-    """FSDP2 with bf16 parameters and fp32 reductions on the device against fp32 on the CPU: the loss of the same step."""
+    """FSDP2 with bf16 parameters and fp32 reductions on the device, against fp32 on the
+    CPU: the loss of the same step."""
     from dataclasses import replace
 
     from roles.rl.learner import Learner
@@ -194,10 +199,10 @@ def step(folder: Path) -> Found:
         name = "checkpointed" if saving else "plain"
         found[name] = {
             "tokens_per_second": round(passed / metrics.seconds),
-            "tflops": round(8 * parameters * passed / metrics.seconds / 1e12, 2),  # old log-probabilities count
+            "tflops": round(8 * parameters * passed / metrics.seconds / 1e12, 2),  # includes the old log-probabilities
             "peak_gib": round(torch.cuda.max_memory_allocated() / 2**30, 2) if ON_GPU else None,
         }
-        del learner, metrics  # a cycle: counted as the next one's memory else
+        del learner, metrics  # a reference cycle, otherwise counted as the next one's memory
         gc.collect()
         if ON_GPU:
             torch.cuda.empty_cache()
@@ -205,7 +210,7 @@ def step(folder: Path) -> Found:
 
 
 def ranks(folder: Path) -> Found:
-    """A rank for each GPU (two on a CPU): a step, its state in shards, and the step again from it."""
+    """One rank per GPU (two on a CPU): a step, its state in shards, and the step repeated from that state."""
     from roles.rl.ranked import RankedLearner
     from roles.rl.settings import GrpoSettings
 
@@ -226,7 +231,7 @@ def ranks(folder: Path) -> Found:
 
 
 def proofs(folder: Path) -> Found:
-    """The embedded engine on the device: rollouts, TOPLOC proofs, and their check by a prefill, in bf16."""
+    """The embedded engine on the device: rollouts, TOPLOC proofs, and their verification by a prefill, in bf16."""
     from roles.inference.transformers_engine import TransformersEngine
 
     return prove_and_check(folder, *[TransformersEngine(device=DEVICE, dtype=torch.bfloat16) for _ in range(2)])
@@ -244,7 +249,7 @@ def vllm(folder: Path) -> Found:
 
 
 def prove_and_check(folder: Path, worker: Any, validator: Any) -> Found:
-    """What an honest worker's proofs look like to a validator with another engine."""
+    """How an honest worker's proofs look to a validator with another engine."""
     from roles.inference.engine import Request
     from roles.inference.sampling import SamplingSettings
     from roles.spec import CheckSpec
@@ -254,7 +259,7 @@ def prove_and_check(folder: Path, worker: Any, validator: Any) -> Found:
     settings = SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, max_tokens=44)
     for engine in (worker, validator):
         engine.load(MODEL)
-    prompts = [worker.encode(text) for text in ("1+2=", "12+30=", "1234+5678=")]  # padded, and one that is shared
+    prompts = [worker.encode(text) for text in ("1+2=", "12+30=", "1234+5678=")]  # padded, and one shared
     requests = [Request(prompts[seed % 3], seed) for seed in range(1, 65)]
     prove(worker, requests[:2], settings)
     began = time.perf_counter()
@@ -266,7 +271,7 @@ def prove_and_check(folder: Path, worker: Any, validator: Any) -> Found:
     said = worst([chunk for chunks in seen.chunks for chunk in chunks])
     tokens = sum(len(each.output) for each in proven)
     margin = sum(float(part.clip(0, 5).sum()) for part in seen.margins) / tokens
-    fraud = CheckSpec().fraud  # which bf16 on one machine is far below
+    fraud = CheckSpec().fraud  # bf16 on one machine is far below this
     assert said.exponent_mismatches <= fraud.exponent_mismatches, said
     assert 1000 * said.mantissa_mean <= fraud.mantissa_mean, said
     assert 1000 * margin <= fraud.margin_mean, margin
@@ -281,7 +286,7 @@ def prove_and_check(folder: Path, worker: Any, validator: Any) -> Found:
 
 
 def swap_and_compare(changed: Path, worker: Any, validator: Any, pair: Any) -> None:
-    """Both take other weights in place, and agree on what those make of a completion."""
+    """Both load other weights in place, and agree on the resulting completion."""
     from safetensors.torch import load_file, save_file
 
     before = worker.prefill([pair])[0].states.float().cpu()
@@ -307,11 +312,11 @@ PARTS: Mapping[str, Callable[[Path], Found]] = {
 }
 MODEL = POLICY
 MOST: Mapping[str, float] = {"step": 120.0, "vllm": 240.0}
-"""Seconds that a part may take; the others 90."""
+"""Time limits of parts in seconds; 90 for the others."""
 
 
 def run_part(name: str) -> int:
-    """One part in this process: its figures as a line of JSON."""
+    """Run one part in this process, and print its figures as a line of JSON."""
     if not ON_GPU:
         torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="intellect-gpu-") as folder:
@@ -326,7 +331,7 @@ def run_part(name: str) -> int:
 
 
 def start_part(name: str, *, seconds: float, model: Path | None) -> Found:
-    """One part in a process of its own."""
+    """Run one part in a process of its own."""
     command = [sys.executable, "-W", "ignore", "-m", "benchmarks.gpu_check", "--part", name]
     command += ["--model", str(model)] if model else []
     began = time.perf_counter()
@@ -361,7 +366,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in PARTS:
         most = (
             MOST.get(name, 90.0) if ON_GPU else options.seconds
-        )  # one that hangs must not take the time of the others
+        )  # a part that hangs must not use up the time of the others
         found[name] = start_part(name, seconds=min(most, ends - time.monotonic()), model=options.model)
         print(f"{name:10} {json.dumps(found[name])}", flush=True)
     print(json.dumps({"benchmark": "gpu_check", "device": DEVICE, **found}))

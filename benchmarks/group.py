@@ -1,4 +1,4 @@
-"""One group of completions on a real model: what benchmarks of proofs and of verification share."""
+"""One group of completions on a real model; shared by the benchmarks of proofs and of verification."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from roles.inference.transformers_engine import TransformersEngine
 
 
 class EndlessEngine(TransformersEngine):
-    """Says no end token, so that every completion has all its tokens."""
+    """Never emits the end token, so that every completion has all its tokens."""
 
     @property
     def eos(self) -> int:
@@ -23,13 +23,13 @@ class EndlessEngine(TransformersEngine):
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Seconds of one call: by the clock, and of the CPU in all threads, which other processes disturb less."""
+    """Duration of one call in seconds: by the clock, and of CPU in all threads, which other processes disturb less."""
 
     wall: float
     cpu: float
 
     def share_of(self, other: Spent) -> float:
-        """Of another's CPU seconds, in percent."""
+        """This CPU time as a percentage of another's."""
         return 100 * self.cpu / other.cpu
 
     def __add__(self, other: Spent) -> Spent:
@@ -37,7 +37,7 @@ class Spent:
 
 
 def clocked(call: Callable[[], object], *, rounds: int = 1) -> Spent:
-    """The quickest of some rounds, by each clock."""
+    """The fastest of several rounds, by each clock."""
     spent = []
     for _ in range(rounds):
         wall, cpu = time.perf_counter(), time.process_time()
@@ -47,7 +47,7 @@ def clocked(call: Callable[[], object], *, rounds: int = 1) -> Spent:
 
 
 def load_engine(model: Path, *, threads: int) -> TransformersEngine:
-    """The model of a folder in its own dtype, prompts in its chat template where it has one."""
+    """The model of a folder in its own dtype, with its chat template for prompts if it has one."""
     torch.set_num_threads(threads)
     engine = EndlessEngine(dtype=getattr(torch, dtype_of(model)), chat=(model / "chat_template.jinja").is_file())
     engine.load(model)
@@ -55,6 +55,6 @@ def load_engine(model: Path, *, threads: int) -> TransformersEngine:
 
 
 def dtype_of(model: Path) -> str:
-    """What the spec would say of a model folder."""
+    """The spec's value for a model folder."""
     config = json.loads((model / "config.json").read_text())
     return str(config.get("dtype") or config.get("torch_dtype") or "float32")

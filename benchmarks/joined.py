@@ -1,7 +1,9 @@
-"""Does the joined detector refuse honest work as seldom as it is asked to? `python -m benchmarks.joined [--quick]`, two minutes.
+"""Does the joined detector refuse honest work as rarely as required? `python -m
+benchmarks.joined [--quick]`, two minutes.
 
-Made-up honest noise that is *not* the detector's model: what a submission or completion shares is log-normal, misses are
-compound Poisson. A fit to N submissions in each of two environments judges others it has not seen. No model is run.
+Uses synthetic honest noise that does *not* follow the detector's model: what a submission or completion shares is
+log-normal, misses are compound Poisson. A fit to N submissions in each of two environments judges others that it
+has not seen. No model is run.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ def fits(size: int, shared: float, tokens: int, repeats: int) -> Iterator[tuple[
 
 
 def refused(size: int, shared: float, tokens: int, *, repeats: int, judged: int, times: float = 1.0) -> Sequence[float]:
-    """Share of submissions refused at each rate asked for."""
+    """Share of submissions refused at each requested rate."""
     ps = [
         score(each, calibration).p
         for repeat, calibration in fits(size, shared, tokens, repeats)
@@ -49,7 +51,8 @@ def refused(size: int, shared: float, tokens: int, *, repeats: int, judged: int,
 
 
 def alarmed(shared: float, *, nodes: int) -> float:
-    """Share of honest nodes whose history reaches the limit of one in 100 within a month, each by a fit of its own."""
+    """Share of honest nodes whose history reaches the limit of one in 100 within a
+    month, each with a fit of its own."""
     limit, alarms = history_limit(submissions=MONTH, one_in=100), 0
     for repeat, calibration in fits(24, shared, 128, nodes):
         history, highest = History(), 0.0
@@ -61,7 +64,8 @@ def alarmed(shared: float, *, nodes: int) -> float:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the tables; 1 when honest work is refused more than half again as often as asked (at one in 100)."""
+    """Print the tables. Returns 1 when honest work is refused more than one and a half times as
+    often as asked (at one in 100)."""
     torch.set_num_threads(1)
     quick = "--quick" in arguments
     repeats, judged, failed = (2, 200, False) if quick else (8, 500, False)

@@ -1,10 +1,10 @@
-"""How long each death lasts: what is killed -9 is started again at once (p2pd by its node), and the work goes on.
+"""Duration of each outage: what is killed -9 is restarted at once (p2pd by its node), and the work continues.
 
-    python -m benchmarks.recovery [--quick] [--only WORD ..]
+python -m benchmarks.recovery [--quick] [--only WORD ..]
 
-A network of real processes on this machine: two trainers, two workers, three validators, two relays (its only seeds), a
-development chain with a block a second. Printed are seconds since the kill, the median of three kills (`--quick`: of one).
-The fail-over of the leading trainer, which needs a network of its own, is `python -m benchmarks.failover`.
+A network of real processes on this machine: two trainers, two workers, three validators, two relays (its only seeds),
+and a development chain with a block per second. Prints seconds since the kill, the median of three kills (`--quick`:
+one). The fail-over of the leading trainer needs a network of its own: `python -m benchmarks.failover`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CHAIN = "chain"
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """Who dies, and what is waited for afterwards, in order: (node, event, fields it must have)."""
+    """What is killed, and the events to wait for afterwards, in order: (node, event, fields it must have)."""
 
     title: str
     victims: tuple[str, ...]
@@ -83,7 +83,7 @@ DEATHS = (
 
 @dataclass
 class Ward(Network):
-    """The network, its chain with it."""
+    """The network, including its chain."""
 
     chain: Child | None = None
     times: dict[str, list[dict[str, float]]] = field(default_factory=dict)
@@ -109,7 +109,7 @@ class Ward(Network):
             await self.start(name)
 
     async def suffer(self, death: Death) -> dict[str, float]:
-        """Seconds from the death to each sign of life."""
+        """Seconds from the kill to each event waited for."""
         killed = time.time()
         for name in death.victims:
             await self.kill(name, is_daemon=death.is_daemon)
@@ -122,7 +122,7 @@ class Ward(Network):
 
 
 async def measure(folder: Path, deaths: Sequence[Death], *, repeats: int) -> dict[str, list[dict[str, float]]]:
-    """Every death so often, with the network at work again in between."""
+    """Every kill `repeats` times, with the network back at work in between."""
     options = TestnetOptions(directory=folder / "net", draft=_draft(folder), **SIZES)  # type: ignore[arg-type]
     options.directory.mkdir()
     network = Ward(make_plan(options))
@@ -149,7 +149,7 @@ def _line(title: str, times: Sequence[Mapping[str, float]]) -> str:
 
 
 def _draft(folder: Path) -> Path:
-    """The testnet's own, with a policy that hardly learns and a lease that no restart outlasts."""
+    """The testnet's own draft, with a policy that hardly learns and a lease longer than any restart."""
     text = (Path(__file__).parents[1] / "node" / "testnet" / "run.toml").read_text()
     text = text.replace('learning_rate = "0.0001"', 'learning_rate = "0.00000001"')
     path = folder / "draft.toml"

@@ -1,11 +1,11 @@
 """Where a step's wall time goes on a real network: generate, verify, broadcast, train, wait.
 
-Runs a testnet and reads its nodes' event files. Beside the split it gives the three times that INTELLECT-2 reports for
+Runs a testnet and reads its nodes' event files. Besides the split it gives the three times that INTELLECT-2 reports for
 its run (section 4.1): broadcast of a checkpoint, first rollout file after it, full verified batch; and the ratio of
 training to inference FLOPs (2 per parameter and token generated, 6 per parameter and token trained on, 2 more for the
 recomputed log-probabilities). The paper has 14 min, 10 min, 22 min and about 1 : 4.5 for a 32B model over the internet.
 
-    python -m benchmarks.step [--quick] [--steps N] [--workers N] [--validators N] [--relays N] [--draft FILE]
+python -m benchmarks.step [--quick] [--steps N] [--workers N] [--validators N] [--relays N] [--draft FILE]
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from node.testnet.events import EventTail
 
 Event = dict[str, Any]
 FLOPS_GENERATED, FLOPS_PREFILLED, FLOPS_TRAINED = 2, 2, 8
-"""A parameter and token: one forward pass; the validators' prefill; old log-probabilities and forward and backward."""
+"""FLOPs per parameter and token: one forward pass; the validators' prefill; old
+log-probabilities plus forward and backward."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class Said:
 
 
 def read_events(directory: Path) -> Said:
-    """Everything the nodes of a testnet said."""
+    """All events of a testnet's nodes."""
     by_role: defaultdict[str, list[Event]] = defaultdict(list)
     for path in directory.glob("*/events.jsonl"):
         for event in EventTail(path).read():
@@ -54,13 +55,13 @@ def read_events(directory: Path) -> Said:
 
 
 def median(values: Iterable[float]) -> float:
-    """Median, 0 of nothing."""
+    """Median; 0 for no values."""
     kept = list(values)
     return statistics.median(kept) if kept else 0.0
 
 
 def measure(said: Said, *, parameters: int, validators: int) -> dict[str, float]:
-    """The figures, in seconds but for counts and ratios. Medians over the steps after the first."""
+    """The figures, in seconds except for counts and ratios. Medians over the steps after the first."""
     opened = {e["step"]: e["ts"] for e in said.of("trainer", "step.opened")}
     closed = {e["step"]: e["ts"] for e in said.of("trainer", "batch.closed")}
     trained = {e["step"]: e for e in said.of("trainer", "step.trained")}
@@ -100,7 +101,7 @@ def _stops(said: Said) -> list[Event]:
 
 
 def _between(said: Said) -> list[float]:
-    """Seconds from one submission made to the next of the same worker and step: sampling, proofs, file."""
+    """Seconds from one submission to the next by the same worker in the same step: sampling, proofs, file."""
     last: dict[tuple[str, int], float] = {}
     spans = []
     for event in said.of("worker", "submission.made"):
@@ -112,7 +113,7 @@ def _between(said: Said) -> list[float]:
 
 
 def _broadcasts(said: Said) -> list[float]:
-    """Seconds from a checkpoint trained to the last worker that fetched it."""
+    """Seconds from a trained checkpoint to the last worker that fetched it."""
     made = {e["step"]: e["ts"] for e in said.of("trainer", "step.trained")}
     fetched: defaultdict[int, list[float]] = defaultdict(list)
     for event in said.of("worker", "weights.fetched"):
@@ -121,7 +122,7 @@ def _broadcasts(said: Said) -> list[float]:
 
 
 def _first_files(said: Said) -> list[float]:
-    """Seconds from a checkpoint trained to the first rollouts made with it."""
+    """Seconds from a trained checkpoint to the first rollouts made with it."""
     made = {e["step"]: e["ts"] for e in said.of("trainer", "step.trained")}
     first: dict[int, float] = {}
     for event in said.of("worker", "submission.sent"):
@@ -130,7 +131,7 @@ def _first_files(said: Said) -> list[float]:
 
 
 def count_parameters(model: Path) -> int:
-    """Numbers in a model's safetensors."""
+    """Number of parameters in a model's safetensors."""
     total = 0
     for path in model.glob("*.safetensors"):
         with safe_open(path, framework="numpy") as file:
@@ -159,7 +160,7 @@ TABLE = (
 
 
 def run_testnet(directory: Path, options: argparse.Namespace) -> None:
-    """A testnet to its end. Raises CalledProcessError with its last words printed."""
+    """Run a testnet to its end. Raises CalledProcessError after printing its last output."""
     command = [sys.executable, "-m", "node", "testnet", "--plain", "--dir", str(directory)]
     for name in ("steps", "workers", "validators", "relays"):
         command += [f"--{name}", str(getattr(options, name))]

@@ -1,4 +1,4 @@
-"""What peers answer when they are asked for rows: each row verified by itself, and the same answer only once."""
+"""Reads peers' responses to row queries. Verifies each row separately; parses a repeated response only once."""
 
 from __future__ import annotations
 
@@ -14,22 +14,26 @@ from dht.record_validator import EnvelopeValidator, parse_rows
 from dht.turns import let_others_run
 
 LEFT_OUT = -1.0
-"""Expiration of a result that says "not found" because the reply had no room for its rows."""
+"""Expiration in a "not found" result that means: the peer has rows for this key, but the
+response had no space for them."""
 MAX_BAD_ROWS = 16
-"""Of one answer, after which the rest is not looked at: an honest peer verifies rows before it keeps them, and sends none."""
+"""Bad rows in one response after which the rest is ignored. An honest peer verifies rows before it
+keeps them and sends no bad ones."""
 MAX_ROWS = 2048
-"""Of one key: no store keeps more; ids that cost nothing can sign any number."""
+"""Most rows read for one key. No store keeps more, but anyone can sign any number with ids that cost nothing."""
 REPLY_BYTES = 3 * 2**19
-"""A reply's rows; p2pd drops replies over 4 MiB (pitfall DHT-09)."""
+"""Most bytes of rows in one response; p2pd drops messages over 4 MiB (pitfall DHT-09)."""
 KEY_BYTES = 5 * 2**19
-"""Of the first key with rows, which are sent whatever they come to: a store keeps 1 MiB, and a reply says subkeys twice."""
+"""Most bytes of rows for the first key that has any, which is always sent whole. A store keeps 1 MiB per key, and a
+response carries each subkey twice."""
 ANSWERS_KEPT, ROWS_KEPT = 1024, 65_536
-"""Answers that need no second parsing when they come again, and the rows of all of them."""
+"""Responses cached so that the same bytes need not be parsed again, and the total number of rows in them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One peer's rows of one key, and its nearest neighbours to it. `is_left_out`: it has rows, but the reply was full."""
+    """One peer's rows for one key, and the neighbours it knows nearest to that key. `is_left_out`: the peer has rows,
+    but the response was full."""
 
     rows: tuple[Envelope, ...]
     neighbours: dict[DHTID, PeerID]
@@ -37,17 +41,18 @@ class Answer:
 
 
 class AnswerReader:
-    """Reads the answers that one node gets. `most_neighbours` bounds the neighbours taken from one answer."""
+    """Parses the responses that one node receives. At most `most_neighbours` neighbours are taken from one response."""
 
     def __init__(self, validator: EnvelopeValidator, *, most_neighbours: int) -> None:
         self._validator, self._most_neighbours = validator, most_neighbours
         self._seen: dict[tuple[PeerID, DHTID], tuple[int | None, tuple[Envelope, ...]]] = {}  # by hash of the answer
-        self._rows = 0  # of all of these
+        self._rows = 0  # total rows in `_seen`
 
     async def read_all(
         self, peer: PeerID, keys: Collection[DHTID], results: Sequence[dht_pb2.FindResult]
     ) -> dict[DHTID, Answer]:
-        """What a peer said of each key. Bad rows are left out; whatever else is wrong with a result raises."""
+        """What a peer returned for each key. Bad rows are skipped. Raises Malformed for a response that is too large,
+        and whatever hivemind raises for other faults in it."""
         answers: dict[DHTID, Answer] = {}
         room = REPLY_BYTES
         for key, result in zip(keys, results, strict=False):
@@ -91,12 +96,12 @@ class AnswerReader:
             try:
                 rows.append(self._validator.open(key_bytes, subkey, value, expiration))
             except Malformed:
-                bad += 1  # this row only; the others of the dictionary are as good as before (pitfall DHT-12)
+                bad += 1  # only this row is dropped; the others in the dictionary are unaffected (pitfall DHT-12)
                 if bad == MAX_BAD_ROWS:
-                    break  # verifying thousands of forged signatures would hold up everything else
+                    break  # verifying thousands of forged signatures would block the event loop
         return tuple(rows)
 
 
 @lru_cache(maxsize=8192)
 def _peer(raw: bytes) -> PeerID:
-    return PeerID(raw)  # works out base58 each time it is made
+    return PeerID(raw)  # cached: every construction computes base58

@@ -1,7 +1,8 @@
-"""The only door to hivemind: enters it without its top-level package, which would load torch into every relay.
+"""The only module that imports hivemind. It bypasses hivemind's top-level package, which
+would load torch into every relay.
 
-`hivemind`, `hivemind.utils` and `hivemind.dht` become bare packages holding just the names their modules import from
-each other. Nothing here is ours; `protocol`, `p2p` and `session` build on these names.
+`hivemind`, `hivemind.utils` and `hivemind.dht` become bare packages that hold only the names their modules import from
+each other. Nothing here is our own code; `protocol`, `p2p` and `session` build on these names.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Signed rows on a hivemind DHT: publish until another peer was seen to hold a row, read what verifies.
+"""Signed rows on a hivemind DHT. A write retries until another peer is seen to hold the row;
+a read returns only verified rows.
 
-Knows no message kinds; absence here means "unknown". The node's life on the DHT is `Upkeep`'s business.
+Knows no message kinds; absence here means "unknown". Staying connected to the DHT is `Upkeep`'s job.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ PUBLISH_SECONDS = 12.0
 
 
 class HivemindDirectory:
-    """The directory of one run as one node sees it. Made by `open`."""
+    """One node's view of the directory of one run. Created by `open`."""
 
     def __init__(
         self,
@@ -52,8 +53,8 @@ class HivemindDirectory:
         self._book = PeerBook()
         validator = EnvelopeValidator(run=run, limits=limits)
         self.storage = RowStorage(RowStore(**keeping), validator, unix_ms)
-        """Rows kept for others, and our own; they outlive the daemon."""
-        self._known = RowStore(**keeping)  # rows read: what was seen stays seen
+        """Our own rows and those kept for other nodes. They survive a restart of the daemon."""
+        self._known = RowStore(**keeping)  # rows read from peers, kept so that later reads still return them
         self._upkeep = Upkeep(
             node=node,
             setup=setup,
@@ -79,9 +80,10 @@ class HivemindDirectory:
         state_dir: Path,
         **keeping: Unpack[Keeping],
     ) -> AsyncIterator[HivemindDirectory]:
-        """Start the node and yield at once, whether or not any seed answers.
+        """Start the node and yield immediately, whether or not any seed peer answers.
 
-        `limits`: bytes by kind; `keeping`: what `RowStore` takes. Raises StartError, IdentityError, Malformed (a seed's text).
+        `limits` is the maximum size in bytes per message kind; `keeping` holds the arguments of `RowStore`. Raises
+        StartError, IdentityError, or Malformed when a seed's address does not parse.
         """
         node = NodeKey.load(key_path).node
         cache = PeerCache(peer_cache)
@@ -117,11 +119,11 @@ class HivemindDirectory:
             raise
         except TimeoutError as error:
             raise TransportError("storing the row took too long") from error
-        except Exception as error:  # hivemind raises anything, and who waits for this row must live on
+        except Exception as error:  # hivemind may raise anything, and the publisher's loop must survive it
             raise TransportError(f"{type(error).__name__}: {error}"[:200]) from error
 
     async def read(self, keys: Sequence[str]) -> dict[str, list[Envelope]]:
-        """Rows under each key, newest of each subkey. Raises TransportError when peers are known and none answers."""
+        """Rows under each key, the newest per subkey. Raises TransportError when peers are known and none answers."""
         session = self._ready()
         hashes = {DHTID.generate(key): key for key in keys}
         try:
@@ -129,7 +131,7 @@ class HivemindDirectory:
                 found, is_heard = await session.lookup.read(list(hashes))
         except TimeoutError as error:
             raise TransportError("no peer answered in time") from error
-        except Exception as error:  # hivemind raises anything, and a reader must outlive whatever a peer sends
+        except Exception as error:  # hivemind may raise anything, and a reader must survive whatever a peer sends
             raise TransportError(f"{type(error).__name__}: {error}"[:200]) from error
         if not is_heard:
             raise TransportError("no peer answered")
@@ -138,7 +140,8 @@ class HivemindDirectory:
         return {key: self._held(key, now) for key in keys}
 
     async def _remember(self, rows: Iterable[Envelope]) -> None:
-        """Whose they are is looked at here, and others have their turn meanwhile: peers may send strangers by the thousand."""
+        """Store rows read from peers. The signer's membership is checked here, so the loop yields: a peer may send
+        thousands of strangers' rows."""
         for number, row in enumerate(rows):
             self._known.put(row, unix_ms())
             await let_others_run(number)
@@ -148,7 +151,8 @@ class HivemindDirectory:
         return newest(held, now)
 
     async def _store(self, session: Session, row: Envelope, sent: PackedRow) -> None:
-        """Send the row to all its peers; done when the first of them shows it. The others finish in their own time."""
+        """Send the row to all its peers. Returns once the first of them is seen to hold it; the other
+        sends finish in the background."""
         peers = await session.lookup.replicas(sent.key)
         if not peers:
             raise TransportError("no other node is known yet")
@@ -174,36 +178,38 @@ class HivemindDirectory:
 
     @property
     def node(self) -> DHTNode | None:
-        """hivemind's node, for diagnosis; None while the daemon is being started again."""
+        """hivemind's node, for diagnostics; None while the daemon restarts."""
         return self._upkeep.session.node if self._upkeep.session else None
 
     @property
     def daemon_pid(self) -> int | None:
-        """Process id of p2pd; None while it is being started again."""
+        """Process id of p2pd; None while it restarts."""
         return self._upkeep.session.daemon.pid if self._upkeep.session else None
 
     @property
     def state(self) -> State:
-        """What the node does on the DHT; `waiting for seeds` is not an error: it goes on dialling."""
+        """Connection state. `waiting for seeds` is not an error: dialling continues."""
         return self._upkeep.state
 
     def addresses(self) -> list[str]:
-        """Our full multiaddrs, as peers may dial them; none in client mode."""
+        """Our full multiaddrs, as peers can dial them; empty in client mode."""
         return list(self._upkeep.addresses)
 
     def add_peers(self, addresses: Sequence[str]) -> None:
-        """Dial these peers too, for as long as they answer. Addresses that do not parse are ignored: they come from peers."""
+        """Also dial these peers, until they stop answering. Addresses that do not parse are
+        ignored, because they come from peers."""
         for text in addresses:
             with contextlib.suppress(Malformed):
                 self._upkeep.want([parse_peer(text)])
 
     def anchor(self, nodes: Iterable[NodeId]) -> None:
-        """Keep rows with these too, and read them there, wherever they stand on the DHT: the run's operators, whose ids
-        nobody can make up to stand nearest to a key and hide what it holds. Raises Malformed for what is no id."""
+        """Also store rows on these nodes, and read from them, wherever they are in the DHT. They are the run's
+        operators: nobody can forge their ids to sit nearest to a key and hide its rows. Raises
+        Malformed for an invalid node id."""
         self._anchors = frozenset(PeerID.from_base58(node) for node in nodes if public_key_of(node))
 
     def peers(self) -> list[PeerInfo]:
-        """Every peer known: dialled, in the routing table, or heard from (pitfalls BOOT-11, DHT-30)."""
+        """Every known peer: dialled, in the routing table, or heard from (pitfalls BOOT-11, DHT-30)."""
         table = self._upkeep.table()
         nodes = {info.node for info in self._book.all()} | set(self._upkeep.wanted) | table
         return [
@@ -217,7 +223,7 @@ class HivemindDirectory:
         ]
 
     def on_rebuilt(self, callback: Callable[[], None]) -> None:
-        """Register a callback for when the daemon died and everything was built again."""
+        """Register a callback that runs after the daemon died and daemon and node were rebuilt."""
         self._upkeep.on_rebuilt.append(callback)
 
     @property
@@ -227,17 +233,17 @@ class HivemindDirectory:
 
     @property
     def reachability(self) -> Reachability:
-        """Whether others can dial us, as AutoNAT found: `private` means that we keep no rows for them."""
+        """Whether other nodes can dial us, according to AutoNAT. `private` means that we keep no rows for them."""
         return self._upkeep.reachability
 
     @property
     def metrics_url(self) -> str | None:
-        """Where p2pd tells its own metrics, in Prometheus text; None while it is being started again."""
+        """URL of p2pd's Prometheus metrics; None while it restarts."""
         session = self._upkeep.session
         return f"http://127.0.0.1:{session.daemon.metrics_port}/metrics" if session else None
 
     def stats(self) -> dict[str, int]:
-        """Counts for metrics: rows and bytes held, outcomes and refusals, calls, rebuilds, size of the table."""
+        """Counts for metrics: rows and bytes held, outcomes and refusals, calls, rebuilds, routing table size."""
         held = self.storage.rows
         return {
             "rows": len(held),

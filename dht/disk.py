@@ -1,4 +1,5 @@
-"""Writing so that a kill leaves the old file or the new one, never half of either, and a power cut none that was told of."""
+"""Atomic, durable writes. A kill leaves the old file or the new one, never half of either; a power cut loses no write
+that was reported as done."""
 
 from __future__ import annotations
 
@@ -8,11 +9,11 @@ from contextlib import suppress
 from pathlib import Path
 
 WITHOUT_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
-"""Of a file system that has no links, as on memory sticks."""
+"""Errors of file systems without hard links, such as those of memory sticks."""
 
 
 def write_durably(path: Path, data: bytes) -> None:
-    """Temp file beside it, fsync, rename, fsync of the directory. Raises OSError (WGT-07)."""
+    """Write a temporary file beside `path`, fsync it, rename it, fsync the directory. Raises OSError (WGT-07)."""
     temporary = path.with_name(f".{path.name}.tmp")
     with temporary.open("wb") as file:
         file.write(data)
@@ -23,12 +24,13 @@ def write_durably(path: Path, data: bytes) -> None:
 
 
 def write_new(path: Path, data: bytes, *, mode: int = 0o600) -> None:
-    """A file that was not there, durably: whole or not at all, never over another. Raises FileExistsError, OSError.
+    """Create a new file durably: complete or not at all, never over an existing one. Raises FileExistsError, OSError.
 
-    A link fails where a rename would replace what is there. When it stands and its folder's sync fails, so does this.
+    It uses a hard link, which fails where a rename would overwrite. If the file is created but the fsync of its
+    directory fails, this raises too.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.unlink(missing_ok=True)  # of a killed process of this id
+    temporary.unlink(missing_ok=True)  # left by a killed process that had this process id
     try:
         _fill(temporary, data, mode)
         try:
@@ -38,14 +40,14 @@ def write_new(path: Path, data: bytes, *, mode: int = 0o600) -> None:
                 raise
             _fill(path, data, mode)
     finally:
-        with suppress(OSError):  # a disk that fails just now: what was to be said is said
+        with suppress(OSError):  # the disk may be failing; the error that matters has been raised already
             temporary.unlink(missing_ok=True)
     sync(path.parent)
 
 
 def make_folder(path: Path) -> None:
-    """A folder, and those above it, their names on the disk: what is written into it durably is not lost with it.
-    Raises OSError."""
+    """Create a folder and its missing parents, and fsync their directory entries, so that files later written durably
+    in it cannot be lost with it. Raises OSError."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     path.mkdir(parents=True, exist_ok=True)
     for folder in missing:
@@ -53,14 +55,15 @@ def make_folder(path: Path) -> None:
 
 
 def sync_files(folder: Path) -> None:
-    """Put what lies right in a folder onto the disk, bytes and names: before the folder is renamed. Raises OSError."""
+    """Fsync the files directly in a folder, then the folder itself; call it before the
+    folder is renamed. Raises OSError."""
     for path in folder.iterdir():
         sync(path)
     sync(folder)
 
 
 def sync(path: Path) -> None:
-    """Put a file's bytes, or the renames in a folder, onto the disk. Raises OSError."""
+    """Fsync a file's bytes, or a folder's entries. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

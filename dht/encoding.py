@@ -24,7 +24,7 @@ MAX_PARTS = 64
 
 
 class Message(BaseModel):
-    """Base of everything that is signed or hashed: frozen, strict, no unknown field, no floats by convention."""
+    """Base of everything that is signed or hashed: frozen, strict, no unknown fields, and by convention no floats."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 
@@ -41,12 +41,14 @@ def _part_bytes(part: Part) -> bytes:
 
 
 def pack(*parts: Part) -> bytes:
-    """Join parts, each behind its length (4 bytes, big-endian). Integers are 8 bytes big-endian, text is UTF-8."""
+    """Join parts, each prefixed with its length (4 bytes, big-endian). Integers are 8
+    bytes big-endian, text is UTF-8."""
     return b"".join(len(data).to_bytes(4, "big") + data for data in map(_part_bytes, parts))
 
 
 def unpack(data: bytes) -> list[bytes]:
-    """Split what `pack` joined. Raises Malformed on any byte too few or too many, or more than MAX_PARTS parts."""
+    """Split what `pack` joined. Raises Malformed when bytes are missing or left over,
+    or for more than MAX_PARTS parts."""
     parts: list[bytes] = []
     position = 0
     while position < len(data):
@@ -69,7 +71,7 @@ def digest(*parts: Part) -> str:
 
 
 def encode(message: Message) -> bytes:
-    """The one byte string of a message: JSON, keys sorted, no spaces, ASCII only."""
+    """The canonical bytes of a message: JSON, keys sorted, no spaces, ASCII only."""
     plain = message.model_dump(mode="json")
     return json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode()
 

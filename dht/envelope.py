@@ -1,7 +1,8 @@
-"""Signed rows. An envelope binds a payload to its kind, run, key, subkey, lifetime and sequence, so that no row can be
-replayed as another kind, in another run, under another key, or with a longer life (DSSE's idea: sign the exact bytes).
+"""Signed rows. An envelope binds a payload to its kind, run, key, subkey, lifetime and sequence, so that
+no row can be replayed as another kind, in another run, under another key, or with a longer lifetime (the
+idea is DSSE's: sign the exact bytes).
 
-The subkey begins with the signer's node id. `digest` covers the body only: publishing it again never changes it.
+The subkey begins with the signer's node id. `digest` covers the body only, so republishing never changes it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dht.errors import Malformed
 from dht.identity import NodeId, NodeKey, public_key_of, verify
 
 DOMAIN = "intellect-node/envelope/1"
-MAX_HINT = 1024  # bytes: a few relay ids
+MAX_HINT = 1024  # bytes, enough for a few relay ids
 _FIELDS = 9
 
 
@@ -33,12 +34,12 @@ class Envelope:
 
     @property
     def signer(self) -> NodeId:
-        """The node that signed: the part of the subkey before the first colon."""
+        """Node id of the signer: the part of the subkey before the first colon."""
         return self.subkey.partition(":")[0]
 
     @property
     def digest(self) -> str:
-        """Identity of what is said, whatever its lifetime, sequence and hint."""
+        """Identity of the content, independent of lifetime, sequence and hint."""
         return body_digest(self.run, self.kind, self.payload)
 
 
@@ -80,7 +81,7 @@ def to_bytes(row: Envelope) -> bytes:
 
 
 def from_bytes(data: bytes, *, limit: int) -> Envelope:
-    """Parse and verify a row of at most `limit` bytes. Raises Malformed; expiry is the caller's business."""
+    """Parse and verify a row of at most `limit` bytes. Raises Malformed. Does not check expiry; the caller does."""
     if len(data) > limit:
         raise Malformed(f"row of {len(data)} bytes is over the limit of {limit}")
     parts = unpack(data)

@@ -1,11 +1,11 @@
-"""Errors of the wire, by whose fault they are.
+"""Errors of the network layer, classified by whose fault they are.
 
 NodeError
 ├── PeerError         what a peer sent is wrong
 │   └── Malformed     it does not parse, or is not in canonical form
-├── TransportError    the network failed; another peer or another time may do
-├── IdentityError     the node's own key file is unusable; the text says how to mend it
-└── DiskFull          nothing more can be written; it may be tried again once there is room
+├── TransportError    the network failed; retry with another peer or later
+├── IdentityError     the node's own key file is unusable; the message says how to fix it
+└── DiskFull          the disk is full; retry once there is space
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import errno
 
 
 class NodeError(Exception):
-    """Root of the errors a user may see; the text is a sentence for people."""
+    """Base of the errors a user may see. The message is a sentence for people."""
 
 
 class PeerError(NodeError):
@@ -34,15 +34,15 @@ class IdentityError(NodeError):
 
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Errors of a disk that takes no more."""
+"""Error numbers that mean the disk, quota or file size limit is exhausted."""
 
 
 class DiskFull(NodeError):
-    """The disk takes no more; what was to be written is not."""
+    """The disk is full; the data was not written."""
 
 
 def first_error(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The error to report of a (nested) group: the first NodeError, else the first of any kind."""
+    """The error to report from a (nested) group: the first NodeError, otherwise the first of any kind."""
     ours, _ = errors.split(NodeError)
     found: BaseException = ours or errors
     while isinstance(found, BaseExceptionGroup):

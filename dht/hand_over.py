@@ -1,6 +1,5 @@
-"""Gives a node that comes, or comes back, the rows it should keep: else they would be missing there until their signers
-publish them again.
-"""
+"""Hands rows to a node that joins or returns. Without this it would lack the rows it should keep
+until their signers republish them."""
 
 from __future__ import annotations
 
@@ -17,23 +16,23 @@ if TYPE_CHECKING:
     from dht.protocol import RowProtocol
 
 AGAIN_SECONDS = 60.0
-"""Not sooner than this the same node is given its rows once more."""
+"""Minimum time before the same node is handed its rows again."""
 MOST_TO_GIVE = 32
-"""Nodes that wait for their rows; the rest of a flood of ids gets what signers publish again."""
+"""Most nodes that may wait for their rows. In a flood of new ids, the others wait until the signers republish."""
 _PEERS_KEPT = 2048
 
 
 class HandOver:
-    """New ids cost nothing: one node at a time is given its rows."""
+    """Hands rows to one node at a time, because creating new ids costs nothing."""
 
     def __init__(self, protocol: RowProtocol) -> None:
         self._protocol = protocol
-        self._given: dict[PeerID, float] = {}  # and when
+        self._given: dict[PeerID, float] = {}  # time of the last hand-over
         self._giving = asyncio.Lock()
         self._waiting = 0
 
     async def give(self, place: DHTID, peer: PeerID) -> None:
-        """Send a node the rows it should keep, if of all nodes known we are nearest to them."""
+        """Send a node the rows it should keep, if we are the nearest known node to their keys."""
         now = time.monotonic()
         was_given = now - self._given.get(peer, -AGAIN_SECONDS) < AGAIN_SECONDS
         if was_given or self._protocol.is_hidden or self._waiting >= MOST_TO_GIVE:
@@ -48,10 +47,11 @@ class HandOver:
         finally:
             self._waiting -= 1
         if rows and await self._protocol.send_rows(peer, rows) is None:
-            self._given.pop(peer, None)  # when it answers again, this is done again
+            self._given.pop(peer, None)  # try again when it next answers
 
     async def _rows_for(self, place: DHTID) -> list[PackedRow]:
-        """Of thousands of keys each is looked at, for whoever comes with a new id: others have their turn meanwhile."""
+        """The rows a node should keep. It examines every key, possibly thousands, for every new
+        id, so it yields to other tasks."""
         rows = []
         for number, key in enumerate(self._protocol.row_storage.key_ids()):
             await let_others_run(number)

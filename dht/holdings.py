@@ -1,4 +1,5 @@
-"""What a row store holds: the rows of each key, and what each signer has in all of them, added up as rows come and go."""
+"""Accounting for a row store: the rows of each key, and each signer's total over all
+keys, updated as rows come and go."""
 
 from __future__ import annotations
 
@@ -10,12 +11,12 @@ from dht.envelope import Envelope
 
 @dataclass(slots=True)
 class Holdings:
-    """What each signer holds in a whole store, so that a full one makes room at the expense of who fills it."""
+    """What each signer holds in the whole store, so that a full store evicts rows of the signer that fills it."""
 
     weight: Counter[str] = field(default_factory=Counter)  # bytes by signer
     places: dict[str, dict[tuple[str, str], None]] = field(default_factory=dict)  # keys and subkeys by signer
     total: int = 0
-    changes: int = 0  # so that no two states of a key share a version, though it was empty in between
+    changes: int = 0  # source of slot versions: a key's version never repeats, even if the key was empty in between
 
     def add(self, row: Envelope, size: int) -> None:
         self.weight[row.signer] += size
@@ -36,13 +37,13 @@ class Slot:
 
     holdings: Holdings
     rows: dict[str, tuple[Envelope, bytes]] = field(default_factory=dict)
-    about: dict[str, str] = field(default_factory=dict)  # whom each row is about
+    about: dict[str, str] = field(default_factory=dict)  # subject of each row, by subkey
     weight: Counter[str] = field(default_factory=Counter)  # bytes by signer
     number: Counter[str] = field(default_factory=Counter)  # rows by signer
     size: int = 0
     version: int = 0
     earliest: int = 2**64  # no row expires before this
-    vetted: int = -1  # second in which strangers were last looked for
+    vetted: int = -1  # second of the last scan for strangers' rows
 
     def add(self, row: Envelope, data: bytes, about: str) -> None:
         self.drop(row.subkey)

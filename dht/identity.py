@@ -37,7 +37,7 @@ def node_id_of(public_key: bytes) -> NodeId:
 
 @lru_cache(maxsize=4096)
 def public_key_of(node: NodeId) -> bytes:
-    """The 32-byte public key inside a peer id. Raises Malformed for any other text."""
+    """The 32-byte public key in a peer id. Raises Malformed for any other text."""
     try:
         raw = base58.b58decode(node) if len(node) <= 64 else b""
     except ValueError as error:
@@ -48,7 +48,7 @@ def public_key_of(node: NodeId) -> bytes:
 
 
 def verify(node: NodeId, message: bytes, signature: bytes) -> bool:
-    """Whether the node signed these bytes. Never raises on a peer's data."""
+    """Whether the node signed these bytes. Never raises, whatever a peer sent."""
     try:
         VerifyKey(public_key_of(node)).verify(message, signature)
     except (BadSignatureError, Malformed, ValueError, TypeError):
@@ -57,7 +57,8 @@ def verify(node: NodeId, message: bytes, signature: bytes) -> bool:
 
 
 def seal_to(node: NodeId, secret: bytes) -> bytes:
-    """A libsodium sealed box that only this node opens: 48 bytes longer than the secret. Raises Malformed for a bad id."""
+    """Seal a secret in a libsodium sealed box that only this node can open; 48 bytes longer than the secret. Raises
+    Malformed for an invalid id."""
     try:
         return SealedBox(VerifyKey(public_key_of(node)).to_curve25519_public_key()).encrypt(secret)
     except (CryptoError, ValueError, RuntimeError) as error:
@@ -65,7 +66,7 @@ def seal_to(node: NodeId, secret: bytes) -> bytes:
 
 
 class NodeKey:
-    """The private half. Signs only bytes that begin with a domain of ours (see `dht.envelope`)."""
+    """The private key. Signs only bytes that begin with one of our domains (see `dht.envelope`)."""
 
     def __init__(self, seed: bytes) -> None:
         self._key = SigningKey(seed)
@@ -81,18 +82,19 @@ class NodeKey:
         return bytes(self._key.sign(message).signature)
 
     def secret(self) -> bytes:
-        """The 32 bytes the key is made of: for an encrypted backup, and nothing else."""
+        """The 32-byte seed of the key. For an encrypted backup, and nothing else."""
         return bytes(self._key)
 
     def open_sealed(self, box: bytes) -> bytes:
-        """What `seal_to` sealed to this node, with the X25519 form of the same key. Raises Malformed for any other box."""
+        """Open what `seal_to` sealed to this node, using the X25519 form of the same key.
+        Raises Malformed for any other box."""
         try:
             return SealedBox(self._key.to_curve25519_private_key()).decrypt(box)
         except (CryptoError, ValueError, TypeError) as error:
             raise Malformed("a box that was not sealed to this node") from error
 
     def save(self, path: Path) -> None:
-        """Write the key file, mode 0400, whole or not at all, never over an existing one. Raises IdentityError."""
+        """Write the key file, mode 0400, atomically, never over an existing one. Raises IdentityError."""
         try:
             make_folder(path.parent)
             write_new(path, _KEY_PREFIX + bytes(self._key) + bytes(self._key.verify_key), mode=0o400)
@@ -104,8 +106,8 @@ class NodeKey:
 
     @classmethod
     def load(cls, path: Path) -> NodeKey:
-        """Read a key file. Raises IdentityError with the way to mend it (pitfall BOOT-14); warns of one that others can
-        read or that is somebody else's (pitfall KEY-07)."""
+        """Read a key file. Raises IdentityError that says how to fix it (pitfall BOOT-14). Logs a warning when others
+        can read the file or somebody else owns it (pitfall KEY-07)."""
         try:
             data = path.read_bytes()[: _FILE_LENGTH + 1]
         except FileNotFoundError as error:
@@ -134,7 +136,7 @@ def _unwritable(path: Path, error: OSError) -> str:
 
 
 def _in_the_way(folder: Path) -> str:
-    """Names the file that stands where a folder is wanted, if that is what is wrong."""
+    """Name the file that occupies a path where a folder is needed, if that is the problem; otherwise nothing."""
     for path in (folder, *folder.parents):
         if os.path.lexists(path):
             return "" if path.is_dir() else f" ({path} is a file, not a folder)"

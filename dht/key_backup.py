@@ -1,6 +1,7 @@
-"""A node key as an encrypted file that may lie anywhere: argon2id over a password, then a libsodium secret box.
+"""An encrypted backup of a node key that is safe to store anywhere: argon2id over a
+password, then a libsodium secret box.
 
-The box authenticates: a wrong password and a damaged file are told the same way, and nothing of either is used.
+The box is authenticated. A wrong password and a damaged file give the same error, and no part of either is used.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ KIND = "intellect-node-key-backup/1"
 MAX_BACKUP = 4096
 OPERATIONS = argon2id.OPSLIMIT_MODERATE
 MEMORY = argon2id.MEMLIMIT_MODERATE
-"""256 MiB and about a second: what a guess costs."""
+"""256 MiB and about a second: the cost of one password guess."""
 MAX_OPERATIONS, MAX_MEMORY = 8, 2**30
 
 
 def seal_backup(key: NodeKey, password: str, *, operations: int = OPERATIONS, memory: int = MEMORY) -> bytes:
-    """The backup file's content. The node id stands in it in clear: it is a label, checked when it is opened."""
+    """Content of the backup file. It contains the node id in clear as a label, which is checked on opening."""
     salt = random(argon2id.SALTBYTES)
     box = SecretBox(_derive(password, salt, operations, memory)).encrypt(key.secret())
     fields = {
@@ -41,7 +42,7 @@ def seal_backup(key: NodeKey, password: str, *, operations: int = OPERATIONS, me
 
 
 def open_backup(data: bytes, password: str) -> NodeKey:
-    """The key of a backup. Raises IdentityError for a wrong password, or data that is not a backup."""
+    """Decrypt the key in a backup. Raises IdentityError for a wrong password, or data that is not a backup."""
     fields = _parse(data)
     try:
         salt, box = b64decode(fields["salt"], validate=True), b64decode(fields["box"], validate=True)
@@ -55,7 +56,8 @@ def open_backup(data: bytes, password: str) -> NodeKey:
 
 
 def backed_up_node(data: bytes) -> str:
-    """The node a backup says it is of, without its password. Raises IdentityError when the data is not a backup."""
+    """The node id that a backup is labelled with; needs no password. Raises
+    IdentityError when the data is not a backup."""
     return str(_parse(data)["node"])
 
 

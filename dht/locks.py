@@ -1,6 +1,5 @@
-"""One node for each data folder and port: locks that end with the process, and ports that are looked at before p2pd, which
-would share one without a word (pitfalls BOOT-12, BOOT-13).
-"""
+"""One node per data folder and per port. Locks end with the process. Ports are checked before p2pd starts, because p2pd
+would silently share a port (pitfalls BOOT-12, BOOT-13)."""
 
 from __future__ import annotations
 
@@ -18,16 +17,17 @@ from dht.errors import Malformed, NodeError
 from dht.peers import check_transport
 
 PREFIX = "intellect-node-"
-"""How our files in the temporary folder begin."""
+"""Prefix of our files in the temporary folder."""
 
 
 class StartError(NodeError):
-    """The node cannot start on this machine as it is set up; the text says what to change."""
+    """The node cannot start with this machine's set-up; the message says what to change."""
 
 
 @contextlib.contextmanager
 def locked(path: Path, what: str) -> Iterator[None]:
-    """Hold an exclusive lock file while the block lasts. Raises StartError when another node holds it (BOOT-13)."""
+    """Hold an exclusive lock file for the duration of the block. Raises StartError when
+    another node holds it (BOOT-13)."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = _lock(path)
@@ -46,7 +46,8 @@ def locked(path: Path, what: str) -> Iterator[None]:
 
 
 def _lock(path: Path) -> TextIO | None:
-    """The file, locked; None when somebody else has it. A file unlinked by its last holder is not taken for the lock."""
+    """The locked file; None when another process holds it. A file that its last holder has
+    unlinked does not count as the lock."""
     while True:
         file = path.open("a+")
         try:
@@ -70,7 +71,8 @@ def _written_in(path: Path) -> str:
 
 @contextlib.contextmanager
 def reserved_ports(host_maddrs: Sequence[str]) -> Iterator[None]:
-    """Lock our ports and see that they are free: p2pd would share one without a word. Raises StartError (BOOT-12)."""
+    """Lock our ports and check that they are free, because p2pd would silently share
+    them. Raises StartError (BOOT-12)."""
     with contextlib.ExitStack() as stack:
         for address in host_maddrs:
             try:
@@ -89,7 +91,7 @@ def _check_free(host: str, port: int, layer: str) -> None:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     kind = socket.SOCK_DGRAM if layer == "udp" else socket.SOCK_STREAM
     with socket.socket(family, kind) as probe:
-        if layer == "tcp":  # so that connections of our own last run do not count
+        if layer == "tcp":  # so that lingering connections of our own last run do not count
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
@@ -101,7 +103,7 @@ def _check_free(host: str, port: int, layer: str) -> None:
 
 
 def _holder_of(port: int) -> str:
-    """` (held by NAME, process N)` for a listening TCP port, where Linux lets us see it; else nothing."""
+    """` (held by NAME, process N)` for a listening TCP port, where Linux lets us see it; otherwise nothing."""
     if not sys.platform.startswith("linux"):
         return ""
     inodes = set()

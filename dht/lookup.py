@@ -1,6 +1,7 @@
-"""Which peers to ask for a key, and how to ask few of them: one call to a peer for all the keys it is asked for.
+"""Chooses which peers to ask for a key, and keeps the number of calls low: one call per
+peer for all the keys it is asked for.
 
-hivemind's own `get_many` asks every peer for the square root of the keys at a time; nine nodes that read twelve keys
+hivemind's own `get_many` asks every peer for the square root of the keys at a time. Nine nodes that read twelve keys
 twice a second would spend both cores on it.
 """
 
@@ -19,12 +20,13 @@ from dht.places import place_of_peer
 from dht.protocol import CALL_SECONDS, MAX_KEYS, RowProtocol
 
 WIDE_SECONDS = 4.0
-"""This often a key is read from WIDE_COPIES of its peers, whoever keeps it; else from one. What was read stays read."""
+"""Interval at which a key is read from WIDE_COPIES of its peers, even if we keep it ourselves. Other reads ask one
+peer. Rows once read are remembered."""
 WIDE_COPIES = 3
 PATIENCE_SECONDS = 1.5
 ANCHORS = 2
-"""Of the nodes that a key's rows also go to wherever they stand, because the run names them."""
-_LOOKUP_SECONDS = 60.0  # how long a search for a key's nearest peers stays good in a large network
+"""How many of the nodes that the run itself names must be among a key's peers, wherever they are in the DHT."""
+_LOOKUP_SECONDS = 60.0  # how long a search for a key's nearest peers stays valid in a large network
 _MAX_LOOKUPS = 4096
 _MAX_ROUNDS = 20
 _AT_ONCE = 4
@@ -53,7 +55,8 @@ class _Search:
         }
 
     async def collect(self, calls: set[_Call], seconds: float, *, all_of_them: bool) -> set[_Call]:
-        """Take answers for so long; stop early at the last one, or once every key asked for has one. Returns what is open."""
+        """Collect responses for at most `seconds`. Stops early when every call has finished or, unless `all_of_them`,
+        once every key asked for has a response. Returns the calls still open."""
         deadline = time.monotonic() + seconds
         while calls and (left := deadline - time.monotonic()) > 0:
             if not all_of_them and self.answered >= {key for key, _ in self.asked}:
@@ -82,19 +85,19 @@ class Lookup:
         self.calls = 0
         """Calls made to peers."""
         self.anchors: frozenset[PeerID] = frozenset()
-        """Nodes whose ids nobody could make up: the run's operators."""
+        """Nodes whose ids nobody can forge: the run's operators."""
 
     async def replicas(self, key: DHTID) -> list[PeerID]:
-        """The peers that keep a key: the nearest, and the nearest operators of the run that we know."""
+        """The peers that keep a key: the nearest ones, and the nearest operators of the run that we know."""
         known = self._protocol.routing_table.uid_to_peer_id.values()
         anchors = [peer for peer in known if peer in self.anchors]
         return with_anchors(key, await self.nearest(key), anchors)
 
     async def nearest(self, key: DHTID) -> list[PeerID]:
-        """The peers nearest to a key, nearest first, at most `num_replicas`; ourselves left out."""
+        """The peers nearest to a key, nearest first, at most `num_replicas`, excluding ourselves."""
         count = self._protocol.num_replicas
         table = self._protocol.routing_table
-        if len(table.uid_to_peer_id) < self._protocol.bucket_size:  # we know the whole network
+        if len(table.uid_to_peer_id) < self._protocol.bucket_size:  # the table holds the whole network
             return [peer for _, peer in table.get_nearest_neighbors(key, count, exclude=self._node.node_id)]
         found, peers = self._searched.get(key, (0.0, []))
         if time.monotonic() - found > _LOOKUP_SECONDS or not peers:
@@ -105,9 +108,10 @@ class Lookup:
         return peers
 
     async def search(self, place: DHTID, *, count: int, width: int) -> list[PeerID]:
-        """Ask ever nearer nodes for their neighbours until the `width` nearest have answered; the `count` nearest of them.
+        """Iterative lookup: ask ever nearer nodes for their neighbours until the `width` nearest have
+        answered. Returns the `count` nearest.
 
-        Everyone who answers enters the routing table. (hivemind's own search leaves tasks behind when it is cancelled.)
+        Every node that answers enters the routing table. (hivemind's own search leaks tasks when it is cancelled.)
         """
         table = self._protocol.routing_table
         known = dict(table.get_nearest_neighbors(place, self._protocol.bucket_size, exclude=self._node.node_id))
@@ -131,14 +135,16 @@ class Lookup:
         return [known[node_id] for node_id in sorted(answered & set(known), key=place.xor_distance)[:count]]
 
     async def read(self, keys: Sequence[DHTID]) -> tuple[dict[DHTID, list[Envelope]], bool]:
-        """Rows of each key from a few of its peers, and whether somebody answered, or nobody had to be asked.
+        """Rows of each key from a few of its peers. The second value is True when a peer
+        answered, or when none had to be asked.
 
-        Rows may repeat. Keys that we keep ourselves are mostly not asked for: writers store them here.
+        Rows may repeat. For keys that we keep ourselves, peers are asked only now and then,
+        because writers store those rows here.
         """
         search = _Search({key: await self.replicas(key) for key in keys})
         wanted = {key: self._copies(key, peers) for key, peers in search.replicas.items()}
         calls: set[_Call] = set()
-        for patience in (PATIENCE_SECONDS, CALL_SECONDS):  # who is slow is not waited for when others can answer
+        for patience in (PATIENCE_SECONDS, CALL_SECONDS):  # do not wait for slow peers while others can answer
             plan = plan_calls(search.unasked(self._node.blacklist), wanted, self._random)
             calls |= {self._start(search, peer, asked) for peer, asked in plan.items()}
             calls = await search.collect(calls, patience, all_of_them=patience == PATIENCE_SECONDS)
@@ -164,14 +170,15 @@ class Lookup:
     def _is_kept_here(self, key: DHTID, peers: Sequence[PeerID]) -> bool:
         if self._protocol.is_hidden:
             return False
-        peers = peers[: self._protocol.num_replicas]  # behind them stand the run's operators
+        peers = peers[: self._protocol.num_replicas]  # the run's operators come after these
         if len(peers) < self._protocol.num_replicas:
             return True
         ours = self._node.node_id.xor_distance(key)
         return bool(ours < max(place_of_peer(peer).xor_distance(key) for peer in peers))
 
     async def ask(self, peer: PeerID, keys: Sequence[DHTID]) -> dict[DHTID, Answer] | None:
-        """One peer's answers; keys it left out for want of room are asked for again one by one."""
+        """One peer's responses; None when it does not answer. Keys left out because the response was full
+        are asked for again one by one."""
         answers: dict[DHTID, Answer] = {}
         for start in range(0, len(keys), MAX_KEYS):
             self.calls += 1
@@ -188,10 +195,10 @@ class Lookup:
 
 
 def with_anchors(key: DHTID, peers: Sequence[PeerID], anchors: Sequence[PeerID]) -> list[PeerID]:
-    """The nearest peers, and so many of the run's own nodes that `ANCHORS` of them are there.
+    """The nearest peers, plus as many of the run's own nodes as needed to have `ANCHORS` of them.
 
-    Anyone can make ids until a handful stand nearer to a key than everybody else, and then say nothing of its rows; nobody
-    can make an id that the ledger lists.
+    Anyone can generate ids until a handful are nearer to a key than all other nodes, and then withhold its rows. Nobody
+    can forge an id that the ledger lists.
     """
     lacking = max(0, ANCHORS - sum(peer in anchors for peer in peers))
     others = [peer for peer in anchors if peer not in peers]
@@ -202,7 +209,8 @@ def with_anchors(key: DHTID, peers: Sequence[PeerID], anchors: Sequence[PeerID])
 def plan_calls(
     replicas: Mapping[DHTID, Sequence[PeerID]], copies: Mapping[DHTID, int], rng: random.Random
 ) -> dict[PeerID, list[DHTID]]:
-    """Few peers that together keep the copies wanted of every key; drawn anew each time, so that none goes unread for long."""
+    """Choose a small set of peers that together give the wanted copies of every key. It is drawn at random each time,
+    so that no peer goes unread for long."""
     wanted = {key: min(copies[key], len(peers)) for key, peers in replicas.items() if copies[key] and peers}
     holders: dict[PeerID, list[DHTID]] = {}
     for key in wanted:

@@ -1,6 +1,7 @@
-"""A directory without a network: several nodes share one store in memory, under the same gate and caps as the real one.
+"""A directory without a network. Several nodes share one store in memory, with the same
+validation and limits as the real one.
 
-For simulations and tests. Each node's link can be made to drop, delay or reorder rows, by a seed.
+For simulations and tests. Each node's link can drop, delay or reorder rows, reproducibly from a seed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dht.rows import Outcome, RowGate, RowStore, newest
 
 
 class FakeClock:
-    """Unix milliseconds that move only when told to."""
+    """A clock in unix milliseconds that moves only when advanced."""
 
     def __init__(self, now: int = 1_700_000_000_000) -> None:
         self.now = now
@@ -26,12 +27,12 @@ class FakeClock:
         return self.now
 
     def advance(self, seconds: float) -> None:
-        """Move on."""
+        """Move the clock forward."""
         self.now += int(seconds * 1000)
 
 
 class MemoryNetwork:
-    """What all directories of one network see. `clock` gives unix milliseconds."""
+    """State shared by all directories of one network. `clock` gives unix milliseconds."""
 
     def __init__(
         self,
@@ -46,13 +47,13 @@ class MemoryNetwork:
         self.store = RowStore(lifetimes=lifetimes)
 
     def take(self, data: bytes) -> Outcome:
-        """What a peer does with a row it is sent. Raises Malformed."""
+        """Process a received row as a peer would. Raises Malformed."""
         return self.store.put(self.gate.open(data), self.clock(), data)
 
 
 @dataclass(slots=True)
 class Faults:
-    """What is wrong with one node's link. Rates are probabilities; `delay_ms` is how long a row stays unseen."""
+    """Faults of one node's link. Rates are probabilities; `delay_ms` is how long a row stays invisible."""
 
     is_down: bool = False
     drop_rate: float = 0.0
@@ -66,7 +67,7 @@ class Faults:
 
 
 class MemoryDirectory:
-    """One node's view of a MemoryNetwork; the same interface as the real directory's `publish` and `read`."""
+    """One node's view of a MemoryNetwork, with the same `publish` and `read` as the real directory."""
 
     def __init__(self, network: MemoryNetwork, *, faults: Faults | None = None) -> None:
         self.network = network
@@ -111,7 +112,7 @@ class MemoryDirectory:
             raise TransportError(f"peers refused the row: {refused[0]}")
 
     def _deliver(self) -> None:
-        """Hand over what was held back long enough, in a scrambled order when so told."""
+        """Deliver the rows whose delay has passed, shuffled if the faults say so."""
         now = self.network.clock()
         ready = [data for due, data in self._held_back if due <= now]
         self._held_back = [held for held in self._held_back if held[0] > now]

@@ -1,6 +1,6 @@
-"""p2pd as our child: started without seeds and without hivemind's RSA check, watched, and never left behind.
+"""p2pd as a child process: started without seeds and without hivemind's RSA check, monitored, and never left running.
 
-Owns the control sockets' names and the daemon's last words. Knows no rows.
+Owns the names of the control sockets and the daemon's last output lines. Knows no rows.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ log = structlog.get_logger()
 
 
 class _OpenCalls(dict[Any, "asyncio.Future[Any]"]):
-    """Calls that wait for a reply, cancelled ones left out: hivemind's reader would fail to set their result and end, and
-    the node would hear nothing more though its daemon lives."""
+    """Calls waiting for a response; a cancelled call counts as absent. Otherwise hivemind's reader would fail on
+    setting its result and stop, and the node would receive nothing more although its daemon is alive."""
 
     def __contains__(self, call: object) -> bool:
         future = self.get(call)
@@ -53,19 +53,19 @@ class _OpenCalls(dict[Any, "asyncio.Future[Any]"]):
 
 
 class _RunningTasks(dict[Any, "asyncio.Task[Any]"]):
-    """Peers' calls being answered. hivemind does not remove those that the peer cancelled."""
+    """Peers' calls in progress. hivemind does not remove those that the peer cancelled."""
 
     def __setitem__(self, call: Any, task: asyncio.Task[Any]) -> None:
         super().__setitem__(call, task)
         task.add_done_callback(lambda _: self.pop(call, None))
 
     def pop(self, call: Any, default: Any = None) -> Any:
-        """Remove a task; one that is gone already is no error."""
+        """Remove a task; a missing one is no error."""
         return super().pop(call, default)
 
 
 class Daemon(P2P):  # type: ignore[misc]  # hivemind is untyped
-    """hivemind's P2P with sockets under our own name and the daemon's last lines kept."""
+    """hivemind's P2P, with control sockets under our own prefix and the daemon's last output lines kept."""
 
     _UNIX_SOCKET_PREFIX = f"/unix{_TEMPORARY}/{PREFIX}{os.getpid()}-"
 
@@ -74,12 +74,12 @@ class Daemon(P2P):  # type: ignore[misc]  # hivemind is untyped
         self.last_lines: deque[str] = deque(maxlen=20)
         self.metrics_port = _free_port()
 
-    def _log_p2pd_message(self, line: str) -> None:  # a static method there; it is called on the instance
+    def _log_p2pd_message(self, line: str) -> None:  # static in hivemind, but called on the instance
         self.last_lines.append(line[:500])
         P2P._log_p2pd_message(line)
 
-    def _make_process_args(self, *arguments: str, **options: Any) -> list[str]:  # a static method there, too
-        options["metricsAddr"] = f"127.0.0.1:{self.metrics_port}"  # where it is taken, p2pd does without
+    def _make_process_args(self, *arguments: str, **options: Any) -> list[str]:  # static in hivemind, too
+        options["metricsAddr"] = f"127.0.0.1:{self.metrics_port}"  # if the port is taken, p2pd runs without metrics
         arguments_made: list[str] = P2P._make_process_args(*arguments, **options)
         return arguments_made
 
@@ -95,14 +95,14 @@ class Daemon(P2P):  # type: ignore[misc]  # hivemind is untyped
         return [PeerID(peer.id) for peer in response.peers]
 
     async def own_addresses(self) -> list[Multiaddr]:
-        """Multiaddrs at which the daemon thinks it can be reached."""
+        """Multiaddrs at which the daemon believes it can be reached."""
         response = await self._ask(p2pd_pb2.Request(type=p2pd_pb2.Request.IDENTIFY))
         return [Multiaddr(address) for address in response.identify.addrs]
 
     async def read_reachability(self) -> Reachability:
-        """AutoNAT's verdict: peers have dialled us at the addresses we announce, by new connections, or could not.
+        """AutoNAT's verdict: whether peers could dial us, over new connections, at the addresses we announce.
 
-        p2pd tells it among its metrics only. Raises OSError, TimeoutError.
+        p2pd exposes it only in its metrics. Raises OSError, TimeoutError.
         """
         async with asyncio.timeout(METRICS_SECONDS):
             reader, writer = await asyncio.open_connection("127.0.0.1", self.metrics_port)
@@ -116,7 +116,7 @@ class Daemon(P2P):  # type: ignore[misc]  # hivemind is untyped
         return parse_reachability(text.decode("utf-8", "replace"))
 
     async def _ask(self, request: Any) -> Any:
-        """Make one request of the daemon. hivemind's own leave the connection open when cancelled."""
+        """Send one request to the daemon. hivemind's own methods leave the connection open when cancelled."""
         reader, writer = await self._client.control.daemon_connector.open_connection()
         try:
             await write_pbmsg(writer, request)
@@ -128,18 +128,19 @@ class Daemon(P2P):  # type: ignore[misc]  # hivemind is untyped
         return response
 
     def harden(self) -> None:
-        """Work around two bugs of hivemind's control client (see the classes above). Call before the first remote call."""
+        """Work around two bugs of hivemind's control client (see the classes above). Call
+        this before the first remote call."""
         control = self._client.control
         control._pending_calls = _OpenCalls()
         control._handler_tasks = _RunningTasks()
 
     async def wait_dead(self) -> None:
-        """Returns once the daemon has ended, or our connection to it has (then all calls would time out for ever)."""
+        """Return once the daemon has ended, or our connection to it has (after which every call would time out)."""
         control = self._client.control
         child = asyncio.ensure_future(self._child.wait())
         try:
             await asyncio.wait({child, control._read_task, control._write_task}, return_when=asyncio.FIRST_COMPLETED)
-            await asyncio.wait({child}, timeout=REAP_SECONDS)  # its sockets close before we hear that it ended
+            await asyncio.wait({child}, timeout=REAP_SECONDS)  # let it close its sockets first
         finally:
             child.cancel()
             for task in (control._read_task, control._write_task):
@@ -157,12 +158,12 @@ class Daemon(P2P):  # type: ignore[misc]  # hivemind is untyped
         return int(self._child.pid)
 
     def kill(self) -> None:
-        """End a daemon that does not answer."""
+        """Kill a daemon that does not respond."""
         with contextlib.suppress(ProcessLookupError):
             self._child.kill()
 
     async def stop(self) -> None:
-        """End the daemon: SIGTERM, and SIGKILL if that is not enough. Never hangs."""
+        """Stop the daemon with SIGTERM, then SIGKILL if needed. Never hangs."""
         try:
             async with asyncio.timeout(STOP_SECONDS):
                 await self.shutdown()
@@ -170,20 +171,20 @@ class Daemon(P2P):  # type: ignore[misc]  # hivemind is untyped
             log.warning("p2pd.killed", pid=self.pid)
             self.kill()
             await self._child.wait()
-        self._child._transport.close()  # else the pipe to its output stays open until it is collected
+        self._child._transport.close()  # otherwise the pipe to its output stays open until garbage collection
         for address in (self._daemon_listen_maddr, self._client_listen_maddr):
             with contextlib.suppress(OSError):
                 os.unlink(address["unix"])
 
 
 def _heed(task: asyncio.Task[Any]) -> None:
-    """Retrieve the outcome of a hivemind task: nobody else does, and asyncio would print its traceback."""
+    """Retrieve the outcome of a hivemind task. Nobody else does, and asyncio would print its traceback."""
     if not task.cancelled():
         task.exception()
 
 
 def parse_reachability(metrics: str) -> Reachability:
-    """The verdict in p2pd's metrics; `unknown` also while it is unsure."""
+    """The reachability verdict in p2pd's metrics; `unknown` while AutoNAT is unsure."""
     found = {name: value for name, _, value in (line.partition(" ") for line in metrics.splitlines())}
     verdicts: dict[str, Reachability] = {"1": "public", "2": "private"}
     return verdicts.get(found.get("libp2p_autonat_reachability_status", "").strip(), "unknown")
@@ -199,13 +200,14 @@ def _free_port() -> int:
 async def start_daemon(
     *, key_path: Path, host_maddrs: Sequence[str], announce_maddrs: Sequence[str], client_mode: bool
 ) -> Daemon:
-    """Start p2pd under our key, without seeds: dead seeds cannot stop it (pitfalls BOOT-02, BOOT-03). Raises StartError."""
+    """Start p2pd with our key and without seeds, so that dead seeds cannot stop it (pitfalls
+    BOOT-02, BOOT-03). Raises StartError."""
     _quieten()
     options = _options(key_path, host_maddrs, announce_maddrs, client_mode=client_mode)
     made: list[Daemon] = []
 
     class Remembered(Daemon):
-        """hivemind keeps a daemon that fails to start to itself."""
+        """Keeps a reference to the daemon: hivemind returns none when the start fails."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -220,14 +222,14 @@ async def start_daemon(
             await _bury(failed)
         if not isinstance(error, Exception):
             raise
-        # whatever went wrong with the daemon, the user gets a sentence
+        # whatever went wrong with the daemon, the user gets a readable message
         raise StartError(f"p2pd did not start: {error}") from error
     daemon.harden()
     return daemon
 
 
 async def _bury(daemon: Daemon) -> None:
-    """Clean up after a daemon that did not come up: hivemind leaves its process, or the pipe to it."""
+    """Clean up after a daemon that failed to start: hivemind leaves its process, or the pipe to it."""
     child = getattr(daemon, "_child", None)
     if child is None:
         return
@@ -254,7 +256,7 @@ def _options(
 
 
 def _quieten() -> None:
-    """Silence hivemind's logger, whose tracebacks would reach users; HIVEMIND_LOGLEVEL brings it back."""
+    """Silence hivemind's logger, whose tracebacks would reach users. HIVEMIND_LOGLEVEL turns it back on."""
     use_hivemind_log_handler("nowhere")
     os.environ.setdefault("GOLOG_LOG_LEVEL", "error")
     if "HIVEMIND_LOGLEVEL" not in os.environ:
@@ -262,7 +264,7 @@ def _quieten() -> None:
 
 
 def remove_stale_sockets() -> None:
-    """Delete control sockets whose process, by the id in their name, is gone. Never touches another program's."""
+    """Delete control sockets whose process, by the id in their name, is gone. Never touches another program's files."""
     for path in Path(_TEMPORARY).glob(f"{PREFIX}*.sock"):
         match = _SOCKET.match(path.name)
         if match and not _is_alive(int(match[1])):

@@ -1,4 +1,5 @@
-"""Peers: parsing of their addresses, a record of who answered lately, and a cache of addresses on disk. No network."""
+"""Peers: parsing of addresses, a record of which peers answered recently, and an address
+cache on disk. No network access."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class PeerAddress:
-    """A peer and one way to it: `transport` is the multiaddr in front of the last /p2p/."""
+    """A peer and one address of it. `transport` is the multiaddr before the last /p2p/."""
 
     node: NodeId
     transport: str
@@ -40,7 +41,8 @@ class PeerAddress:
 
 
 def parse_peer(text: str) -> PeerAddress:
-    """Read `/ip4/1.2.3.4/tcp/31337/p2p/12D3Koo..`, also ip6, dns, quic-v1 and relayed. Raises Malformed, saying what is wrong."""
+    """Parse `/ip4/1.2.3.4/tcp/31337/p2p/12D3Koo..`, also ip6, dns, quic-v1 and relayed. Raises
+    Malformed that says what is wrong."""
     text = text.strip()
     if len(text) > MAX_ADDRESS:
         raise Malformed(f"peer address is longer than {MAX_ADDRESS} characters")
@@ -84,7 +86,7 @@ def _check_host(family: str, host: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PeerInfo:
-    """One peer, for `status`. Times are unix seconds; `round_trip` and `skew` are seconds."""
+    """What is known of one peer, for `status`. Times are unix seconds; `round_trip` and `skew` are seconds."""
 
     node: NodeId
     addresses: tuple[str, ...] = ()
@@ -99,7 +101,7 @@ class PeerInfo:
 
 
 class PeerBook:
-    """Which peers answered, how fast, with what clock, and which did not. Bounded."""
+    """Which peers answered, with what latency and clock skew, and which did not. Bounded."""
 
     def __init__(self) -> None:
         self._peers: dict[NodeId, PeerInfo] = {}
@@ -107,7 +109,7 @@ class PeerBook:
     def note_answer(
         self, node: NodeId, *, round_trip: float, skew: float | None = None, reaches_us: bool | None = None
     ) -> None:
-        """Note that a peer answered. `round_trip` and `skew` are seconds."""
+        """Record that a peer answered. `round_trip` and `skew` are seconds."""
         old = self.get(node)
         smooth = round_trip if old.round_trip is None else 0.7 * old.round_trip + 0.3 * round_trip
         self._put(
@@ -123,7 +125,7 @@ class PeerBook:
         )
 
     def note_failure(self, node: NodeId, error: str) -> None:
-        """Note that a peer did not answer, and why."""
+        """Record that a peer did not answer, and why."""
         old = self.get(node)
         self._put(replace(old, failures=old.failures + 1, last_error=error[:400]))
 
@@ -136,7 +138,8 @@ class PeerBook:
         return list(self._peers.values())
 
     def median_skew(self) -> float | None:
-        """Peers' clocks minus ours, in seconds: the median, so that no single wrong clock counts (pitfall BOOT-16)."""
+        """Peers' clocks minus ours, in seconds. The median, so that a single wrong clock
+        has no effect (pitfall BOOT-16)."""
         skews = [peer.skew for peer in self._peers.values() if peer.skew is not None]
         return statistics.median(skews) if skews else None
 
@@ -149,7 +152,8 @@ class PeerBook:
 
 @dataclass(slots=True)
 class PeerCache:
-    """Addresses that worked, on disk, newest last. With every seed dead a node still finds its network (BOOT-07)."""
+    """Addresses that worked, on disk, newest last. A node can rejoin its network even
+    when every seed is dead (BOOT-07)."""
 
     path: Path | None
     _seen: dict[str, float] = field(default_factory=dict)  # full address -> unix seconds
@@ -163,7 +167,7 @@ class PeerCache:
         return list(reversed(self._seen))
 
     def note(self, address: PeerAddress) -> None:
-        """Note that an address worked just now."""
+        """Record that an address worked just now."""
         self._seen.pop(str(address), None)
         self._seen[str(address)] = time.time()
         while len(self._seen) > MAX_CACHED:
@@ -171,7 +175,7 @@ class PeerCache:
         self._is_dirty = True
 
     def save(self) -> None:
-        """Write the cache if it changed. Failing to (a full disk) is logged, never raised."""
+        """Write the cache if it changed. A failure (a full disk) is logged, never raised."""
         if self.path is None or not self._is_dirty:
             return
         try:
@@ -196,5 +200,5 @@ def _load(path: Path) -> dict[str, float]:
 
 
 def parse_peers(texts: Iterable[str]) -> Sequence[PeerAddress]:
-    """`parse_peer` over a list, without repeats. Raises Malformed."""
+    """Apply `parse_peer` to a list and remove duplicates. Raises Malformed."""
     return list(dict.fromkeys(map(parse_peer, texts)))

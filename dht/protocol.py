@@ -1,7 +1,7 @@
-"""The DHT's remote calls, hardened: one bad row costs that row, replies and requests stay under p2pd's message cap,
-a node's place follows from its peer id, and nodes of another run are not spoken to.
+"""The DHT's remote calls, hardened. One bad row costs only that row, requests and responses stay under p2pd's message
+limit, a node's place follows from its peer id, and nodes of other runs are not spoken to.
 
-Derived from hivemind's DHTProtocol; the wire messages are the same.
+Derived from hivemind's DHTProtocol, with the same wire messages.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from dht.turns import let_others_run
 T = TypeVar("T")
 
 CALL_SECONDS = 5.0
-MAX_KEYS = 64  # of one find request
-REQUEST_BYTES = 2**20  # a store request's rows (pitfall DHT-10)
+MAX_KEYS = 64  # in one find request
+REQUEST_BYTES = 2**20  # rows in one store request (pitfall DHT-10)
 FAILURES_TO_DROP = 2
 _PEERS_KEPT = 2048
 
@@ -42,7 +42,7 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
 
     @classmethod
     async def create(cls, *args: Any, **kwargs: Any) -> RowProtocol:
-        """hivemind's own; rows are kept in `row_storage`, and neither its storage nor its cache is used."""
+        """Create hivemind's protocol. Rows are kept in `row_storage`; hivemind's own storage and cache are unused."""
         self: RowProtocol = await super().create(*args, **kwargs)
         self._answers = AnswerReader(self.validator, most_neighbours=self.bucket_size)
         self.is_hidden = self.client_mode
@@ -61,24 +61,24 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
         self.node_info = dht_pb2.NodeInfo(node_id=place)
 
     def abandon(self) -> None:
-        """Stop what is under way."""
+        """Cancel the work in progress."""
         for task in self._tasks:
             task.cancel()
 
     async def shutdown(self) -> None:
-        """Stop what is under way, then take the handlers away."""
+        """Cancel the work in progress, then remove the handlers."""
         self.abandon()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await super().shutdown()
 
     @classmethod
     def _get_handle_name(cls, namespace: str | None, method_name: str) -> str:
-        return f"intellect/1/{cls.run[:16]}/{method_name}"  # another run's node does not know it (pitfall BOOT-04)
+        return f"intellect/1/{cls.run[:16]}/{method_name}"  # unknown to nodes of other runs (pitfall BOOT-04)
 
     # -- what peers ask of us
 
     async def rpc_ping(self, request: dht_pb2.PingRequest, context: P2PContext) -> dht_pb2.PingResponse:
-        """Answer a ping with our time and, if asked to validate, with whether we can call the peer back."""
+        """Answer a ping with our time and, if validation is requested, with whether we can call the peer back."""
         response = dht_pb2.PingResponse(peer=self.node_info, dht_time=time.time(), available=False)
         if request.peer.node_id:
             if request.validate:
@@ -87,7 +87,7 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
         return response
 
     async def rpc_store(self, request: dht_pb2.StoreRequest, context: P2PContext) -> dht_pb2.StoreResponse:
-        """Store a peer's rows; each is judged by itself."""
+        """Store a peer's rows; each is judged separately."""
         await self._meet(request.peer, context)
         response = dht_pb2.StoreResponse(store_ok=[], peer=self.node_info)
         items = zip(request.keys, request.subkeys, request.values, request.expiration_time, strict=False)
@@ -102,12 +102,13 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
         return response
 
     async def rpc_find(self, request: dht_pb2.FindRequest, context: P2PContext) -> dht_pb2.FindResponse:
-        """Answer with rows and with our neighbours nearest to their keys. What does not fit into the reply is left out."""
+        """Answer with rows and with the neighbours nearest to their keys. What does not
+        fit into the response is left out."""
         await self._meet(request.peer, context)
         response = dht_pb2.FindResponse(results=[], peer=self.node_info)
         asker = place_of_peer(context.remote_id)
         keys = [key for key in request.keys[:MAX_KEYS] if len(key) == PLACE_BYTES]
-        wanted = self.bucket_size if len(keys) == 1 else 0  # searches are for one key; who reads many knows its peers
+        wanted = self.bucket_size if len(keys) == 1 else 0  # only lookups, for one key, need neighbours
         room = REPLY_BYTES
         for key in map(DHTID.from_bytes, keys):
             result = self._find_rows(key, room)
@@ -120,7 +121,7 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
         return response
 
     def _find_rows(self, key: DHTID, room: int) -> dht_pb2.FindResult:
-        """A key's rows, if they fit into the room that a reply has left; the first key of a reply always does."""
+        """A key's rows, if they fit into the remaining space of the response; the first key's rows always fit."""
         packed = self.row_storage.packed(key)
         if packed is not None and (len(packed[0]) <= room or room == REPLY_BYTES):
             return dht_pb2.FindResult(type=dht_pb2.FOUND_DICTIONARY, value=packed[0], expiration_time=packed[1])
@@ -153,7 +154,7 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
     # -- what we ask of peers
 
     async def call_ping(self, peer: PeerID, validate: bool = False) -> DHTID | None:
-        """A peer's place, or None when it does not answer. Notes round trip, clock and reachability in the book."""
+        """A peer's place; None when it does not answer. Records round trip, clock and reachability in the book."""
         request = dht_pb2.PingRequest(peer=self.node_info, validate=validate)
         began = time.monotonic()
         response = await self._call(peer, "rpc_ping", request)
@@ -170,19 +171,20 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
         return place if _place_in(response.peer) == place else None
 
     async def fetch(self, peer: PeerID, keys: Collection[DHTID]) -> dict[DHTID, Answer] | None:
-        """A peer's rows of some keys, bad ones left out; None when it does not answer."""
+        """A peer's rows for some keys, without bad ones; None when it does not answer."""
         request = dht_pb2.FindRequest(keys=[key.to_bytes() for key in keys], peer=self.node_info)
         response = await self._call(peer, "rpc_find", request)
         if response is None:
             return None
         try:
             return await self._answers.read_all(peer, keys, response.results)
-        except Exception as error:  # whatever a peer sends, it must not end who reads it
+        except Exception as error:  # nothing a peer sends may end the reader
             self.book.note_failure(peer.to_base58(), f"{type(error).__name__}: {error}")
             return None
 
     async def send_rows(self, peer: PeerID, rows: Sequence[PackedRow]) -> list[bool] | None:
-        """Ask a peer to keep rows, in requests of at most REQUEST_BYTES; whether it keeps each, None without an answer."""
+        """Ask a peer to keep rows, in requests of at most REQUEST_BYTES. Returns whether it keeps
+        each; None when it does not answer."""
         kept: list[bool] = []
         for part in _parts([len(row.value) for row in rows]):
             sent = rows[part]
@@ -202,23 +204,23 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
 
     async def _call(self, peer: PeerID, name: str, request: Any) -> Any:
         try:
-            # not hivemind's own time-out: `wait_for` of Python 3.11 can swallow a cancellation
+            # not hivemind's own timeout: `wait_for` in Python 3.11 can swallow a cancellation
             async with self.rpc_semaphore, asyncio.timeout(self.wait_timeout):
                 response = await getattr(self.get_stub(peer), name)(request, timeout=None)
-        except Exception as error:  # hivemind and p2pd raise anything; to us the peer did not answer
+        except Exception as error:  # hivemind and p2pd may raise anything; we treat it as no answer
             self.book.note_failure(peer.to_base58(), f"{type(error).__name__}: {error}")
             await self.update_routing_table(None, peer, responded=False)
             return None
         if response.peer.node_id:
             await self.update_routing_table(_place_in(response.peer), peer)
-        elif place_of_peer(peer) in self.routing_table:  # it hides now
+        elif place_of_peer(peer) in self.routing_table:  # it is a client now, or hidden
             del self.routing_table[place_of_peer(peer)]
         return response
 
     # -- the table
 
     async def update_routing_table(self, node_id: DHTID | None, peer_id: PeerID, responded: bool = True) -> None:
-        """Note that a peer answered, or did not. A DHT id that does not follow from the peer id is ignored."""
+        """Record that a peer answered, or did not. A DHT id that does not follow from the peer id is ignored."""
         place = place_of_peer(peer_id)
         if peer_id == self.p2p.peer_id or (responded and node_id != place):
             return
@@ -232,13 +234,13 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
         has_failed = self._failures.pop(peer_id, 0) > 0
         is_new = place not in self.routing_table
         idle = self.routing_table.add_or_update_node(place, peer_id)
-        if is_new or has_failed:  # a node that was away may have started again, and forgotten its rows
+        if is_new or has_failed:  # a node that was away may have restarted and lost its rows
             self.start(self.hand_over.give(place, peer_id))
         if idle is not None:
             self.start(self.call_ping(idle[1]))
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Start background work that may outlive its caller; it is cancelled at shutdown."""
+        """Start background work that may outlive its caller. It is cancelled at shutdown."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -246,12 +248,12 @@ class RowProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
 
 
 def skew_of(told: float, now: float) -> float | None:
-    """How far a peer's clock is ahead of ours, in seconds; None for one that tells no time."""
-    return told - now if 0 < told < 2**40 else None  # a comparison that NaN fails too
+    """How far a peer's clock is ahead of ours, in seconds; None when the peer gives no valid time."""
+    return told - now if 0 < told < 2**40 else None  # this comparison is also false for NaN
 
 
 def _place_in(info: dht_pb2.NodeInfo) -> DHTID | None:
-    """The DHT id that a peer claims; None when it is not one."""
+    """The DHT id that a peer claims; None when it is not a valid one."""
     return DHTID.from_bytes(info.node_id) if len(info.node_id) == PLACE_BYTES else None
 
 
@@ -262,7 +264,7 @@ def protocol_for(*, run: str, book: PeerBook, storage: RowStorage, validator: En
 
 
 def _parts(sizes: Sequence[int]) -> list[slice]:
-    """Cut a list into runs of at most REQUEST_BYTES, each of at least one item."""
+    """Split a list into runs of at most REQUEST_BYTES, each of at least one item."""
     parts, start, total = [], 0, 0
     for index, size in enumerate(sizes):
         if index > start and total + size > REQUEST_BYTES:

@@ -1,7 +1,8 @@
-"""Signed rows in the records that hivemind's messages carry: packed, and judged by their bytes alone.
+"""Signed rows inside the records of hivemind's messages: how they are packed, and how they
+are validated from their bytes alone.
 
-A record is (20-byte key hash, packed subkey, value, expiration). Ours hold a signed row as the value; hash, subkey and
-expiration must be those the row was signed with, so nobody can move a row or lengthen its life.
+A record is (20-byte key hash, packed subkey, value, expiration). Our value is a signed row. Hash, subkey and expiration
+must be those the row was signed with, so nobody can move a row or extend its lifetime.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dht.envelope import Envelope
 from dht.errors import Malformed
 from dht.rows import RowGate
 
-DICTIONARY_EXT = 0x50  # hivemind's msgpack type of a dictionary of rows
+DICTIONARY_EXT = 0x50  # hivemind's msgpack extension type for a dictionary of rows
 
 
 @lru_cache(maxsize=4096)
@@ -33,7 +34,7 @@ def wrap(data: bytes | str) -> bytes:
 
 
 def unwrap(value: bytes) -> bytes:
-    """A row's bytes out of a hivemind value. Raises Malformed for anything `wrap` would not have written."""
+    """Extract a row's bytes from a hivemind value. Raises Malformed for anything `wrap` would not have written."""
     data = _unpack(value)
     if not isinstance(data, bytes) or wrap(data) != value:
         raise Malformed("value is not plain bytes")
@@ -41,7 +42,8 @@ def unwrap(value: bytes) -> bytes:
 
 
 def unwrap_subkey(packed: bytes) -> str:
-    """A packed subkey's text. Raises Malformed for anything else: a plain value has the subkey None (pitfall DHT-15)."""
+    """The text of a packed subkey. Raises Malformed for anything else: a plain value has
+    the subkey None (pitfall DHT-15)."""
     subkey = _unpack(packed)
     if not isinstance(subkey, str) or wrap(subkey) != packed:
         raise Malformed("subkey is not a plain text")
@@ -57,7 +59,8 @@ def _unpack(packed: bytes) -> object:
 
 
 def parse_rows(dictionary: bytes) -> list[tuple[str, bytes, float]]:
-    """(subkey, value, expiration) of a packed dictionary; what cannot be one of our rows is left out. Raises Malformed."""
+    """(subkey, value, expiration) for each row in a packed dictionary. Entries that cannot be our
+    rows are skipped. Raises Malformed."""
     try:
         extension = msgpack.unpackb(dictionary, raw=False)
         if not isinstance(extension, msgpack.ExtType) or extension.code != DICTIONARY_EXT:
@@ -69,7 +72,7 @@ def parse_rows(dictionary: bytes) -> list[tuple[str, bytes, float]]:
 
 
 def pack_rows(items: list[tuple[str, bytes, float]]) -> bytes:
-    """The dictionary as hivemind packs it: (subkey, value, expiration)."""
+    """Pack (subkey, value, expiration) items into a dictionary, as hivemind does."""
     latest = max((expiration for _, _, expiration in items), default=float("-inf"))
     body = msgpack.packb([float("inf"), latest, items], use_bin_type=True)
     packed: bytes = msgpack.packb(msgpack.ExtType(DICTIONARY_EXT, body))
@@ -86,7 +89,7 @@ def _as_row(item: object) -> tuple[str, bytes, float] | None:
 
 
 class EnvelopeValidator:
-    """Admits signed rows of one run. `limits` gives the largest row of each kind, in bytes."""
+    """Validates signed rows of one run. `limits` is the largest row of each kind, in bytes."""
 
     def __init__(self, *, run: str, limits: Mapping[str, int]) -> None:
         self._gate = RowGate(run=run, limits=limits)

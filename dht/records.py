@@ -1,4 +1,4 @@
-"""The writer's side of the directory: signs rows, keeps them published, never uses a sequence number twice.
+"""The writer's side of the directory: signs rows, republishes them, and never reuses a sequence number.
 
 Knows no message kinds: lifetimes and sizes come from the caller.
 """
@@ -21,9 +21,10 @@ from dht.errors import NO_ROOM, IdentityError, TransportError
 from dht.identity import NodeKey
 
 SEQUENCE_BLOCK = 10_000
-"""Sequences reserved at a time: one fsync in ten seconds at most, since sequences follow the clock in milliseconds."""
+"""Sequence numbers reserved at a time. They follow the clock in milliseconds, so this means
+at most one fsync in ten seconds."""
 SET_BACK_MS = 15_000
-"""Longer than this ahead of its time, an expiration was set by a clock that has been corrected since."""
+"""An expiration further ahead of its normal value than this was set by a clock that has since been corrected."""
 RETRY_SECONDS = (1, 2, 4, 8, 15)
 MAX_ROWS = 20_000
 _AT_ONCE = 4
@@ -41,14 +42,14 @@ class DirectoryPort(Protocol):
     """Signed rows on a DHT."""
 
     async def publish(self, row: Envelope) -> None:
-        """Store a row; returns once another peer was seen to hold it. Raises TransportError."""
+        """Store a row; returns once another peer is seen to hold it. Raises TransportError."""
 
     async def read(self, keys: Sequence[str]) -> dict[str, list[Envelope]]:
-        """Verified, unexpired rows under each key; none means unknown. Raises TransportError."""
+        """Verified, unexpired rows under each key; an empty list means unknown. Raises TransportError."""
 
 
 class SequenceCounter:
-    """Rising numbers near the clock's milliseconds that no restart ever gives out again."""
+    """Increasing numbers close to the clock's milliseconds, never reused, not even after a restart."""
 
     def __init__(self, path: Path | None, clock: Callable[[], int]) -> None:
         self._path = path / "sequence.json" if path is not None and path.is_dir() else path
@@ -69,19 +70,21 @@ class SequenceCounter:
         try:
             return int(json.loads(self._path.read_text())["reserved"])
         except (OSError, ValueError, KeyError, TypeError):
-            # A lost block only costs a gap: the clock is past every number given out more than a block ago.
+            # Losing the reservation only leaves a gap: the clock has passed every number issued more than a block ago.
             log.warning("sequence.unreadable", path=str(self._path))
             return self._clock() + SEQUENCE_BLOCK
 
     def _reserve(self, ceiling: int) -> None:
-        """Reserved once it is on the disk: one that fails has the next number try again. Raises IdentityError."""
+        """Reserve numbers up to `ceiling` on disk. On a full disk nothing is reserved, and the next number tries again.
+        Raises IdentityError for any other failure."""
         try:
             if self._path is not None:
                 write_durably(self._path, json.dumps({"reserved": ceiling}).encode())
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise IdentityError(f"cannot write {self._path}: {error.strerror}; check space and rights") from error
-            # They follow the clock, which no restart sets back: what cannot be noted now is noted with the next.
+            # Numbers follow the clock, which a restart does not set back. What cannot be reserved now is reserved with
+            # the next.
             log.warning("sequence.unreserved", why=error.strerror)
         else:
             self._reserved = ceiling
@@ -89,7 +92,7 @@ class SequenceCounter:
 
 @dataclass(slots=True)
 class _Kept:
-    """A row that is kept published. Times are unix milliseconds."""
+    """A row being kept published. Times are unix milliseconds."""
 
     row: Envelope
     lifetime: int  # seconds
@@ -100,7 +103,7 @@ class _Kept:
 
 
 class Publisher:
-    """A node's own rows. `publish` signs and tries once; `run` retries and publishes again every third of a lifetime."""
+    """A node's own rows. `publish` signs and tries once; `run` retries, and republishes every third of a lifetime."""
 
     def __init__(
         self,
@@ -117,12 +120,12 @@ class Publisher:
         self._clock = clock
         self._sequence = SequenceCounter(state, clock)
         self._kept: dict[tuple[str, str], _Kept] = {}
-        self._expirations: dict[tuple[str, str], tuple[int, int]] = {}  # and the row's lifetime, in seconds
+        self._expirations: dict[tuple[str, str], tuple[int, int]] = {}  # value: expiration, and lifetime in seconds
         self._wake = asyncio.Event()
 
     @property
     def node(self) -> str:
-        """Whose rows these are."""
+        """Node id of the signer of these rows."""
         return self._key.node
 
     @property
@@ -131,7 +134,7 @@ class Publisher:
         return sum(not kept.is_confirmed for kept in self._kept.values())
 
     def is_confirmed(self, record_key: str, subkey: str) -> bool:
-        """Whether a row of ours was read back from another peer since it was signed last."""
+        """Whether our row has been read back from another peer since it was last signed."""
         kept = self._kept.get((record_key, subkey))
         return kept is not None and kept.is_confirmed
 
@@ -146,9 +149,10 @@ class Publisher:
         hint: bytes = b"",
         keep_seconds: int | None = None,
     ) -> Envelope:
-        """Sign a row, try once to publish it, and keep it published until `keep_seconds` have passed (None: for good).
+        """Sign a row, try once to publish it, and keep it published until
+        `keep_seconds` have passed (None: indefinitely).
 
-        `lifetime` is in seconds. Returns whether or not the attempt succeeded; `run` tries again.
+        `lifetime` is in seconds. Returns whether or not the attempt succeeded; `run` retries.
         """
         row = self._seal(kind, record_key, subkey, payload, lifetime, hint)
         now = self._clock()
@@ -159,11 +163,11 @@ class Publisher:
         return row
 
     def withdraw(self, record_key: str, subkey: str) -> None:
-        """Stop publishing a row; what is out there expires by itself."""
+        """Stop publishing a row. Copies held by peers expire by themselves."""
         self._kept.pop((record_key, subkey), None)
 
     def publish_all_again(self) -> None:
-        """Make every row due at once: the network may have lost them (`run` does the work)."""
+        """Make every row due at once, since the network may have lost them (`run` publishes them)."""
         now = self._clock()
         for kept in self._kept.values():
             kept.due, kept.is_confirmed = now, False
@@ -186,7 +190,7 @@ class Publisher:
         for place, kept in list(self._kept.items()):
             if kept.until is not None and now >= kept.until:
                 del self._kept[place]
-        # One due later than its next third was planned by a clock that has been set back since.
+        # A row due later than its next third was scheduled by a clock that has since been set back.
         kept_rows = self._kept.values()
         due = [kept for kept in kept_rows if not now < kept.due <= now + kept.lifetime * 1000 // 3]
         due.sort(key=lambda kept: kept.due)
@@ -208,7 +212,7 @@ class Publisher:
 
     async def _attempt(self, kept: _Kept) -> None:
         third = kept.lifetime * 1000 // 3
-        kept.due = self._clock() + third  # so that a pass of `run` does not try it at the same time
+        kept.due = self._clock() + third  # so that a concurrent pass of `run` does not try it too
         try:
             await self._directory.publish(kept.row)
         except TransportError as error:
@@ -225,7 +229,7 @@ class Publisher:
         before, lived = self._expirations.get((key, subkey), (0, 0))
         expiration = max(natural, before + 1)
         if expiration > natural + max(0, lived - lifetime) * 1000 + SET_BACK_MS:
-            expiration = natural  # peers take no row that lives much longer; the sequence alone must rise
+            expiration = natural  # peers refuse a row that lives much longer; only the sequence must rise
         row = seal(
             self._key,
             run=self._run,

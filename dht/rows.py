@@ -1,6 +1,7 @@
-"""Which rows are taken, and how many: the gate every row passes, and a bounded store. Pure: knows no network.
+"""Which rows are accepted, and how many: the validation that every row passes, and a
+bounded store. Pure: knows no network.
 
-The hivemind storage and `MemoryDirectory` both keep their rows here, so they refuse exactly the same things.
+The hivemind storage and `MemoryDirectory` both use this store, so they refuse exactly the same things.
 """
 
 from __future__ import annotations
@@ -18,21 +19,21 @@ from dht.holdings import Holdings, Slot
 Membership = Callable[[Envelope], bool]
 Subject = Callable[[Envelope], str]
 MAX_NAME = 256  # characters of a key or a subkey
-_REMEMBERED = 8192  # rows whose signature is not checked twice
+_REMEMBERED = 8192  # rows whose signature need not be checked again
 
 
 def everyone(row: Envelope) -> bool:
-    """The membership that admits every signer."""
+    """Membership that admits every signer."""
     return True
 
 
 def nobody(row: Envelope) -> str:
-    """The subject of rows that are about nobody."""
+    """Subject function for rows that are about nobody."""
     return ""
 
 
 class Keeping(TypedDict):
-    """What a row store is told of a run, as `RowStore` takes it: several of one node are told the same."""
+    """What a row store needs to know of a run, as arguments of `RowStore`. All stores of one node get the same."""
 
     lifetimes: Mapping[str, int]
     membership: NotRequired[Membership]
@@ -50,7 +51,7 @@ class RowGate:
         self._seen: dict[bytes, Envelope] = {}
 
     def open(self, data: bytes) -> Envelope:
-        """The verified row in these bytes. Raises Malformed; expiry is the caller's business."""
+        """The verified row in these bytes. Raises Malformed. Does not check expiry; the caller does."""
         row = self._seen.get(data)
         if row is None:
             row = self._check(data)
@@ -72,18 +73,19 @@ class RowGate:
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """How much one node keeps for others. A key's rows stay under 1 MiB: a reply holds 1.5 MiB of them."""
+    """Limits on what one node keeps for others. A key's rows stay under 1 MiB, since a
+    response carries 1.5 MiB of them."""
 
     keys: int = 20_000
     rows_per_key: int = 2048
-    rows_per_signer: int = 512  # under one key
+    rows_per_signer: int = 512  # within one key
     bytes_per_key: int = 2**20
     total_bytes: int = 64 * 2**20
-    slack_ms: int = 30_000  # beyond a kind's lifetime
+    slack_ms: int = 30_000  # tolerance beyond a kind's lifetime
 
 
 class Outcome(Enum):
-    """What became of a row offered to a store. HELD: exactly these bytes were there already."""
+    """Result of offering a row to a store. HELD: the store already had exactly these bytes."""
 
     STORED = "stored"
     HELD = "held"
@@ -102,10 +104,11 @@ class Outcome(Enum):
 
 
 class RowStore:
-    """Rows by key and subkey within caps. Of one subkey the highest sequence wins, whatever the order of arrival.
+    """Rows by key and subkey, within limits. Per subkey the highest sequence wins, whatever the order of arrival.
 
-    `membership`: which rows are taken. `settled`: which of them keep their place when a key is full, so that identities
-    that cost nothing cannot crowd out those that do. `about`: whom a row is about, if its signer says many things of others.
+    `membership` decides which rows are accepted. `settled` decides which of them keep their place when a key is full,
+    so that identities that cost nothing cannot crowd out those that cost something. `about` names the node a row is
+    about, for signers that write many rows about others.
     """
 
     def __init__(
@@ -141,7 +144,7 @@ class RowStore:
         return list(self._slots)
 
     def version(self, key: str, now: int) -> int:
-        """Changes whenever the rows of the key do; 0 when there are none."""
+        """A number that changes whenever the rows of the key do; 0 when there are none."""
         slot = self._fresh_slot(key, now)
         return slot.version if slot else 0
 
@@ -151,22 +154,22 @@ class RowStore:
         return list(slot.rows.values()) if slot else []
 
     def held(self, key: str, now: int) -> Mapping[str, tuple[Envelope, bytes]]:
-        """As `rows`, by subkey: the store's own mapping, not a copy."""
+        """Like `rows`, by subkey. Returns the store's own mapping, not a copy."""
         slot = self._fresh_slot(key, now)
         return slot.rows if slot else {}
 
     def put(self, row: Envelope, now: int, data: bytes | None = None) -> Outcome:
-        """Offer a verified row; the outcome says whether it is held now, and if not, why."""
+        """Offer a verified row. The outcome says whether it is held now and, if not, why."""
         slot = self._slots.get(row.key)
         held = slot.rows.get(row.subkey) if slot else None
         if held is not None and held[0] is row and row.expiration > now:
-            return Outcome.HELD  # the usual case of a row read again, and worth no more work
+            return Outcome.HELD  # common case: the same row read again
         outcome = self._put(row, to_bytes(row) if data is None else data, now)
         self.counts[outcome.value] += 1
         return outcome
 
     def sweep(self, now: int) -> None:
-        """Forget expired rows and empty keys."""
+        """Drop expired rows and empty keys."""
         for key in list(self._slots):
             self._fresh_slot(key, now)
 
@@ -197,7 +200,8 @@ class RowStore:
         return None if self._membership(row) else Outcome.STRANGER
 
     def _make_room_in_store(self, row: Envelope, growth: int, *, is_new_key: bool) -> Outcome | None:
-        """Make room in the whole store, at the expense of the signer that holds most bytes or most keys of its own."""
+        """Free space in the whole store by evicting rows of the signer that holds the most bytes, or the most keys
+        alone. Returns the refusal, or None."""
         holdings, signer = self._holdings, row.signer
         while holdings.total + growth > self._caps.total_bytes:
             heaviest = max(holdings.weight, key=holdings.weight.__getitem__, default=signer)
@@ -216,8 +220,8 @@ class RowStore:
     def _make_room(
         self, slot: Slot, row: Envelope, about: str, growth: int, *, is_new: bool, now: int
     ) -> Outcome | None:
-        """Within a key, who is no member or not settled goes first; then who holds most makes room for who holds less:
-        a flood costs the flooder, or him whom it is about."""
+        """Free space within a key. Rows of signers that are not members or not settled go first. Then the heaviest
+        signer gives way to a lighter one, so a flood costs only the flooder, or the node that the rows are about."""
         caps = self._caps
         is_full = is_new and slot.number[row.signer] >= caps.rows_per_signer
         if is_full and not self._make_own_room(slot, row, about):
@@ -233,8 +237,8 @@ class RowStore:
         return None
 
     def _make_own_room(self, slot: Slot, row: Envelope, about: str) -> bool:
-        """Of what a signer says, room is made by what it says of him whom it says most of: a worker whose junk has to be
-        refused must not keep the verdicts on others out. Whether there is one."""
+        """Within a signer's own rows, evict one about the subject it has the most rows about. A worker whose junk must
+        be refused must not displace the verdicts on others. Returns whether a row was evicted."""
         theirs = [held for held, _ in slot.rows.values() if held.signer == row.signer and held.subkey != row.subkey]
         counts = Counter(slot.about[held.subkey] for held in theirs)
         most = max(counts, key=counts.__getitem__, default=about)
@@ -245,8 +249,8 @@ class RowStore:
         return True
 
     def _drop_strangers(self, slot: Slot, now: int) -> bool:
-        """Rows of who is not settled, and those taken before the members were known; looked for once a second. Whether
-        there were any."""
+        """Evict rows of signers that are not settled, and rows accepted before the members were known. Scans at most
+        once a second. Returns whether any were evicted."""
         if slot.vetted == now // 1000:
             return False
         slot.vetted = now // 1000
@@ -263,7 +267,7 @@ class RowStore:
         self.counts["evicted"] += 1
 
     def _evict_one_of(self, places: Iterable[tuple[str, str]]) -> None:
-        """Evict the row that expires first; a key left without rows goes too."""
+        """Evict the row that expires first; remove its key if it was the last."""
         key, subkey = min(places, key=lambda place: self._slots[place[0]].rows[place[1]][0].expiration)
         self._slots[key].drop(subkey)
         if not self._slots[key].rows:
@@ -282,7 +286,7 @@ class RowStore:
 
 
 def newest(rows: Iterable[Envelope], now: int) -> list[Envelope]:
-    """Of each subkey the unexpired row with the highest sequence, ordered by subkey."""
+    """The unexpired row with the highest sequence per subkey, ordered by subkey."""
     best: dict[str, Envelope] = {}
     for row in rows:
         held = best.get(row.subkey)

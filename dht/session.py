@@ -1,4 +1,4 @@
-"""One daemon with the DHT node on it: built together, closed together, replaced as a whole. Knows no rows."""
+"""One daemon and the DHT node on it: built together, closed together, replaced together. Knows no rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LEAVE_SECONDS = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """How a node listens. In client mode it does not."""
+    """How a node listens. In client mode it does not listen."""
 
     key_path: Path
     host_maddrs: tuple[str, ...]
@@ -36,7 +36,7 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A running daemon and its DHT node. Every call here ends in bounded time."""
+    """A running daemon and its DHT node. Every call here takes bounded time."""
 
     daemon: Daemon
     node: DHTNode
@@ -53,29 +53,29 @@ class Session:
         return {peer.to_base58() for peer in self.protocol.routing_table.uid_to_peer_id.values()}
 
     async def connect(self, node: NodeId, ways: Sequence[str]) -> None:
-        """Dial a peer. Raises TransportError with p2pd's words."""
+        """Dial a peer. Raises TransportError with p2pd's message."""
         try:
             async with asyncio.timeout(DIAL_SECONDS):
                 await self.daemon.connect(PeerID.from_base58(node), [Multiaddr(way) for way in ways])
-        except Exception as error:  # hivemind raises anything
+        except Exception as error:  # hivemind may raise anything
             raise TransportError(f"{type(error).__name__}: {error}") from error
 
     async def ping(self, node: NodeId) -> bool:
-        """Whether a peer of our run answers."""
+        """Whether a peer answers, and belongs to our run."""
         return await self.protocol.call_ping(PeerID.from_base58(node), validate=True) is not None
 
     async def search(self, place: DHTID) -> None:
-        """Ask around for the nodes nearest to a place; the table learns from the answers."""
-        with contextlib.suppress(TimeoutError):  # a search that fails is done again
+        """Search for the nodes nearest to a place; the routing table learns from the responses."""
+        with contextlib.suppress(TimeoutError):  # a failed search is repeated later
             async with asyncio.timeout(SEARCH_SECONDS):
                 await self.lookup.search(place, count=1, width=self.protocol.bucket_size)
 
     async def list_connected(self) -> set[NodeId]:
-        """Nodes the daemon has a connection to. Raises TransportError when the daemon does not answer."""
+        """Nodes with an open connection to the daemon. Raises TransportError when the daemon does not answer."""
         try:
             async with asyncio.timeout(DIAL_SECONDS):
                 return {peer.to_base58() for peer in await self.daemon.connected_peers()}
-        except Exception as error:  # hivemind raises anything
+        except Exception as error:  # hivemind may raise anything
             raise TransportError(f"p2pd does not answer: {error}") from error
 
     async def list_addresses(self) -> list[str]:
@@ -83,13 +83,13 @@ class Session:
         try:
             async with asyncio.timeout(DIAL_SECONDS):
                 return [f"{address}/p2p/{self.daemon.peer_id}" for address in await self.daemon.own_addresses()]
-        except Exception as error:  # hivemind raises anything
+        except Exception as error:  # hivemind may raise anything
             raise TransportError(f"p2pd does not answer: {error}") from error
 
     async def close(self) -> None:
-        """Node first, then daemon. Never hangs: a dead daemon is not asked (pitfall DHT-04)."""
+        """Close the node, then the daemon. Never hangs: a dead daemon is not contacted (pitfall DHT-04)."""
         if self.daemon.exit_code is None:
-            with contextlib.suppress(Exception):  # whatever the daemon says now, it ends
+            with contextlib.suppress(Exception):  # the daemon is stopped whatever happens here
                 async with asyncio.timeout(_LEAVE_SECONDS):
                     await self.node.shutdown()
         self.protocol.abandon()
@@ -108,7 +108,7 @@ async def build_session(setup: Setup, protocol: type[RowProtocol]) -> Session:
     try:
         async with asyncio.timeout(_BUILD_SECONDS):
             node = await _build_node(daemon, protocol, client_mode=setup.client_mode)
-    except Exception as error:  # hivemind raises anything
+    except Exception as error:  # hivemind may raise anything
         raise StartError(f"the DHT node did not start: {error}") from error
     finally:
         if node is None:  # also when cancelled
@@ -117,7 +117,7 @@ async def build_session(setup: Setup, protocol: type[RowProtocol]) -> Session:
 
 
 async def _build_node(daemon: Daemon, protocol: type[RowProtocol], *, client_mode: bool) -> DHTNode:
-    # hivemind takes the protocol's class from its module, before its first await: no other directory comes between
+    # hivemind looks the protocol class up in its module before its first await, so no other directory can interfere
     node_module.DHTProtocol = protocol
     return await DHTNode.create(
         p2p=daemon,

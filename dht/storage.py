@@ -1,4 +1,4 @@
-"""Rows that a node keeps for others, by the hash of their key, and packed as they go into replies."""
+"""Rows that a node keeps for others, indexed by the hash of their key, and packed as responses carry them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _Packed = tuple[int, bytes, float]  # version of the rows, packed dictionary, la
 
 
 class RowStorage:
-    """A bounded `RowStore` under the hashes that peers ask by. `clock` gives unix milliseconds."""
+    """A bounded `RowStore`, indexed by the key hashes that peers ask for. `clock` gives unix milliseconds."""
 
     def __init__(self, store: RowStore, validator: EnvelopeValidator, clock: Callable[[], int]) -> None:
         self.rows = store
@@ -34,10 +34,10 @@ class RowStorage:
         self._names: dict[int, str] = {}  # key hash -> key
         self._packed: dict[int, _Packed] = {}
         self.malformed = 0
-        """Records offered that held no row of the run."""
+        """Records offered that contained no valid row of the run."""
 
     def put(self, key: DHTID, subkey: str, value: bytes, expiration_time: float) -> bool:
-        """Take one row. True when it is held now; never raises on a peer's data."""
+        """Accept one row. True when it is held now. Never raises, whatever a peer sent."""
         try:
             row = self._validator.open(key.to_bytes(), subkey, value, expiration_time)
         except Malformed:
@@ -49,7 +49,7 @@ class RowStorage:
         return kept
 
     def packed(self, key: DHTID) -> tuple[bytes, float] | None:
-        """A key's rows as they go into a reply, with the latest expiration; packed once per change."""
+        """A key's rows as a response carries them, with the latest expiration. Packed once per change."""
         name, now = self._names.get(key), self._clock()
         version = self.rows.version(name, now) if name is not None else 0
         if name is None or not version:
@@ -62,7 +62,7 @@ class RowStorage:
         return cached[1], cached[2]
 
     def key_ids(self) -> list[DHTID]:
-        """Hashes of the keys that hold rows; forgets the others."""
+        """Hashes of the keys that hold rows; drops the others from the index."""
         alive = set(self.rows.keys(self._clock()))
         self._names = {key: name for key, name in self._names.items() if name in alive}
         self._packed = {key: packed for key, packed in self._packed.items() if key in self._names}

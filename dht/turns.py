@@ -1,4 +1,4 @@
-"""Turns for others in loops over what peers send: thousands of rows, each cheap, would together hold up the event loop."""
+"""Yielding in loops over peers' data. Thousands of rows, each cheap, would together block the event loop."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ ROWS_BETWEEN_YIELDS = 32
 
 
 async def let_others_run(number: int) -> None:
-    """Await it for each row, numbered from 0: one call in `ROWS_BETWEEN_YIELDS` gives up the event loop for a turn."""
+    """Await this for each row, numbered from 0. One call in `ROWS_BETWEEN_YIELDS` yields to the event loop."""
     if number % ROWS_BETWEEN_YIELDS == ROWS_BETWEEN_YIELDS - 1:
         await asyncio.sleep(0)

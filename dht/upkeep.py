@@ -1,6 +1,7 @@
-"""Keeps a node on the DHT: keeps dialling its seeds, refreshes the table, watches clock and daemon, builds anew after a death.
+"""Keeps a node connected to the DHT: keeps dialling its seeds, refreshes the routing table, watches clock and daemon,
+and rebuilds everything after the daemon dies.
 
-Knows no rows; what must be done to them at each refresh is given to it.
+Knows no rows; the caller supplies what to do with them at each refresh.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from dht.session import Session, Setup, build_session
 
 State = Literal["starting", "waiting for seeds", "online", "rebuilding", "down", "stopped"]
 
-TOUCH_SECONDS = 30.0  # seeds are pinged again this often, for ever (pitfall BOOT-09)
+TOUCH_SECONDS = 30.0  # interval between pings of a connected peer, which never stop (pitfall BOOT-09)
 REFRESH_SECONDS = 30.0
 MAX_DIALLED = 512
 MAX_WAYS = 8
-TRIES = 12  # failures after which a peer that is no seed is no longer dialled
-SKEW_SECONDS = 1.0  # reported from here on; hivemind's own limit is 3
-REBUILDS = (10, 600.0)  # more than so many in so many seconds is "down"
-SILENCES = 3  # refreshes in which a daemon may leave our questions open before it is ended
+TRIES = 12  # failures in a row after which a peer that is not a seed is no longer dialled
+SKEW_SECONDS = 1.0  # a larger skew is reported; hivemind's own limit is 3
+REBUILDS = (10, 600.0)  # (count, seconds): more rebuilds than this means "down"
+SILENCES = 3  # refreshes in a row without an answer from the daemon before it is killed
 _LONGEST_BACK_OFF = 30.0
 
 log = structlog.get_logger()
@@ -44,7 +45,7 @@ class _DaemonDied(Exception):
 
 
 class Upkeep:
-    """One node's life on the DHT. `session` is None while the daemon is being started again."""
+    """One node's connection to the DHT. `session` is None while the daemon restarts."""
 
     def __init__(
         self,
@@ -64,7 +65,7 @@ class Upkeep:
         self.connected: set[NodeId] = set()
         self.addresses: list[str] = []
         self.wanted: dict[NodeId, list[str]] = {}
-        """Whom to dial, and by which ways."""
+        """Peers to dial, and their addresses."""
         self.on_rebuilt: list[Callable[[], None]] = []
         self._setup, self._protocol, self._book, self._cache = setup, protocol, book, cache
         self._on_refresh = on_refresh
@@ -92,7 +93,7 @@ class Upkeep:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Run while the block lasts, then stop node and daemon in order. Raises StartError."""
+        """Run for the duration of the block, then stop node and daemon in order. Raises StartError."""
         supervisor = None
         try:
             supervisor = asyncio.create_task(self._supervise(await self._build()))
@@ -108,7 +109,7 @@ class Upkeep:
             self._set_state("stopped")
 
     def _say_failure(self, supervisor: asyncio.Task[None]) -> None:
-        """Log a supervisor that failed: nobody awaits it before shutdown, and without it the node is off the DHT."""
+        """Log the supervisor's failure. Nobody awaits it before shutdown, and without it the node is off the DHT."""
         if not supervisor.cancelled() and (error := supervisor.exception()) is not None:
             log.error("directory.failed", causes=[repr(error)[:200]])
             self._set_state("down")
@@ -132,7 +133,7 @@ class Upkeep:
         return [] if self._setup.client_mode else await session.list_addresses()
 
     async def _supervise(self, session: Session) -> None:
-        """Serve until the daemon dies, build everything again, and so on (pitfalls DHT-02, DHT-04, DHT-06)."""
+        """Serve until the daemon dies, rebuild everything, and repeat (pitfalls DHT-02, DHT-04, DHT-06)."""
         loop, deaths = asyncio.get_running_loop(), list[float]()
         while True:
             try:
@@ -146,7 +147,7 @@ class Upkeep:
                 return
             self.rebuilds += 1
             for callback in self.on_rebuilt:
-                loop.call_soon(callback)  # a callback that fails is no fault of ours
+                loop.call_soon(callback)  # a callback that fails must not stop the supervisor
 
     async def _build_again(self, deaths: list[float], now: Callable[[], float]) -> Session:
         most, within = REBUILDS
@@ -162,7 +163,7 @@ class Upkeep:
                 log.warning("directory.unbuilt", cause=str(error))
 
     async def _serve(self, session: Session) -> None:
-        """Returns when the daemon has died."""
+        """Run the background tasks of a session. Returns when the daemon has died."""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._watch(session))
@@ -170,7 +171,7 @@ class Upkeep:
                 group.create_task(self._dial_all(session, group))
         except* _DaemonDied:
             pass
-        except* Exception as failures:  # a fault of ours: start again, and say it
+        except* Exception as failures:  # a bug of ours: log it and start again
             log.error("directory.failed", causes=[repr(cause)[:200] for cause in failures.exceptions])
 
     async def _watch(self, session: Session) -> None:
@@ -188,7 +189,7 @@ class Upkeep:
             await self._wanted_changed.wait()
 
     async def _keep_in_touch(self, session: Session, node: NodeId) -> None:
-        """Dial one peer, ping it again and again; while it is dead, ever more seldom (pitfall BOOT-01)."""
+        """Dial one peer and ping it periodically; back off while it does not answer (pitfall BOOT-01)."""
         failures, has_met = 0, False
         while failures < TRIES or node in self._seeds:
             if await self._touch(session, node):
@@ -217,7 +218,7 @@ class Upkeep:
         return True
 
     async def _refresh(self, session: Session) -> None:
-        """Look up keys to meet new nodes and drop dead ones (pitfalls BOOT-10, DHT-23), and compare clocks."""
+        """Look up keys to find new nodes and drop dead ones (pitfalls BOOT-10, DHT-23), and compare clocks."""
         pause = 1.0
         while True:
             await asyncio.sleep(pause * random.uniform(0.8, 1.2))
@@ -243,7 +244,8 @@ class Upkeep:
                 session.daemon.kill()
 
     async def _look_from_outside(self, session: Session) -> None:
-        """Find out whether others can dial us. If not, keep nothing for them: they could not read it (pitfall NAT-02)."""
+        """Find out whether others can dial us. If not, keep no rows for them, as they could
+        not read them (pitfall NAT-02)."""
         with contextlib.suppress(OSError, TimeoutError):
             found = await session.daemon.read_reachability()
             if found != self.reachability:

@@ -15,7 +15,7 @@ from eth_utils.crypto import keccak
 from ledger.errors import LedgerError
 
 ERROR_SELECTOR = bytes.fromhex("08c379a0")
-"""First bytes of revert data that carries a reason: `Error(string)`."""
+"""Selector of revert data that carries a reason: `Error(string)`."""
 
 
 @functools.cache
@@ -27,7 +27,7 @@ def built() -> Mapping[str, Any]:
 
 
 def selector(name: str) -> str:
-    """The first bytes (`0x..`) of the call data of function `name`."""
+    """The 4-byte selector (`0x..`) of function `name`."""
     return "0x" + _selector(_entry("function", name)).hex()
 
 
@@ -41,7 +41,7 @@ def encode_call(name: str, *arguments: object) -> str:
 
 
 def decode_result(name: str, data: str) -> tuple[Any, ...]:
-    """What function `name` returned. Raises LedgerError when the bytes are not its result."""
+    """Decode the return data of function `name`. Raises LedgerError when the bytes are not its result."""
     try:
         return decode(_types(_entry("function", name)["outputs"]), unhex(data))
     except (DecodingError, ValueError, OverflowError, AttributeError, TypeError) as error:
@@ -59,7 +59,7 @@ def event_names() -> tuple[str, ...]:
 
 
 def decode_event(name: str, topics: Sequence[str], data: str) -> dict[str, Any]:
-    """Fields of a log that is event `name`. Raises LedgerError when it is not."""
+    """Fields of a log of event `name`. Raises LedgerError when it is another event."""
     inputs = _entry("event", name)["inputs"]
     indexed = [field for field in inputs if field["indexed"]]
     plain = [field for field in inputs if not field["indexed"]]
@@ -72,7 +72,7 @@ def decode_event(name: str, topics: Sequence[str], data: str) -> dict[str, Any]:
 
 
 def revert_reason(data: bytes) -> str | None:
-    """The contract's reason in revert data; None when it carries none."""
+    """The contract's reason in revert data; None when there is none."""
     if data[:4] != ERROR_SELECTOR:
         return None
     try:

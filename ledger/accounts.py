@@ -1,11 +1,11 @@
-"""The keys a development chain funds, apart from the chain so that naming them does not load an EVM."""
+"""The keys that a development chain funds. A separate module, so that naming them does not load an EVM."""
 
 from __future__ import annotations
 
 import hashlib
 
 ACCOUNTS = 256
-"""How many accounts of the seed hold coins at the start."""
+"""How many accounts derived from the seed hold coins at the start."""
 
 
 def devnet_accounts(count: int, seed: str) -> tuple[bytes, ...]:

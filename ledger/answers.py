@@ -1,7 +1,7 @@
-"""What an end-point's answers must look like before anything is read from them. Pure.
+"""Checks an end-point's response before anything is read from it. Pure.
 
-An end-point may answer anything: None, text, a negative number, another block than the one asked for. Whatever is no
-answer to the question raises LedgerUnavailable, so that it decides nothing and another end-point is asked.
+An end-point may return anything: None, text, a negative number, another block than the one requested. A response that
+does not fit the request raises LedgerUnavailable, so that it decides nothing and another end-point is asked.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ from ledger.errors import LedgerUnavailable
 from ledger.records import Block
 
 PLACE_BITS = 63
-"""Block numbers, times, nonces and gas: no chain comes near, and a larger one is a lie that costs work to follow."""
+"""Limit for block numbers, times, nonces and gas. No chain comes near it, and a larger value is a lie
+that would cost work to follow."""
 FEE_BITS = 128
 QUANTITY = re.compile(r"0x[0-9a-f]{1,64}")
 DIGEST = re.compile(r"0x[0-9a-f]{64}")
 ADDRESS = re.compile(r"0x[0-9a-fA-F]{40}")
 DATA = re.compile(r"0x(?:[0-9a-fA-F]{2})*+")
-"""Possessive: else each byte is a place to go back to, which costs sixty of them, and an answer may have many million."""
+"""Possessive quantifier: otherwise each byte is a backtracking point of about sixty bytes, and a
+response may have many millions."""
 MAX_TOPICS = 4
 SHOWN = 40
 
@@ -28,7 +30,8 @@ Receipt = Mapping[str, Any]
 
 
 def quantity(answer: object, *, bits: int = 256) -> int:
-    """A number below 2^`bits` as JSON-RPC gives it. Raises LedgerUnavailable: "0x5" -> 5; "-0x5", "0x", None -> not."""
+    """A number below 2^`bits` in JSON-RPC form: "0x5" gives 5. Raises
+    LedgerUnavailable, e.g. for "-0x5", "0x" or None."""
     value = int(answer, 16) if isinstance(answer, str) and QUANTITY.fullmatch(answer) else None
     if value is None or value >> bits:
         raise _malformed("a number", answer)
@@ -36,7 +39,7 @@ def quantity(answer: object, *, bits: int = 256) -> int:
 
 
 def place(answer: object) -> int:
-    """A block's number or time, a nonce, gas. Raises LedgerUnavailable."""
+    """A block number, time, nonce or gas amount. Raises LedgerUnavailable."""
     return quantity(answer, bits=PLACE_BITS)
 
 
@@ -52,12 +55,12 @@ def parse_block(answer: object) -> Block:
 
 
 def base_fee(answer: object) -> int:
-    """Wei per gas that a block burns. Raises LedgerUnavailable."""
+    """The base fee in wei per gas, which a block burns. Raises LedgerUnavailable."""
     return fee(_fields(answer, "a block").get("baseFeePerGas"))
 
 
 def parse_receipt(answer: object, digest: str) -> Receipt | None:
-    """The receipt of transaction `digest` (`0x..`); None while it is in no block. Raises LedgerUnavailable."""
+    """The receipt of transaction `digest` (`0x..`); None while it is not in a block. Raises LedgerUnavailable."""
     if answer is None:
         return None
     fields = _fields(answer, "a receipt")
@@ -75,17 +78,17 @@ def parse_receipt(answer: object, digest: str) -> Receipt | None:
 
 
 def is_success(receipt: Receipt) -> bool:
-    """Whether a transaction did its work."""
+    """Whether a transaction succeeded."""
     return quantity(receipt["status"], bits=1) == 1
 
 
 def deployed_at(receipt: Receipt) -> str:
-    """Address of the contract a deployment made. Raises LedgerUnavailable."""
+    """Address of the contract that a deployment created. Raises LedgerUnavailable."""
     return _text(ADDRESS, receipt.get("contractAddress"), "an address")
 
 
 def check_logs(answer: object, query: object) -> None:
-    """Refuse what are no logs of the blocks a query names. Raises LedgerUnavailable."""
+    """Check that these are logs of the blocks that the query names. Raises LedgerUnavailable."""
     asked = _fields(query, "a query")
     first, last = place(asked.get("fromBlock")), place(asked.get("toBlock"))
     if not isinstance(answer, list):
@@ -104,7 +107,7 @@ def check_logs(answer: object, query: object) -> None:
 
 
 def check_answer(method: str, parameters: Sequence[object], answer: object) -> None:
-    """Refuse what is no answer to this request. Raises LedgerUnavailable."""
+    """Check that the response fits this request. Raises LedgerUnavailable."""
     if method in CHECKS:
         CHECKS[method](answer, *parameters)
 
@@ -142,7 +145,7 @@ CHECKS: Mapping[str, Callable[..., object]] = {
     "eth_maxPriorityFeePerGas": fee,
     "eth_sendRawTransaction": lambda answer, *_: _digest(answer),
 }
-"""What each method's answer is held to, by the answer and the request's parameters."""
+"""The check for each method's response. Called with the response and the request's parameters."""
 
 
 def _fields(answer: object, wanted: str) -> Mapping[str, Any]:
@@ -166,7 +169,7 @@ def _malformed(wanted: str, answer: object) -> LedgerUnavailable:
 
 
 def _shown(answer: object) -> str:
-    """An answer in a few letters: it may be megabytes, and nested."""
+    """A short rendering of a response, which may be megabytes long and nested."""
     return (
         repr(answer[:SHOWN]) if isinstance(answer, str) else str(answer)[:SHOWN] if _is_plain(answer) else "other JSON"
     )

@@ -1,4 +1,5 @@
-"""Blocks and a run's logs as an end-point gives them, the logs in pieces that it will give. Keeps nothing of them."""
+"""Fetches blocks and a run's logs from an end-point. Logs are requested in ranges that the
+end-point accepts. Caches nothing."""
 
 from __future__ import annotations
 
@@ -13,14 +14,14 @@ from ledger.records import Block
 from ledger.rpc import Caller
 
 LOG_RANGE = 2000
-"""Blocks per log request at first: hosted end-points refuse more, some of them even so many."""
+"""Initial number of blocks per log request. Hosted end-points refuse more, and some of them refuse even this many."""
 BATCH_REQUESTS = 8
-"""Log requests after which what was read is kept; twice as many where an end-point refuses some, or gives one block at a
-time: what is read again must leave room for as much that is new."""
+"""Log requests after which the logs read are stored. The limit doubles where an end-point refuses some, or returns one
+block at a time, so that re-reading the overlap still leaves as many requests for new blocks."""
 
 
 class BlockSource:
-    """What one run's reader asks. `piece` is how many blocks' logs it asks for at once."""
+    """The requests of one run's reader. `piece` is the number of blocks per log request."""
 
     def __init__(self, rpc: Caller, *, contract: str, run: str) -> None:
         self._rpc, self._contract, self._run = rpc, contract, run
@@ -37,15 +38,15 @@ class BlockSource:
         return None if answer is None else _of_number(number, answer)
 
     async def block(self, number: int) -> tuple[Block, str]:
-        """A block that must be there, and its parent's hash. Raises LedgerUnavailable."""
+        """A block that must exist, and its parent's hash. Raises LedgerUnavailable."""
         answer = await self._ask(hex(number))
         if answer is None:
             raise LedgerUnavailable("the RPC end-point left out a block")
         return _of_number(number, answer), _parent(answer)
 
     async def logs(self, first: int, last: int) -> list[Mapping[str, Any]] | None:
-        """Logs of blocks first..last, in bounded pieces: smaller ones where an end-point will not give so many. None when
-        those turn out to be too many for one batch. Raises LedgerUnavailable."""
+        """Logs of blocks first..last, in bounded ranges, halved when an end-point refuses them. None when that takes
+        too many requests for one batch. Raises LedgerUnavailable."""
         logs: list[Mapping[str, Any]] = []
         for _ in range(2 * BATCH_REQUESTS):
             if first > last:

@@ -1,6 +1,7 @@
-"""Calls of the registry: from records to the arguments its ABI takes. Pure.
+"""Calls of the registry: converts records to the arguments its ABI takes. Pure.
 
-Raises LedgerError (or its WalletError) for a digest, node id or address that is none, LedgerRejected for a signature.
+Raises LedgerError (or its subclass WalletError) for an invalid digest, node id or address,
+LedgerRejected for a signature.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ledger.rules import check_digest
 from ledger.wallet import NO_ADDRESS, public_key_from_node
 
 PAYABLE = ("fund", "stake")
-"""Calls that bring coins: their last argument says how much."""
+"""Calls that transfer coins; their last argument is the amount."""
 
 
 def registration_arguments(request: RegistrationRequest) -> tuple[object, ...]:
@@ -65,7 +66,7 @@ def tally_arguments(proposal: Proposal) -> tuple[object, ...]:
 
 
 def strike_arguments(strike: Strike) -> tuple[object, ...]:
-    """Arguments of `strike` but for its attestations."""
+    """Arguments of `strike`, without its attestations."""
     return (
         check_digest(strike.run),
         public_key_from_node(strike.node),
@@ -83,7 +84,7 @@ def leaf_tuple(leaf: Leaf) -> tuple[int, bytes, str, int, int]:
 
 
 def arguments_of(name: str, arguments: Sequence[object]) -> tuple[object, ...]:
-    """Arguments after the run of any other call, from what `BaseLedger` gives them as."""
+    """Convert the arguments that `BaseLedger` passes to any other call. They follow the run id."""
     return CALLS[name](*arguments)
 
 

@@ -1,4 +1,4 @@
-"""The development chain's blocks on disk: what they are made of, so that a restart makes the same ones again."""
+"""The development chain's blocks on disk: the inputs from which a restart rebuilds identical blocks."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from ledger.errors import LedgerError
 
 @dataclass(frozen=True, slots=True)
 class Genesis:
-    """What block 0 is made of: its time and the addresses that hold coins."""
+    """The inputs of block 0: its time, and the addresses that hold coins."""
 
     timestamp: int
     funded: tuple[str, ...]
 
 
 class Journal:
-    """Append-only file of one JSON line a block; the first line is the genesis. A torn last line is dropped."""
+    """Append-only file with one JSON line per block; the first line is the genesis. An
+    incomplete last line is dropped."""
 
     def __init__(self, path: Path, genesis: Genesis) -> None:
         held, blocks, self._end = _read(path)
@@ -35,11 +36,11 @@ class Journal:
         self.genesis, self.blocks = held or genesis, blocks
 
     def append(self, timestamp: int, raw: bytes | None) -> None:
-        """Record a block before it is made; with a transaction, also flush it to the disk."""
+        """Record a block before it is made. A block with a transaction is also flushed to disk."""
         self._write([timestamp, raw.hex() if raw else None], sync=raw is not None)
 
     def take_back(self) -> None:
-        """Forget the last block recorded: it could not be made."""
+        """Remove the last block recorded, because it could not be made."""
         self._end = self._before
         os.ftruncate(self._descriptor, self._end)
 
@@ -48,7 +49,7 @@ class Journal:
         os.close(self._descriptor)
 
     def _write(self, line: object, *, sync: bool) -> None:
-        """Half a line that a full disk took is cut off before the next one."""
+        """Append a line. If a full disk took only part of it, that part is cut off before the next write."""
         data = json.dumps(line).encode() + b"\n"
         os.ftruncate(self._descriptor, self._end)
         written = 0
@@ -60,7 +61,8 @@ class Journal:
 
 
 def _read(path: Path) -> tuple[Genesis | None, Sequence[tuple[int, str | None]], int]:
-    """Genesis, blocks, and how many bytes their whole lines fill. Raises LedgerError when it is no journal."""
+    """Genesis, blocks, and the length in bytes of their complete lines. Raises LedgerError
+    when the file is not a journal."""
     if not path.exists():
         return None, (), 0
     raw = path.read_bytes()

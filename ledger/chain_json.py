@@ -1,4 +1,4 @@
-"""The development chain's blocks, receipts and logs in the form that JSON-RPC has for them. Pure."""
+"""The development chain's blocks, receipts and logs in their JSON-RPC form. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Json = dict[str, Any]
 
 
 def block_json(header: Any, transaction: Any) -> Json:
-    """A block, with its one transaction if it has one."""
+    """A block, with its transaction if it has one."""
     return {
         "number": hex(header.block_number),
         "hash": "0x" + header.hash.hex(),
@@ -37,7 +37,7 @@ def block_json(header: Any, transaction: Any) -> Json:
 
 
 def receipt_json(block: Json, transaction: Any, receipt: Any, computation: Any) -> Json:
-    """The receipt of a block's transaction, its logs within."""
+    """The receipt of a block's transaction, including its logs."""
     place = {
         "blockNumber": block["number"],
         "blockHash": block["hash"],

@@ -1,6 +1,6 @@
-"""What the registry's events say of leases, money, strikes and validators, one record an event.
+"""The registry's events about leases, money, strikes and validators, one record per event.
 
-`block` and `index` are an event's place on the chain: events are equal only where they are the same one.
+`block` and `index` locate an event on the chain, so two events are equal only if they are the same event.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ledger.records import Operator, Role
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """Any event but registrations, commits and roots."""
+    """Any event except registrations, commits and roots."""
 
     block: int
     index: int = 0
@@ -28,7 +28,7 @@ class Renewed(Change):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LapseReported(Change):
-    """Another trainer (its operator) saw the lease run out."""
+    """Another trainer (its operator) reported that the lease had run out."""
 
     term: int
     reporter: str
@@ -36,7 +36,7 @@ class LapseReported(Change):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakenOver(Change):
-    """The trainer at place `leader` leads in a new term."""
+    """The trainer at index `leader` leads in a new term."""
 
     term: int
     leader: int
@@ -45,7 +45,7 @@ class TakenOver(Change):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Funded(Change):
-    """Coins came to the run's rewards."""
+    """Coins were added to the run's rewards."""
 
     sender: str
     amount: int
@@ -53,7 +53,7 @@ class Funded(Change):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reclaimed(Change):
-    """The owner took back what no root had promised."""
+    """The owner took back funds that no root had promised."""
 
     to: str
     amount: int
@@ -61,7 +61,7 @@ class Reclaimed(Change):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claimed(Change):
-    """A wallet was paid `paid`; `amount` is all it has had for this node and role."""
+    """A wallet was paid `paid`; `amount` is the total it has received for this node and role."""
 
     node: str
     wallet: str
@@ -72,7 +72,7 @@ class Claimed(Change):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staked(Change):
-    """Coins were put behind a node for a wallet; what was unbonding is bonded again."""
+    """A wallet staked coins on a node. Any of its stake that was unbonding is bonded again."""
 
     node: str
     wallet: str
@@ -82,7 +82,7 @@ class Staked(Change):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unbonded(Change):
-    """A wallet began to take its stake away."""
+    """A wallet began to unbond its stake."""
 
     node: str
     wallet: str
@@ -91,7 +91,7 @@ class Unbonded(Change):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Withdrawn(Change):
-    """A wallet has its stake back."""
+    """A wallet withdrew its stake."""
 
     node: str
     wallet: str
@@ -113,7 +113,7 @@ class Struck(Change):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disputed(Change):
-    """The wallet answered a strike."""
+    """The wallet disputed a strike."""
 
     node: str
     number: int
@@ -123,7 +123,7 @@ class Disputed(Change):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lifted(Change):
-    """A quorum took a strike back."""
+    """A quorum lifted a strike."""
 
     node: str
     number: int
@@ -132,7 +132,7 @@ class Lifted(Change):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled(Change):
-    """A strike's window passed: the stake went to the run's funds."""
+    """A strike's dispute window passed, and the stake went to the run's funds."""
 
     node: str
     wallet: str | None
@@ -152,7 +152,7 @@ class ValidatorsProposed(Change):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidatorsApplied(Change):
-    """An announced set came in force."""
+    """An announced set came into force."""
 
     number: int
     quorum: int
@@ -161,6 +161,6 @@ class ValidatorsApplied(Change):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paused(Change):
-    """The owner stopped (`on`) or resumed the run."""
+    """The owner paused (`on`) or resumed the run."""
 
     on: bool

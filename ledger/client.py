@@ -1,6 +1,7 @@
-"""The ledger of a run on an EVM chain: what nodes read, send and attest.
+"""The ledger of a run on an EVM chain: reading, sending and attesting for nodes.
 
-Owns the mapping between records and the registry contract. Knows nothing of steps' meaning, messages or the DHT.
+Owns the mapping between records and the registry contract. Knows nothing of the meaning of
+steps, of messages or of the DHT.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ class _Place(TypedDict):
 
 
 class LedgerClient(BaseLedger):
-    """One contract seen through one or several RPC end-points, for one run (or none: `runs` and `terms(run)` only)."""
+    """One contract, reached through one or more RPC end-points, for one run (or none: then only
+    `runs` and `terms(run)` work)."""
 
     def __init__(
         self,
@@ -92,12 +94,12 @@ class LedgerClient(BaseLedger):
         patience: float = PATIENCE_SECONDS,
         policy: ChainPolicy = DEFAULT_POLICY,
     ) -> Self:
-        """Connect and check every end-point that answers. What is expected of the chain is checked where it is given;
-        `deployment_block`, a hash, tells apart chains that share an id.
+        """Connect to every end-point that answers and check it. Expectations about the chain are checked where given;
+        `deployment_block`, a hash, distinguishes chains that share an id.
 
-        `state_dir` holds the sender's journal and what was read of the run's events. `patience` bounds, in seconds, how
-        long a request tries the end-points; `policy` says how deep blocks must lie and what gas may cost.
-        Raises LedgerUnavailable when none answers, LedgerMismatch when they disagree or are not what is expected,
+        `state_dir` holds the sender's journal and the run's events read so far. `patience` limits, in seconds, how long
+        a request tries the end-points. `policy` sets how deep blocks must be and what gas may cost. Raises
+        LedgerUnavailable when no end-point answers, LedgerMismatch when they disagree or are not what is expected,
         WalletError for a wrong address or key.
         """
         contract = checked_address(contract)
@@ -125,7 +127,7 @@ class LedgerClient(BaseLedger):
         return client
 
     async def close(self) -> None:
-        """Close connections. A transaction under way stays journalled."""
+        """Close connections. A pending transaction stays in the journal."""
         if self._reader is not None:
             self._reader.close()
         await self._rpc.close()
@@ -156,22 +158,23 @@ class LedgerClient(BaseLedger):
         return await (await self._read()).head()
 
     async def block(self, number: int) -> Block | None:
-        """Block by number; None when it is not there yet."""
+        """The block with this number; None when it does not exist yet."""
         return await (await self._read()).block(number)
 
     async def registrations(self, until: int | None = None) -> Mapping[str, Registration]:
-        """Registrations in force, by node, now or as of block `until`. Not to be changed by the caller."""
+        """Registrations in force, by node, now or as of block `until`. The caller must not modify the result."""
         return await (await self._read()).registrations(until)
 
     async def _log(self) -> EventLog:
         return await (await self._read()).events()
 
     async def balance(self) -> int:
-        """Wei the operator account holds."""
+        """Balance of the operator account, in wei."""
         return quantity(await self._rpc.call("eth_getBalance", self._must_have_sender().address, "latest"))
 
     async def create_run(self, **terms: Unpack[NewRun]) -> RunTerms:
-        """Open a run. Repeated with the same terms by the same owner it is a success (so a deployment resumes)."""
+        """Create a run. Succeeds if the same owner repeats it with the same terms, so
+        that a deployment can be resumed."""
         run = terms["run"]
         wanted = RunTerms(owner=self._must_have_sender().address, created_block=0, **terms)
         operators = operator_tuples(wanted.validators), operator_tuples(wanted.trainers)
@@ -209,13 +212,14 @@ class LedgerClient(BaseLedger):
         await self._send(name, check_digest(self._must_have_run()), *arguments_of(name, arguments), value=value)
 
     async def _amount_to_send(self, amount: int) -> int:
-        """Wei to send with a payment of the run's token; of another coin than the chain's, leave to take it is given."""
+        """Wei to send with a payment in the run's token. If the token is not the chain's own coin, this is 0, and the
+        contract is approved to take the amount."""
         token = (await self.terms()).token
         if token is None:
             return amount
         allowed = await self._allowance(token)
         if allowed < amount:
-            # Some tokens take a new allowance only in place of none.
+            # Some tokens require the old allowance to be reset to 0 before a new one is set.
             for wanted in (0, amount) if allowed else (amount,):
                 data = encode_token_call("approve", self.domain.contract, wanted)
                 await self._must_have_sender().send(token, data)
@@ -249,7 +253,7 @@ class LedgerClient(BaseLedger):
 
     async def _read(self) -> RunReader:
         terms = await self.terms()
-        if self._reader is None:  # without a wait from here on: two of them would want one file
+        if self._reader is None:  # no await from here on: two readers would compete for one file
             place: _Place = {"domain": self.domain, "run": terms.run, "first_block": terms.created_block}
             file = EventFile(self._state_dir, **place) if self._state_dir else None
             self._reader = RunReader(

@@ -1,4 +1,4 @@
-"""Putting the registry contract on a chain."""
+"""Deploys the registry contract to a chain."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from ledger.wallet import checked_address
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """Where a contract was deployed: what a run spec pins. `code_hash` is keccak256 of the code on chain."""
+    """The chain, address and code of a deployed contract, which a run spec pins. `code_hash` is
+    keccak256 of the code on chain."""
 
     contract: str
     chain_id: int
@@ -28,8 +29,8 @@ class Deployment:
 async def deploy(
     url: str, key: bytes, *, state_dir: Path | None = None, policy: ChainPolicy = DEFAULT_POLICY
 ) -> Deployment:
-    """Deploy the registry contract, paid by `key`, and check the code on chain. With `state_dir`, one that was begun or
-    done before is not deployed again. Raises LedgerUnavailable, LowBalance, LedgerMismatch."""
+    """Deploy the registry contract, paid for by `key`, and check the code on chain. With `state_dir`, a deployment
+    begun or done before is not repeated. Raises LedgerUnavailable, LowBalance, LedgerMismatch."""
     rpc = Rpc([url])
     try:
         chain_id, _ = await rpc.connect()
@@ -47,5 +48,5 @@ async def deploy(
 
 
 def built_code_hash() -> str:
-    """keccak256 of the code that this version's contract has on a chain."""
+    """keccak256 of the contract code that this version puts on a chain."""
     return str(keccak(abi.unhex(abi.built()["bytecode_runtime"])).hex())

@@ -1,6 +1,6 @@
-"""The development chain served on loopback: `python -m ledger.devnet --port 8545`.
+"""A development chain served on loopback: `python -m ledger.devnet --port 8545`.
 
-Not for other people's money: its keys come from a seed.
+Never use it for real money: its keys are derived from a seed.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ async def running_devnet(
     block_seconds: float = 1.0,
     fund: Sequence[str] = (),
 ) -> AsyncIterator[str]:
-    """A devnet that answers at the URL it yields, closed in order on leaving. Port 0 takes a free one; with `journal` the
-    chain survives a restart; addresses in `fund` hold coins from the start.
+    """Run a devnet and yield its URL; it is shut down in order on leaving. Port 0 picks a free one. With `journal` the
+    chain survives a restart. Addresses in `fund` hold coins from the start.
 
     Raises LedgerError when the port is taken or the host is not loopback.
     """
@@ -53,7 +53,7 @@ async def running_devnet(
             try:
                 yield f"http://{host}:{listener.getsockname()[1]}"
             except Exception as error:
-                failure = error  # the user's own: raised below, outside the group that would wrap it
+                failure = error  # raised by the caller's block: re-raised below, outside the group that would wrap it
             finally:
                 mining.cancel()
                 server.should_exit = True
@@ -82,17 +82,17 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Install no handlers: signals belong to whoever runs the loop."""
+        """Install no handlers; signals belong to the owner of the event loop."""
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, then say so."""
+        """Listen, then set `answering`."""
         await super().startup(sockets)
         self.answering.set()
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Command line: serve until SIGTERM or SIGINT; exit 0, or 1 with a message."""
+    """Command line: serve until SIGTERM or SIGINT. Exit status 0, or 1 with a message."""
     parser = argparse.ArgumentParser(prog="python -m ledger.devnet", description="A development chain on loopback.")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8545)
@@ -135,7 +135,7 @@ async def _mine_on_time(chain: DevChain, seconds: float) -> None:
     while True:
         await asyncio.sleep(seconds)
         if time.time() >= chain.head_timestamp + 1:
-            with contextlib.suppress(OSError):  # a full disk: whoever sends is told; blocks go on once there is room
+            with contextlib.suppress(OSError):  # disk full: senders get the error; mining resumes once there is space
                 chain.mine()
 
 
@@ -151,7 +151,7 @@ def _listen(host: str, port: int) -> socket.socket:
     except ValueError as error:
         raise LedgerError(f"{host} is not an IP address") from error
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # The protocol must be named: asyncio sets TCP_NODELAY only then, and without it each answer takes 40 ms.
+    # Name the protocol: asyncio sets TCP_NODELAY only then, and without it each response takes 40 ms.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

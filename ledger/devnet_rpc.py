@@ -1,4 +1,4 @@
-"""JSON-RPC over HTTP to a development chain: the methods that clients of ours call, and nothing more."""
+"""JSON-RPC over HTTP to a development chain: only the methods that our clients call."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class DevnetRpc:
         await send({"type": "http.response.body", "body": answer})
 
     def answer(self, body: bytes) -> bytes:
-        """Answer to a request or a batch; never raises for what a caller sends."""
+        """Response to a request or a batch. Never raises, whatever the caller sends."""
         try:
             request = json.loads(body)
         except (ValueError, RecursionError):
@@ -116,7 +116,7 @@ class DevnetRpc:
 
 
 async def _read_body(receive: Callable[..., Any]) -> bytes | None:
-    """The request's body; None when it is too large."""
+    """The request body; None when it is too large."""
     parts: list[bytes] = []
     size = 0
     while True:

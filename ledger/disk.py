@@ -1,6 +1,7 @@
-"""Writing so that a kill leaves the old file or the new one, and a power cut none that was told of.
+"""Atomic, durable writes. A kill leaves the old file or the new one; a power cut loses no
+write that was reported as done.
 
-As `dht.disk`, which this package does not see.
+The same as `dht.disk`, which this package may not import.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from contextlib import suppress
 from pathlib import Path
 
 WITHOUT_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
-"""Of a file system that has no links, as on memory sticks."""
+"""Errors of file systems without hard links, such as those of memory sticks."""
 
 
 def write_durably(path: Path, data: bytes) -> None:
-    """Temp file beside it, fsync, rename, fsync of the directory. Raises OSError."""
+    """Write a temporary file beside `path`, fsync it, rename it, fsync the directory. Raises OSError."""
     temporary = path.with_suffix(".tmp")
     with temporary.open("wb") as file:
         file.write(data)
@@ -26,10 +27,10 @@ def write_durably(path: Path, data: bytes) -> None:
 
 
 def write_new(path: Path, data: bytes) -> None:
-    """A file of mode 0600 that was not there, durably: whole or not at all, never over another. Raises FileExistsError,
-    OSError. A link fails where a rename would replace what is there."""
+    """Create a new file of mode 0600 durably: complete or not at all, never over an existing one. It uses a hard link,
+    which fails where a rename would overwrite. Raises FileExistsError, OSError."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.unlink(missing_ok=True)  # of a killed process of this id
+    temporary.unlink(missing_ok=True)  # left by a killed process that had this process id
     try:
         _fill(temporary, data)
         try:
@@ -39,14 +40,14 @@ def write_new(path: Path, data: bytes) -> None:
                 raise
             _fill(path, data)
     finally:
-        with suppress(OSError):  # a disk that fails just now: what was to be said is said
+        with suppress(OSError):  # the disk may be failing; the error that matters has been raised already
             temporary.unlink(missing_ok=True)
     sync(path.parent)
 
 
 def make_folder(path: Path) -> None:
-    """A folder, and those above it, their names on the disk: what is written into it durably is not lost with it.
-    Raises OSError."""
+    """Create a folder and its missing parents, and fsync their directory entries, so that files later written durably
+    in it cannot be lost with it. Raises OSError."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     path.mkdir(parents=True, exist_ok=True)
     for folder in missing:
@@ -54,7 +55,7 @@ def make_folder(path: Path) -> None:
 
 
 def sync(folder: Path) -> None:
-    """Put the names in a folder onto the disk. Raises OSError."""
+    """Fsync the entries of a folder. Raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,7 +1,7 @@
-"""What was read of a run's events, on disk, so that a restart does not read the chain again.
+"""A cache on disk of a run's events, so that a restart need not read the chain again.
 
-A cache: it may be deleted, and whatever is damaged, cut or of another run is thrown away and begun anew. Each line is
-a checksum and one reading: the blocks it replaces, the block it goes up to, and the logs in between.
+It may be deleted. A file that is damaged, truncated or of another run is discarded and started anew. Each line is a
+checksum and one reading: the first block it replaces, the block it extends to, and the logs in between.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LOG_FIELDS = ("address", "topics", "data", "blockNumber", "blockHash", "transact
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Logs read up to block `head`; what earlier readings said of blocks from `first` on no longer holds."""
+    """Logs read up to block `head`. They replace everything that earlier readings said of blocks from `first` on."""
 
     first: int
     head: Block
@@ -38,7 +38,7 @@ class Reading:
 
 
 class EventFile:
-    """Readings of one run, appended as they are made. Of two processes that share a file one keeps it up to date."""
+    """Readings of one run, appended as they are made. If two processes share the file, only one of them writes it."""
 
     def __init__(self, folder: Path, *, domain: Domain, run: str, first_block: int) -> None:
         self._path = folder / f"events-{domain.chain_id}-{domain.contract[2:].lower()}-{run[:16]}.jsonl"
@@ -46,7 +46,7 @@ class EventFile:
         self._descriptor: int | None = None
 
     def load(self) -> list[Reading]:
-        """Every reading in order; none when the file is missing, damaged or not this run's. Blocks on the disk."""
+        """Every reading in order; empty when the file is missing, damaged or of another run. Blocking disk access."""
         if not self._open():
             return []
         try:
@@ -59,7 +59,7 @@ class EventFile:
         return []
 
     def append(self, reading: Reading) -> None:
-        """Add a reading. A disk that refuses ends the keeping, not the node."""
+        """Append a reading. If the write fails, caching stops but the node continues."""
         if self._descriptor is None:
             return
         logs = [{name: each.get(name) for name in LOG_FIELDS} for each in reading.logs]
@@ -71,7 +71,7 @@ class EventFile:
             self.close()
 
     def discard(self) -> None:
-        """Delete what was kept and start over."""
+        """Discard the content and start over."""
         if self._descriptor is None:
             return
         try:
@@ -92,7 +92,7 @@ class EventFile:
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:  # another process of this folder keeps it
+            except OSError:  # another process in this folder owns it
                 os.close(descriptor)
                 return False
             self._descriptor = descriptor
@@ -105,7 +105,7 @@ class EventFile:
         return self._descriptor
 
     def _parse(self, raw: bytes) -> list[Reading]:
-        """Whole lines only: the last may have been cut by a kill. Raises ValueError for anything else that is wrong."""
+        """Parse complete lines; a kill may have cut the last one. Raises ValueError for any other damage."""
         kept = raw.rfind(b"\n") + 1
         lines = [_unline(line) for line in raw[:kept].splitlines()]
         if not lines or lines[0] != self._header:

@@ -1,4 +1,4 @@
-"""What the registry's logs and results mean, as records. Pure."""
+"""Parses the registry's logs and results into records. Pure."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from ledger.registrations import NodeEvent, RegistrationEvent, RotationEvent
 from ledger.wallet import NO_ADDRESS, node_from_public_key, public_key_from_node
 
 TOPICS = {abi.event_topic(name): name for name in abi.event_names() if name != "RunCreated"}
-"""First topic of each event a reader follows, and its name."""
+"""Name of each event that a reader follows, by its first topic."""
 
 Event = TypeVar("Event", NodeEvent, Commit, FinalRoot, Change)
 
 
 @dataclass(slots=True)
 class EventLog:
-    """A run's events in chain order, and how far they go: registrations and rotations, commits, roots, all others."""
+    """A run's events in chain order: registrations and rotations, commits, roots, and all others."""
 
     registrations: list[NodeEvent] = field(default_factory=list)
     commits: list[Commit] = field(default_factory=list)
@@ -33,21 +33,21 @@ class EventLog:
     changes: list[Change] = field(default_factory=list)
 
     def forget_from(self, block: int) -> None:
-        """Drop what blocks from `block` on said: they are no longer on the chain."""
+        """Drop the events of blocks from `block` on, which are no longer on the chain."""
         self.registrations = [each for each in self.registrations if each.block < block]
         self.commits = [each for each in self.commits if each.block < block]
         self.roots = [each for each in self.roots if each.block < block]
         self.changes = [each for each in self.changes if each.block < block]
 
     def until(self, block: int) -> EventLog:
-        """What blocks up to and including `block` said."""
+        """The events of blocks up to and including `block`."""
         log = EventLog(self.registrations, self.commits, self.roots, self.changes)
         log.forget_from(block + 1)
         return log
 
     def is_complete(self) -> bool:
-        """Whether nothing that is numbered without gaps is missing in between: commits, roots, a node's strikes, the
-        sets of validators."""
+        """Whether the events that are numbered consecutively have no gaps: commits, roots, each
+        node's strikes, validator sets."""
         steps, epochs = [each.step for each in self.commits], [each.epoch for each in self.roots]
         if steps != list(range(len(steps))) or epochs != list(range(len(epochs))):
             return False
@@ -65,14 +65,15 @@ class EventLog:
         return True
 
     def add(self, logs: Sequence[Mapping[str, Any]]) -> None:
-        """Take in logs as JSON-RPC gives them, those known already once.
+        """Add logs in JSON-RPC form. Logs already known are not added twice.
 
-        Raises LedgerError, with nothing taken in, when one is malformed.
+        Raises LedgerError, with nothing added, when one is malformed.
         """
         self._add([_parse(log) for log in logs])
 
     def replace_from(self, block: int, logs: Sequence[Mapping[str, Any]]) -> None:
-        """Take in logs in place of what blocks from `block` on said. Raises LedgerError, with nothing changed."""
+        """Replace the events of blocks from `block` on with those in `logs`. Raises
+        LedgerError, with nothing changed."""
         parsed = [_parse(log) for log in logs]
         self.forget_from(block)
         self._add(parsed)
@@ -124,17 +125,17 @@ TERM_NUMBERS = (
 
 
 def parse_operators(held: Sequence[Any]) -> tuple[Operator, ...]:
-    """Operators as the contract gives them."""
+    """Operators in the form the contract returns."""
     return tuple(_operator(each) for each in held)
 
 
 def operator_tuples(operators: Sequence[Operator]) -> list[tuple[bytes, str, str]]:
-    """Operators as the contract takes them."""
+    """Operators in the form the contract takes."""
     return [(public_key_from_node(each.node), each.operator, each.payout) for each in operators]
 
 
 def _merge(held: list[Event], read: Sequence[Event], place: Callable[[Event], tuple[int, int]]) -> None:
-    """Add what is not held yet, in the order of the chain."""
+    """Add the events that are not held yet, in chain order."""
     if not read:
         return
     first = min(each.block for each in read)
@@ -188,11 +189,11 @@ CHANGES: Mapping[str, Callable[..., Change]] = {
         changes.Paused,
     )
 }
-"""Events whose fields are those of a record of the same name."""
+"""Events whose fields match a record of the same name."""
 
 
 def _plain(name: str, value: Any) -> Any:
-    """A field of an event as records have it."""
+    """A field of an event in the form that records use."""
     match name:
         case "node":
             return node_from_public_key(value)

@@ -1,8 +1,8 @@
 """A development chain in this process: py-evm blocks, and the index that JSON-RPC needs.
 
-Owns state and block making; knows nothing of HTTP. Every block is a function of the journal (genesis, then time and
-transaction of each block), so a chain restarted from it has the same hashes. Not a network: no peers, no consensus,
-one block a transaction.
+Owns state and block making; knows nothing of HTTP. Every block is a function of the journal (genesis, then time
+and transaction of each block), so a chain restarted from it has the same hashes. Not a network: no peers, no
+consensus, one block per transaction.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ GAS_LIMIT = 30_000_000
 BALANCE = 10**24
 """Wei each prefunded account starts with."""
 TOO_DEEP = "contracts call each other too deeply for this chain"
-"""py-evm runs each call on Python's own stack: about a hundred fit where the protocol allows 1,024."""
+"""py-evm runs each call on Python's own stack, which holds about a hundred; the protocol allows 1,024."""
 NO_COINBASE = bytes(20)
 NO_MIX = bytes(32)
 EMPTY_TRIE = bytes.fromhex("56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421")
 
 
 class Refused(Exception):
-    """A transaction the chain does not take: the sender's fault."""
+    """The chain does not accept a transaction; the sender's fault."""
 
 
 class Reverted(Exception):
-    """A call the contract reverted; `data` is what it returned."""
+    """A call that the contract reverted; `data` is the revert data."""
 
     def __init__(self, data: bytes) -> None:
         super().__init__("execution reverted")
@@ -52,7 +52,7 @@ class Reverted(Exception):
 
 
 class DevChain:
-    """A chain of this process. `clock` gives the time in seconds; a block's is max(parent + 1, clock)."""
+    """A chain in this process. `clock` gives the time in seconds; a block's time is max(parent + 1, clock)."""
 
     def __init__(self, genesis: Genesis, *, clock: Callable[[], float], journal: Path | None = None) -> None:
         self._clock = clock
@@ -74,7 +74,7 @@ class DevChain:
 
     @property
     def head_timestamp(self) -> int:
-        """Chain seconds of the newest block."""
+        """Time of the newest block, in chain seconds."""
         return int(self._chain.get_canonical_head().timestamp)
 
     def close(self) -> None:
@@ -83,11 +83,11 @@ class DevChain:
             self._journal.close()
 
     def block(self, number: int) -> Json | None:
-        """Block by number."""
+        """The block with this number."""
         return self._blocks[number] if 0 <= number < len(self._blocks) else None
 
     def block_by_hash(self, digest: str) -> Json | None:
-        """Block by hash."""
+        """The block with this hash."""
         number = self._numbers.get(digest)
         return None if number is None else self._blocks[number]
 
@@ -104,7 +104,7 @@ class DevChain:
         self._append(None)
 
     def send(self, raw: bytes) -> str:
-        """Put a signed transaction in a block of its own; its hash. Raises Refused."""
+        """Mine a signed transaction in a block of its own. Returns its hash. Raises Refused."""
         transaction = self._decode(raw)
         digest: str = "0x" + transaction.hash.hex()
         if digest in self._receipts:
@@ -114,11 +114,11 @@ class DevChain:
         return digest
 
     def call(self, *, sender: str, to: str | None, data: bytes, value: int = 0) -> tuple[bytes, int]:
-        """Run a call in the block that would come next: what it returns and the gas it needs.
+        """Run a call as if in the next block. Returns its output and the gas it needs.
 
         Raises Reverted, Refused.
         """
-        # The caller is charged nothing, and the time is the next block's by our clock, not py-evm's own.
+        # The caller pays nothing, and the block's time comes from our clock, not from py-evm.
         header = self._chain.header.copy(timestamp=self._next_timestamp(), base_fee_per_gas=0)
         vm = self._chain.get_vm(header)
         target = to_canonical_address(to) if to else b""
@@ -145,7 +145,7 @@ class DevChain:
         return int(self._state.get_balance(to_canonical_address(address)))
 
     def nonce(self, address: str) -> int:
-        """Transactions an account has sent."""
+        """Number of transactions an account has sent."""
         return int(self._state.get_nonce(to_canonical_address(address)))
 
     def logs(self, first: int, last: int) -> Sequence[Json]:

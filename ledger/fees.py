@@ -1,4 +1,4 @@
-"""What a transaction offers for its gas: EIP-1559 only, never above the cap."""
+"""The gas price a transaction offers: EIP-1559 only, never above the cap."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from ledger.policy import GWEI
 from ledger.rpc import Caller
 
 FEE_BUMP = (5, 4)
-"""Nodes take a replacement from 10% more."""
+"""Ratio of a raised fee to the old one. Nodes accept a replacement from 10% more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fees:
-    """Priority fee and the most that is paid in all, in wei per gas."""
+    """Priority fee, and the maximum total fee, in wei per gas."""
 
     priority: int
     maximum: int
 
 
 async def read_fees(rpc: Caller, *, cap: int) -> Fees:
-    """What to offer now: the priority fee that is usual, and room for the base fee to double.
+    """The fees to offer now: the usual priority fee, and a maximum that lets the base fee double.
 
     Raises LedgerUnavailable while the base fee alone is above `cap` (0: no cap).
     """
     burnt = base_fee(await rpc.call("eth_getBlockByNumber", "latest", False))
     try:
         priority = fee(await rpc.call("eth_maxPriorityFeePerGas"))
-    except RpcError:  # not every end-point has it
+    except RpcError:  # not every end-point supports this method
         priority = max(1, fee(await rpc.call("eth_gasPrice")) - burnt)
     if cap and burnt >= cap:
         raise LedgerUnavailable(
@@ -40,7 +40,7 @@ async def read_fees(rpc: Caller, *, cap: int) -> Fees:
 
 
 def raised_fees(fees: Fees, *, cap: int) -> Fees | None:
-    """A higher offer for a transaction that is not included; None when the cap leaves no room for one."""
+    """Higher fees for a transaction that is not included; None when the cap does not allow any."""
     priority, maximum = (value * FEE_BUMP[0] // FEE_BUMP[1] + 1 for value in (fees.priority, fees.maximum))
     return None if cap and maximum > cap else Fees(priority, maximum)
 

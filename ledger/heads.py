@@ -1,6 +1,8 @@
-"""Whether the newest block that an end-point claims can be: by what was believed before, and by what others claim. Pure.
+"""Decides whether the newest block that an end-point claims is plausible, given what was believed before
+and what others claim. Pure.
 
-A head far in the future of its chain makes a reader ask for blocks that do not exist, and a transaction look buried.
+A head far in the chain's future would make a reader request blocks that do not exist, and make a
+transaction look deeply buried.
 """
 
 from __future__ import annotations
@@ -9,29 +11,31 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 LEAP = 256
-"""Blocks by which honest end-points' heads may differ at one moment, and more than between two polls."""
+"""Allowed difference in blocks between honest end-points' heads at one moment; also more than the
+difference between two polls."""
 BLOCKS_PER_SECOND = 32
-"""More than any chain makes."""
+"""An upper bound: no chain makes more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A newest block's number and its time in chain seconds."""
+    """The number of a claimed newest block, and its time in chain seconds."""
 
     number: int
     timestamp: int
 
 
 def is_leap(number: int, *, since: int, seconds: float) -> bool:
-    """Whether no chain went from block `since` to this one in so many seconds."""
+    """Whether block `number` is too far ahead: no chain gets there from block `since` in that many seconds."""
     return number > since + LEAP + BLOCKS_PER_SECOND * seconds
 
 
 def is_contradicted(claim: Claim, others: Sequence[Claim], *, now: int) -> bool:
-    """Whether at least half of all end-points asked, the claimant among them, name a newest block that this one cannot
-    be ahead of so far. Of two that contradict each other the lower is believed.
+    """Whether at least half of all end-points, counting the claimant, report a newest block that the claim cannot be so
+    far ahead of. Of two end-points that contradict each other the lower one is believed.
 
-    One that lags is no witness for the time it lags; a claim's own time counts up to `now`, or it could excuse itself.
+    The time by which another end-point lags is allowed for. The claim's own timestamp counts only up to `now`, so a
+    claim cannot excuse itself with a false one.
     """
     against = sum(_is_absurd(claim, other, now=now) for other in others)
     return against > 0 and 2 * against >= len(others) + 1

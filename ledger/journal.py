@@ -1,6 +1,8 @@
-"""The transaction under way, on disk before it is sent, and one key's turn among the processes that share a folder.
+"""The pending transaction, written to disk before it is sent, and a lock so that processes sharing a
+folder take turns with one key.
 
-A deployment stays on disk after it is done: nothing on the chain tells that a contract is the one that was asked for.
+A deployment stays on disk after it is done, because nothing on the chain says that a
+contract is the one requested here.
 """
 
 from __future__ import annotations
@@ -31,9 +33,9 @@ TURN_PAUSE = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A transaction not yet known to be in a block: its fields and every signed form sent so far (hex).
+    """A transaction not yet known to be in a block: its fields, and every signed form sent so far (hex).
 
-    `value` is in wei. What it is for is `to`, `data` and `value`; nonce and fees only say how it gets there.
+    `value` is in wei. `to`, `data` and `value` define the call; nonce and fees only affect its delivery.
     """
 
     nonce: int
@@ -47,7 +49,7 @@ class Pending:
     value: int = 0
 
     def is_for(self, to: str | None, data: str, value: int) -> bool:
-        """Whether this is that call, so that sending it again would do the same thing twice."""
+        """Whether this is the same call, so that sending it again would do the same thing twice."""
         return (self.to, self.data, self.value) == (to, data, value)
 
     def with_attempt(self, raw: str, digest: str) -> Pending:
@@ -56,7 +58,7 @@ class Pending:
 
 
 class TransactionJournal:
-    """At most one transaction, kept in a file; with `path` None only in memory."""
+    """At most one transaction, kept in a file, or only in memory when `path` is None."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -64,9 +66,9 @@ class TransactionJournal:
 
     @contextlib.asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Hold the key against other processes of this folder, and see what they left.
+        """Hold the key's lock against other processes of this folder, and reload what they left.
 
-        Raises LedgerUnavailable when another one keeps it, LedgerError when the file is not a journal.
+        Raises LedgerUnavailable when another process holds it too long, LedgerError when the file is not a journal.
         """
         if self._path is None:
             yield
@@ -80,21 +82,21 @@ class TransactionJournal:
             os.close(descriptor)
 
     def keep_deployed(self) -> None:
-        """The deployment under way is done: remember it as such."""
+        """Record that the pending deployment is done."""
         if self._path is not None and self.pending is not None:
             self._path.replace(self._path.with_suffix(".deployed"))
             sync(self._path.parent)
         self.pending = None
 
     def deployed(self, data: str) -> Pending | None:
-        """The deployment of this code that was done from here before."""
+        """The deployment of this code that was done earlier from this folder; None without one."""
         if self._path is None:
             return None
         found = _load(self._path.with_suffix(".deployed"))
         return found if found is not None and found.data == data else None
 
     def keep(self, pending: Pending | None) -> None:
-        """Remember the transaction under way; None when there is none any more."""
+        """Store the pending transaction; None when nothing is pending any more."""
         if self._path is not None and pending is not None:
             write_durably(self._path, json.dumps(asdict(pending)).encode())
         elif self._path is not None:
@@ -124,9 +126,9 @@ def _load(path: Path | None) -> Pending | None:
         fields = json.loads(path.read_text())
         pending = Pending(**{**fields, "attempts": tuple(fields["attempts"]), "hashes": tuple(fields["hashes"])})
         _check(pending)
-    except FileNotFoundError:  # another process saw it through meanwhile
+    except FileNotFoundError:  # another process finished it in the meantime
         return None
-    except OSError as error:  # not to be removed for that: it may hold a payment
+    except OSError as error:  # tell the user not to remove the file: it may hold a payment
         raise LedgerError(
             f"cannot read {path}, a transaction under way: {error.strerror}; check its owner and mode"
         ) from error
@@ -136,8 +138,8 @@ def _load(path: Path | None) -> Pending | None:
 
 
 def _check(pending: Pending) -> None:
-    """Raises ValueError unless each form has its hash and is that very call: by a file that a bit flipped in, a payment that
-    was made would be looked for in vain, and made again."""
+    """Check that each form matches its hash and is this very call. Raises ValueError. With a flipped bit in the file, a
+    payment that was made would be searched for in vain and made again."""
     fields = (pending.nonce, (pending.to or "0x").lower(), pending.data.lower(), pending.gas, pending.value)
     forms = [bytes.fromhex(raw) for raw in pending.attempts]
     if not forms or tuple(keccak(form).hex() for form in forms) != pending.hashes:

@@ -1,7 +1,8 @@
-"""One JSON-RPC request to one end-point: bounded in bytes and time, and what is no answer to it is refused.
+"""One JSON-RPC request to one end-point, bounded in bytes and time. A response that does
+not fit the request is refused.
 
-Plain HTTP rather than a chain library: a node looks up to four times a second, and the library's import alone would cost
-each process 40 MB.
+Plain HTTP rather than a chain library: a node polls up to four times a second, and importing such a library
+would cost each process 40 MB.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from ledger.errors import LedgerUnavailable
 REQUEST_SECONDS = 5.0
 MAX_ANSWER = 32 * 1024 * 1024
 BUSY = ("rate limit", "too many requests", "request limit", "daily limit", "over capacity", "exceeded its compute")
-"""What hosted end-points say, as an error with HTTP 200, when they would answer another time."""
+"""Phrases with which hosted end-points, as an error with HTTP 200, ask to be called again later."""
 
 
 class RpcError(Exception):
-    """The end-point answered with an error; `data` is revert data where there is any."""
+    """The end-point returned an error; `data` is the revert data, if any."""
 
     def __init__(self, code: int, message: str, data: bytes) -> None:
         super().__init__(message)
@@ -34,22 +35,22 @@ class RpcError(Exception):
 
 
 class Unreachable(Exception):
-    """This end-point gave no usable answer; another may."""
+    """This end-point gave no usable response; another may."""
 
 
 class TooMuch(Unreachable):
-    """What was asked for is more than an answer may hold, or than came in time: less of it may be given."""
+    """The response would be too large, or did not arrive in time. A smaller request may succeed."""
 
 
 class JsonRpc:
-    """Requests over one pool of connections. `is_secure`: whether any end-point is https."""
+    """Requests over one connection pool. `is_secure`: whether any end-point uses https."""
 
     def __init__(self, *, is_secure: bool, most_bytes: int, transport: httpx.AsyncBaseTransport | None) -> None:
         self._most_bytes = most_bytes
         self._http = httpx.AsyncClient(
             timeout=REQUEST_SECONDS,
             trust_env=False,
-            verify=is_secure,  # loading certificates takes 100 ms, and plain http has no use for them
+            verify=is_secure,  # loading certificates takes 100 ms, and plain http does not need them
             transport=transport,
             headers={"Accept-Encoding": "identity"},
         )
@@ -59,12 +60,12 @@ class JsonRpc:
         await self._http.aclose()
 
     async def ask(self, url: str, method: str, parameters: Sequence[object]) -> Any:
-        """The answer of an end-point. Raises RpcError, Unreachable, TooMuch."""
+        """An end-point's response. Raises RpcError, Unreachable, TooMuch."""
         body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": list(parameters)}
         try:
             async with asyncio.timeout(2 * REQUEST_SECONDS), self._http.stream("POST", url, json=body) as response:
                 answer = await _read_answer(response, most=self._most_bytes)
-        except (httpx.ReadTimeout, TimeoutError) as error:  # a node that has long to search, or hangs
+        except (httpx.ReadTimeout, TimeoutError) as error:  # a slow search on the node, or a hang
             kind = TooMuch if method == "eth_getLogs" else Unreachable
             raise kind(type(error).__name__) from error
         except httpx.HTTPError as error:
@@ -84,7 +85,7 @@ class JsonRpc:
 
 
 async def _read_answer(response: httpx.Response, *, most: int) -> dict[str, Any]:
-    if response.headers.get("content-encoding", "identity") != "identity":  # it may become any number of bytes
+    if response.headers.get("content-encoding", "identity") != "identity":  # it could expand to any number of bytes
         raise Unreachable("a compressed answer, which was not asked for")
     parts: list[bytes] = []
     size = 0
@@ -99,7 +100,7 @@ async def _read_answer(response: httpx.Response, *, most: int) -> dict[str, Any]
         raise Unreachable(f"HTTP {response.status_code}, not JSON") from error
     if not isinstance(answer, dict):
         raise Unreachable(f"HTTP {response.status_code}, not an answer")
-    # Rate limits and gateway faults come with a JSON body too: they say nothing about the request.
+    # Rate limits and gateway faults come with a JSON body too; it says nothing about the request.
     if response.status_code == 429 or response.status_code >= 500:
         raise Unreachable(f"HTTP {response.status_code}")
     return answer

@@ -1,6 +1,6 @@
-"""Secret keys on disk: encrypted key stores (V3, as every wallet program reads them) and plain files of hex.
+"""Secret keys on disk: encrypted key stores (V3, which every wallet program reads) and plain hex files.
 
-Owns formats and file rights. Where a password comes from is the caller's matter; it never stands in a message.
+Owns formats and file permissions. The caller obtains the password; it never appears in a message.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ restore_recursion_limit()
 
 MAX_KEY_FILE = 8192
 MIN_PASSWORD = 8
-"""Characters of a new password: what a key store resists is its password."""
+"""Minimum length of a new password: a key store is only as strong as its password."""
 MAX_SCRYPT_MEMORY = 2**30
-"""Bytes (128 n r): a file from a stranger must not eat the machine. Common ones use 256 MiB."""
+"""Bytes (128 n r). A stranger's file must not exhaust the machine's memory. Common key stores use 256 MiB."""
 MAX_ROUNDS = 10_000_000
 
 Json = dict[str, Any]
@@ -50,7 +50,7 @@ def save_key(path: Path, key: bytes) -> None:
 
 
 def load_key(path: Path) -> bytes:
-    """Secret key from a hex file. Raises WalletError for a missing or malformed file, or one others can read."""
+    """Secret key from a hex file. Raises WalletError for a missing or malformed file, or one that others can read."""
     text = _read(path).strip().removeprefix("0x")
     if text.startswith("{"):
         raise WalletError(f"{path} is an encrypted key store: name the file with its password")
@@ -70,14 +70,15 @@ def is_encrypted(path: Path) -> bool:
 
 
 def load_secret(path: Path, password: Callable[[], str]) -> bytes:
-    """Secret key from either kind of file; `password` is asked only for an encrypted one. Raises WalletError."""
+    """Secret key from either kind of file. `password` is called only for an encrypted one. Raises WalletError."""
     return load_keystore(path, password()) if is_encrypted(path) else load_key(path)
 
 
 def stated_address(path: Path) -> str | None:
-    """The address written in an encrypted key store, read without its password: a label, not a proof. None without one.
+    """The address stated in an encrypted key store, read without its password: a label, not a
+    proof. None if it states none.
 
-    Raises WalletError for a file that is no key store.
+    Raises WalletError for a file that is not a key store.
     """
     try:
         text = json.loads(_read(path)).get("address")
@@ -90,7 +91,7 @@ def stated_address(path: Path) -> str | None:
 
 
 def _check_cost(held: Json) -> None:
-    """Refuse parameters that would take more memory or time than any real key store does. Raises ValueError."""
+    """Refuse parameters that cost more memory or time than any real key store. Raises ValueError."""
     crypto: Json = held.get("crypto") or held["Crypto"]
     numbers: Json = crypto["kdfparams"]
     memory = 128 * int(numbers.get("n", 0)) * int(numbers.get("r", 0)) * max(1, int(numbers.get("p", 1)))
@@ -99,7 +100,8 @@ def _check_cost(held: Json) -> None:
 
 
 def _write_new(path: Path, text: str) -> None:
-    """On the disk when this returns: from then on its address may be told, and paid."""
+    """Create the file durably. Once this returns, it is safe to publish the key's
+    address and receive payments on it."""
     try:
         write_new(path, text.encode())
     except FileExistsError as error:

@@ -1,6 +1,6 @@
 """A ledger in memory: the client's interface over scripted blocks, for tests and the swarm simulator.
 
-One `MemoryChain` is shared by the `MemoryLedger` of every node. A transaction makes a block of its own; `mine` adds
+One `MemoryChain` is shared by the `MemoryLedger` of every node. Each transaction makes its own block, and `mine` adds
 empty ones, so time moves only when the script says so.
 """
 
@@ -33,7 +33,7 @@ CONTRACT = "0x5FbDB2315678afecb367f032d93F642f64180aa3"
 
 
 class MemoryChain:
-    """Blocks and the registry's state. Set `is_down` to make every access fail as an unreachable RPC does."""
+    """Blocks and the registry's state. Set `is_down` to make every access fail like an unreachable RPC end-point."""
 
     def __init__(self, *, start: int = 1_700_000_000) -> None:
         self.model = RegistryModel(Domain(CHAIN_ID, CONTRACT))
@@ -51,19 +51,19 @@ class MemoryChain:
         return self.blocks[-1]
 
     def mine(self, count: int = 1, *, seconds: int = 1) -> Block:
-        """Add `count` empty blocks, `seconds` apart; the last of them."""
+        """Add `count` empty blocks, `seconds` apart. Returns the last of them."""
         for _ in range(count):
             self.blocks.append(_block(self.head.number + 1, self.head.timestamp + seconds))
         return self.head
 
     def next_block(self) -> Block:
-        """The block a transaction sent now is in. Raises LedgerUnavailable while down."""
+        """The block that would contain a transaction sent now. Raises LedgerUnavailable while down."""
         if self.is_down:
             raise LedgerUnavailable("no RPC end-point answers")
         return _block(self.head.number + 1, self.head.timestamp + 1)
 
     def create_run(self, terms: RunTerms) -> RunTerms:
-        """Open a run; what it is created with, and its block. Raises LedgerRejected as the contract does."""
+        """Create a run. Returns its terms with the block of creation. Raises LedgerRejected as the contract does."""
         block = self.next_block()
         terms = replace(terms, created_block=block.number)
         self.model.create_run(terms, block=block)
@@ -72,7 +72,7 @@ class MemoryChain:
 
 
 class MemoryLedger(BaseLedger):
-    """One node's view of a `MemoryChain`; `lag` is how many blocks it trails the newest (a slow RPC end-point)."""
+    """One node's view of a `MemoryChain`. `lag` is how many blocks it trails the newest (a slow RPC end-point)."""
 
     def __init__(self, chain: MemoryChain, *, run: str, operator_key: bytes | None = None, lag: int = 0) -> None:
         super().__init__(domain=chain.domain, run=run, operator_key=operator_key)
@@ -81,7 +81,7 @@ class MemoryLedger(BaseLedger):
         self.lag = lag
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
     async def terms(self, run: str | None = None) -> RunTerms:
         """Terms of a run."""
@@ -96,7 +96,7 @@ class MemoryLedger(BaseLedger):
         return self._chain.blocks[max(0, self._reach() - self.lag)]
 
     async def block(self, number: int) -> Block | None:
-        """Block by number; None when it is not there yet."""
+        """The block with this number; None when it does not exist yet."""
         newest = (await self.head()).number
         return self._chain.blocks[number] if 0 <= number <= newest else None
 
@@ -134,7 +134,7 @@ class MemoryLedger(BaseLedger):
         self._put_in_block(lambda sender, block: call(run, *arguments, sender=sender, block=block))
 
     def _put_in_block(self, call: Callable[[str, Block], None]) -> None:
-        """Make a block of one call. Raises LedgerRejected, with no block made, when the contract refuses it."""
+        """Make a block from one call. Raises LedgerRejected, with no block made, when the contract refuses it."""
         sender, block = self._must_pay(), self._chain.next_block()
         call(sender, block)
         self._chain.blocks.append(block)
@@ -143,7 +143,7 @@ class MemoryLedger(BaseLedger):
         self._reach()
 
     def _reach(self) -> int:
-        """Number of the newest block. Raises LedgerUnavailable while the chain is down."""
+        """Number of the newest visible block. Raises LedgerUnavailable while the chain is down."""
         if self._chain.is_down:
             raise LedgerUnavailable("no RPC end-point answers")
         return self._chain.head.number

@@ -1,7 +1,7 @@
-"""Merkle tree of cumulative contributions, as the tally's root.
+"""The Merkle tree of cumulative contributions whose root a tally commits to.
 
-Leaves and inner nodes are hashed under different domains, so no inner node passes for a leaf; the root also binds the
-number of leaves. A node without a partner rises unchanged, so no leaf is ever counted twice.
+Leaves and inner nodes are hashed under different domains, so an inner node cannot pass for a leaf. The root also binds
+the number of leaves. A node without a sibling moves up unchanged, so no leaf is ever counted twice.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAX_LEAVES = 2**32
 
 @dataclass(frozen=True, slots=True)
 class MerkleProof:
-    """Where a leaf stands (`index` of `count`, in tree order) and the sibling hashes (hex) from the bottom up."""
+    """Position of a leaf (`index` of `count`, in tree order) and the sibling hashes (hex) from the bottom up."""
 
     index: int
     count: int
@@ -27,8 +27,8 @@ class MerkleProof:
 
 
 def leaf_hash(leaf: Leaf) -> bytes:
-    """32 bytes binding role, node, wallet, units and amount. Raises ValueError for units or an amount outside
-    [0, 2^128)."""
+    """32 bytes that bind role, node, wallet, units and amount. Raises ValueError for units or
+    an amount outside [0, 2^128)."""
     if not 0 <= leaf.units <= MAX_UNITS:
         raise ValueError("units out of range")
     if not 0 <= leaf.amount <= MAX_UNITS:
@@ -47,7 +47,7 @@ def sorted_leaves(leaves: Iterable[Leaf]) -> tuple[Leaf, ...]:
 
 
 def merkle_root(leaves: Iterable[Leaf]) -> str:
-    """Root (hex) of the leaves, in any order given. The empty tree's is that of count 0 over nothing."""
+    """Root (hex) of the leaves, given in any order. The root of the empty tree is that of count 0 over nothing."""
     level = [leaf_hash(leaf) for leaf in sorted_leaves(leaves)]
     count = len(level)
     while len(level) > 1:
@@ -69,7 +69,7 @@ def merkle_proof(leaves: Iterable[Leaf], leaf: Leaf) -> MerkleProof:
 
 
 def verify_proof(root: str, leaf: Leaf, proof: MerkleProof) -> bool:
-    """Whether `proof` shows `leaf` under `root`. False, never an error, for a malformed proof."""
+    """Whether `proof` shows that `leaf` is under `root`. A malformed proof gives False, never an error."""
     if not 0 <= proof.index < proof.count < MAX_LEAVES:
         return False
     try:

@@ -1,4 +1,4 @@
-"""How careful a node is with its chain: how deep a block must lie, and what a transaction may cost."""
+"""How cautious a node is with its chain: how deep a block must be, and what a transaction may cost."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ GWEI = 10**9
 
 @dataclass(frozen=True, slots=True)
 class ChainPolicy:
-    """`confirmations` is the number of blocks, its own included, that a block needs before a node acts on it: 1 believes
-    the newest. `max_fee` caps, in wei per gas, what a transaction offers; 0 means no cap."""
+    """`confirmations` is the number of blocks, its own included, that a block needs before a node acts on it; 1 trusts
+    the newest. `max_fee` caps what a transaction offers, in wei per gas; 0 means no cap."""
 
     confirmations: int = 1
     max_fee: int = 0

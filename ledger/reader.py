@@ -1,8 +1,8 @@
-"""A run's events kept up to date from the chain: one request a poll, logs only when the head moved.
+"""Keeps a run's events up to date from the chain: one request per poll, logs only when the head has moved.
 
-Owns the cache and what a re-organised chain does to it. The newest block it shows lies as deep as the node asks for.
-A long history is read in batches, each kept when it is done, and in bounded work at a time: a newest block that does not
-exist costs no more than that. Sends nothing.
+Owns the cache and its handling of re-orgs. The newest block it shows is as deep as the node requires. A long history is
+read in batches, each stored when it is done. Each refresh does a bounded amount of work, so a claimed head that does
+not exist costs no more than that. Sends nothing.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ from ledger.rpc import Caller
 from ledger.wallet import Domain
 
 POLL_SECONDS = 0.05
-"""A burst of reads shares one request."""
+"""Minimum time between polls, so that a burst of reads shares one request."""
 MAX_BATCHES = 128
-"""Batches of one refresh: two million blocks in a thousand requests. The next refresh goes on from there."""
+"""Batches per refresh: two million blocks in a thousand requests. The next refresh continues from there."""
 OVERLAP = 8
 LAG_SECONDS = 600.0
-"""How long a chain that ends below the newest block shown is taken for one that lags; then for the chain."""
+"""How long a chain that ends below the newest block shown is taken for a lagging
+end-point; after that it is believed."""
 MAX_BLOCKS = 8192
 ANCHORS = 256
 KEPT_EVERY = 128
-"""Blocks without an event after which the place is noted on disk all the same."""
+"""Blocks without an event after which the position is stored on disk anyway."""
 KEPT_SECONDS = 1.0
-"""But no oftener: a chain that is made up has any number of empty blocks."""
+"""Minimum time between such writes: a made-up chain has any number of empty blocks."""
 
 
 class RunReader:
@@ -51,14 +52,14 @@ class RunReader:
         pass_over: Callable[[], None] = lambda: None,
         lag_seconds: float = LAG_SECONDS,
     ) -> None:
-        """`pass_over` is called when what an end-point said did not hold, so that another is asked next."""
+        """`pass_over` is called when an end-point's response proved wrong, so that another is asked next."""
         self._source = BlockSource(rpc, contract=domain.contract, run=run)
         self._pass_over = pass_over
         self._lag_seconds = lag_seconds
         self._behind_since: float | None = None
         self._first_block = first_block
         self._depth = confirmations - 1
-        self._is_partial = False  # the newest block read is on the way to the one that was claimed: not to be shown
+        self._is_partial = False  # the head is only part of the way to the claimed one, so must not be shown
         self._file = file
         self._is_loaded = file is None
         self._kept, self._unkept = first_block - 1, first_block  # last block on disk; first that is not, or not so
@@ -74,26 +75,26 @@ class RunReader:
         self._lock = asyncio.Lock()
 
     def close(self) -> None:
-        """Give the file back."""
+        """Release the file."""
         if self._file is not None:
             self._file.close()
 
     async def head(self) -> Block:
-        """The newest block seen that lies deep enough."""
+        """The newest block seen that is deep enough."""
         await self.refresh()
         return self._must_have_head()
 
     async def events(self) -> EventLog:
-        """Everything the run's events said up to the newest block. Not to be changed by the caller."""
+        """All events of the run up to the newest block. The caller must not modify the result."""
         await self.refresh()
         return self._events
 
     async def registrations(self, until: int | None = None) -> Mapping[str, Registration]:
-        """Registrations in force, by node, now or as of block `until`. Not to be changed by the caller."""
+        """Registrations in force, by node, now or as of block `until`. The caller must not modify the result."""
         return self._registrations.in_force((await self.events()).registrations, until)
 
     async def block(self, number: int) -> Block | None:
-        """Block by number; None when it is not there yet."""
+        """The block with this number; None when it does not exist yet."""
         if number not in self._blocks:
             head = await self.head()
             if number > head.number or number < 0:
@@ -107,8 +108,9 @@ class RunReader:
     async def refresh(self, *, now: bool = False) -> None:
         """Catch up with the chain; at most one request in `POLL_SECONDS` unless `now`.
 
-        Raises LedgerUnavailable, also while a long history is not read to its end: what was read stays, and the next
-        try goes on from there. Who waited for a try that failed shares its failure: ten readers wait no longer than one.
+        Raises LedgerUnavailable, also when a long history has not been read to its end: what was read is
+        kept, and the next call continues. Callers that waited for a failed attempt share its failure, so ten
+        readers wait no longer than one.
         """
         loop = asyncio.get_running_loop()
         asked = loop.time()
@@ -127,11 +129,11 @@ class RunReader:
                 self._source.piece = LOG_RANGE
                 raise
             finally:
-                if not is_done:  # or so slow that the caller gave up: then the pieces stay as small as they are by now
+                if not is_done:  # also when the caller gave up waiting; then `piece` stays small
                     self._pass_over()
             self._source.piece = min(
                 LOG_RANGE, 2 * self._source.piece
-            )  # what was too much may have been junk of a few blocks
+            )  # what was too large may have been junk in a few blocks
             self._polled = loop.time()
 
     async def _poll(self) -> None:
@@ -148,7 +150,7 @@ class RunReader:
         self._newest = newest
 
     async def _load(self) -> None:
-        """Take up what is on disk; what is no longer on the chain, the next poll finds by its anchors."""
+        """Load the events on disk. The next poll finds by the anchors which of them are no longer on the chain."""
         file = self._must_have_file()
         try:
             for reading in await asyncio.to_thread(file.load):
@@ -173,7 +175,7 @@ class RunReader:
             self._file.discard()
 
     def _keep(self, unread: int, head: Block, logs: Sequence[Mapping[str, Any]]) -> None:
-        """Note on disk what was read, unless it is nothing but a few empty blocks more."""
+        """Store what was read on disk, unless it is only a few more empty blocks."""
         if self._file is None:
             return
         self._unkept = min(self._unkept, unread)
@@ -191,11 +193,11 @@ class RunReader:
         raise LedgerUnavailable(f"the run's events are read up to block {read} of {head.number}: the next try goes on")
 
     async def _read_batch(self, head: Block, *, parent: str) -> bool:
-        """Read on towards `head`, and keep what was read; whether it was reached."""
+        """Read one batch towards `head`, and store it. Returns whether `head` was reached."""
         unread = await self._first_unread(parent)
-        # Some blocks again: behind a load balancer the index of logs may trail the head.
+        # Re-read some blocks: behind a load balancer the log index may trail the head.
         start = max(self._first_block, unread - OVERLAP)
-        # The block before its logs: a re-organisation in between is then seen at the next look.
+        # Fetch the block before its logs, so that the next poll detects a re-org in between.
         stop = start + BATCH_REQUESTS * max(2, self._source.piece) - 1
         until = head if stop >= head.number else (await self._source.block(stop))[0]
         logs = await self._source.logs(start, until.number)
@@ -206,10 +208,10 @@ class RunReader:
         return not self._is_partial
 
     def _take_in(self, unread: int, head: Block, logs: Sequence[Mapping[str, Any]]) -> None:
-        """Make what was read ours. Raises LedgerError when it cannot be so."""
+        """Accept what was read. Raises LedgerError when it is invalid or incomplete."""
         self._events.replace_from(unread, logs)
         if not self._events.is_complete():
-            self._start_anew()  # at the next poll
+            self._start_anew()  # the next poll starts over
             raise LedgerUnavailable("the RPC end-point left out logs")
         self._keep(unread, head, logs)
         self._head = head
@@ -217,7 +219,7 @@ class RunReader:
         self._remember(head)
 
     async def _first_unread(self, parent: str) -> int:
-        """Block to read from: after the last one read, or after the last that is still on the chain."""
+        """First block to read: after the last one read, or after the last one that is still on the chain."""
         if self._head is None:
             return self._first_block
         if parent == self._head.hash:
@@ -239,7 +241,7 @@ class RunReader:
             self._anchors.pop()
 
     def _is_behind(self, head: Block) -> bool:
-        """Whether an end-point merely lags: its head is a block known already, below one that was shown not long ago."""
+        """Whether an end-point merely lags: its head is a known block, below one that was shown recently."""
         is_known = self._blocks.get(head.number) == head
         if self._head is None or self._is_partial or head.number >= self._head.number or not is_known:
             self._behind_since = None

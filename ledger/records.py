@@ -1,4 +1,4 @@
-"""Values the ledger holds and hands out: plain, frozen, free of any chain library.
+"""Values that the ledger stores and returns: plain, frozen, independent of any chain library.
 
 Conventions: digests, roots and hashes are 64 lower-case hex digits without `0x`; addresses are EIP-55 `0x..`;
 signatures are lower-case hex without `0x`; a node is its libp2p peer id (`12D3KooW..`); times are chain seconds.
@@ -15,7 +15,7 @@ ZERO_DIGEST = "0" * 64
 FIRST_TERM = 1
 Role = Literal["worker", "validator", "relay", "trainer"]
 ROLES_BY_NUMBER: tuple[Role, ...] = ("worker", "validator", "relay", "trainer")
-"""Who can earn; a role's number on the contract is its place here."""
+"""Roles that can earn. A role's index is its number in the contract."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """A trainer or validator: node id, the key that pays gas and attests, and the wallet that is paid."""
+    """A trainer or validator: node id, the operator key that pays gas and attests, and the wallet that is paid."""
 
     node: str
     operator: str
@@ -38,10 +38,10 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class RunTerms:
-    """What the contract holds about a run. A node compares it with the spec: anyone may have created the id first.
+    """A run's terms in the contract. A node compares them with the spec, because anyone may have created the id first.
 
-    Terms never change: validators and quorum are those of the creation (`validators_at` tells of later ones). Amounts
-    are base units of `token` (None: the native coin), times chain seconds.
+    Terms never change: validators and quorum are those at creation (`validators_at` gives later ones). Amounts are base
+    units of `token` (None: the native coin), times chain seconds.
     """
 
     run: str
@@ -64,7 +64,7 @@ class RunTerms:
 
 
 class NewRun(TypedDict):
-    """What a run is created with; units as in `RunTerms`, which has the defaults of what is left out."""
+    """Arguments for creating a run. Units as in `RunTerms`, which also has the defaults for what is omitted."""
 
     run: str
     validators: tuple[Operator, ...]
@@ -85,8 +85,8 @@ class NewRun(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class ValidatorSet:
-    """Whose attestations count, and how many are needed. `number` counts the sets proposed, the first is 0; `block` is
-    where it came in force."""
+    """The validators whose attestations count, and how many are needed. `number` counts the sets proposed, from 0;
+    `block` is where this one came into force."""
 
     number: int
     validators: tuple[Operator, ...]
@@ -96,7 +96,7 @@ class ValidatorSet:
 
 @dataclass(frozen=True, slots=True)
 class RegistrationRequest:
-    """A registration to be sent; `wallet` needs both signatures, `claimed` only the node's."""
+    """A registration to be sent. `wallet` needs both signatures, `claimed` only the node's."""
 
     run: str
     node: str
@@ -109,8 +109,8 @@ class RegistrationRequest:
 
 @dataclass(frozen=True, slots=True)
 class RotationRequest:
-    """A node key put in the place of another: signed by the wallet in force or, where `wallet` is None, by the old
-    key; always by the new one."""
+    """Replaces one node key by another. Signed by the new key, and by the wallet in force or, where
+    `wallet` is None, by the old key."""
 
     run: str
     old_node: str
@@ -124,12 +124,12 @@ class RotationRequest:
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """A node's registration in force: that of the highest nonce whose node signature holds.
+    """A node's registration in force: the one with the highest nonce whose node signature is valid.
 
-    `wallet` is set when both signatures hold, `claimed` when an address was only named. `first_block` is the block of
-    the first valid registration and never moves, not by a rotation either; `block` is that of the one in force.
-    `previous` are the keys this node had before, oldest first: their strikes, history and stakes are its own. `links` are
-    the wallets it was linked to in turn, each with the block from which (None: it was unlinked).
+    `wallet` is set when both signatures are valid, `claimed` when an address was only named. `first_block` is the block
+    of the first valid registration and never changes, not by a rotation either; `block` is that of the one in force.
+    `previous` are the keys this node had before, oldest first: their strikes, history and stakes are its own. `links`
+    are the wallets it was linked to in turn, each with the block it was linked from (None: it was unlinked).
     """
 
     node: str
@@ -143,16 +143,16 @@ class Registration:
 
     @property
     def root(self) -> str:
-        """The key it was first registered with: what is drawn for it, and counted of it, goes by this one."""
+        """The key of the first registration. Draws and counts for the node go by this key."""
         return self.previous[0] if self.previous else self.node
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Every key it has had, oldest first."""
+        """Every key the node has had, oldest first."""
         return (*self.previous, self.node)
 
     def wallets_since(self, block: int) -> tuple[str, ...]:
-        """The wallets it was linked to in this block or later, each once, in order."""
+        """The wallets the node was linked to in this block or later, each once, in order."""
         links = self.links or ((self.first_block, self.wallet),)
         before = [wallet for since, wallet in links if since < block][-1:]
         after = [wallet for since, wallet in links if since >= block]
@@ -160,13 +160,13 @@ class Registration:
 
 
 def by_any_key(registrations: Mapping[str, Registration]) -> dict[str, Registration]:
-    """Registrations in force, by each key that their nodes have or had."""
+    """Registrations in force, indexed by every key that their nodes have or had."""
     return {key: held for node, held in registrations.items() for key in (*held.previous, node)}
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A committed checkpoint: `step` 0 is the base model; `final` says that none follows."""
+    """A committed checkpoint. `step` 0 is the base model; `final` means that none follows."""
 
     term: int
     step: int
@@ -179,8 +179,8 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """Which node leads, and until when. `until` is chain seconds, 0 before the commit of checkpoint 0 starts the lease;
-    `lapse_block` is the block in which another trainer reported that it had run out, 0 while nobody has."""
+    """Which node leads, and until when. `until` is in chain seconds, 0 before the commit of checkpoint 0 starts the
+    lease. `lapse_block` is the block in which another trainer reported that it had run out, 0 while nobody has."""
 
     term: int
     leader: str
@@ -190,8 +190,8 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A tally put to the validators: what each attests by EIP-712. `total` is cumulative units, `amount` cumulative
-    pay in base units."""
+    """A tally put to the validators, who attest it by EIP-712. `total` is cumulative units, `amount`
+    cumulative pay in base units."""
 
     run: str
     epoch: int
@@ -206,7 +206,7 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class Attestation:
-    """One validator operator's EIP-712 signature (65 bytes) over a proposal, a strike or its lifting."""
+    """One validator operator's EIP-712 signature (65 bytes) over a proposal, a strike or the lifting of a strike."""
 
     operator: str
     signature: str
@@ -214,8 +214,8 @@ class Attestation:
 
 @dataclass(frozen=True, slots=True)
 class FinalRoot:
-    """A tally that reached quorum. `total` is cumulative units, `amount` cumulative pay; `blob` the digest of the
-    tally's data."""
+    """A tally that reached quorum. `total` is cumulative units, `amount` cumulative pay; `blob` is
+    the digest of the tally's data."""
 
     epoch: int
     round: int
@@ -230,8 +230,8 @@ class FinalRoot:
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """Cumulative units and pay of one (role, node, wallet); `wallet` None where the node was not linked: such a leaf is
-    never paid."""
+    """Cumulative units and pay of one (role, node, wallet). `wallet` is None where the node was not
+    linked; such a leaf is never paid."""
 
     node: str
     wallet: str | None
@@ -252,8 +252,8 @@ class Stake:
 
 @dataclass(frozen=True, slots=True)
 class Strike:
-    """What a quorum of validators signs to eject a node. `wallet` is whose stake is at risk, None for nobody's;
-    `number` how many strikes the node has had; `evidence` a digest."""
+    """What a quorum of validators signs to eject a node. `wallet` is the one whose stake is at risk, None for nobody's;
+    `number` is how many strikes the node had before; `evidence` is a digest."""
 
     run: str
     node: str
@@ -265,8 +265,9 @@ class Strike:
 
 @dataclass(frozen=True, slots=True)
 class HeldStrike:
-    """A strike on the ledger. `until` ends its window for a dispute, in chain seconds; `counter_evidence` is None
-    while nobody disputed it. It ejects unless it was lifted; `slashed` is what it took from the wallet's stake."""
+    """A strike on the ledger. `until` ends its dispute window, in chain seconds; `counter_evidence` is
+    None while nobody has disputed it. It ejects the node unless it is lifted; `slashed` is the amount
+    taken from the wallet's stake."""
 
     strike: Strike
     block: int

@@ -1,7 +1,8 @@
-"""Python's recursion limit, kept where a nested text from a peer is an error and not the end of the process.
+"""Resets Python's recursion limit to a value at which a deeply nested text from a peer is an
+error, not the end of the process.
 
-eth-account (through py_ecc) and py-evm raise it to 100,000 when they are imported. The JSON parser then goes as deep as a
-peer's `[[[[..` asks for, past the end of the C stack.
+Importing eth-account (through py_ecc) or py-evm raises it to 100,000. The JSON parser would then follow a peer's
+`[[[[..` past the end of the C stack.
 """
 
 from __future__ import annotations
@@ -13,5 +14,5 @@ SAFE = 1000
 
 
 def restore_recursion_limit() -> None:
-    """Called right after those imports."""
+    """Restore the limit. Call this right after those imports."""
     sys.setrecursionlimit(min(sys.getrecursionlimit(), SAFE))

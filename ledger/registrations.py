@@ -1,4 +1,4 @@
-"""Which registration of a node is in force, by what the registry emitted and the nodes signed."""
+"""Decides which registration of a node is in force, from the registry's events and the nodes' signatures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_NONCE = 2**64 - 1
 
 @dataclass(frozen=True, slots=True)
 class RegistrationEvent:
-    """A registration as emitted: the contract checked the wallet's signature, nobody yet the node's."""
+    """A registration as emitted. The contract has checked the wallet's signature; nobody has checked the node's yet."""
 
     node: str
     wallet: str | None
@@ -28,7 +28,8 @@ class RegistrationEvent:
 
 @dataclass(frozen=True, slots=True)
 class RotationEvent:
-    """A rotation as emitted: the contract checked the wallet's signature where there is one, nobody yet the nodes'."""
+    """A rotation as emitted. The contract has checked the wallet's signature, if any;
+    nobody has checked the nodes' yet."""
 
     old_node: str
     new_node: str
@@ -45,7 +46,7 @@ _Links = defaultdict[str, list[tuple[int, str | None]]]
 
 
 class SignedRegistrations:
-    """Registrations of one run. Each event's signatures are checked once, and nothing is folded anew that has not changed."""
+    """Registrations of one run. Caches each event's signature check, and the result while the events are the same."""
 
     def __init__(self, *, domain: Domain, run: str) -> None:
         self._domain, self._run = domain, run
@@ -53,7 +54,8 @@ class SignedRegistrations:
         self._folded: dict[bool, tuple[int | None, list[NodeEvent], Mapping[str, Registration]]] = {}  # now, and as of
 
     def in_force(self, events: Sequence[NodeEvent], until: int | None = None) -> Mapping[str, Registration]:
-        """By node, from events in chain order, up to block `until` if one is given. Not to be changed by the caller."""
+        """Registrations by node, from events in chain order, up to block `until` if given. The
+        caller must not modify the result."""
         kept = self._folded.get(until is None)
         if kept is None or kept[0] != until or kept[1] != events:
             counted = [each for each in events if until is None or each.block <= until]
@@ -68,7 +70,7 @@ class SignedRegistrations:
 
 
 def is_signed_by_node(event: NodeEvent, *, domain: Domain, run: str) -> bool:
-    """Whether the node keys that must have signed a registration or rotation did."""
+    """Whether a registration or rotation is signed by the node keys that must sign it."""
     if isinstance(event, RotationEvent):
         return _is_rotation_signed(event, domain=domain, run=run)
     message = registration_message(
@@ -87,10 +89,10 @@ def _is_rotation_signed(event: RotationEvent, *, domain: Domain, run: str) -> bo
 
 
 def fold_registrations(events: Iterable[NodeEvent]) -> dict[str, Registration]:
-    """Registrations in force, by node, from events in chain order whose node signatures hold.
+    """Registrations in force, by node, from events in chain order whose node signatures are valid.
 
-    The highest nonce wins; of equal ones the first. The first block never moves. A rotation by the wallet in force, or
-    by the old key, moves all that to a key that was never registered; the old key never counts again.
+    The highest nonce wins; among equal ones, the first. The first block never changes. A rotation by the wallet in
+    force, or by the old key, moves everything to a key that was never registered; the old key never counts again.
     """
     held: dict[str, Registration] = {}
     retired: set[str] = set()

@@ -1,7 +1,7 @@
 """JSON-RPC to one of several end-points of the same chain.
 
-Owns fail-over and the check that end-points agree: one that babbles, answers another question or claims a newest block
-that the others' contradict is left for the next, like a dead one. Knows nothing of runs.
+Owns fail-over and the check that end-points agree. An end-point that returns garbage, answers another question, or
+claims a newest block that the others contradict, is skipped for the next one, as a dead one is. Knows nothing of runs.
 """
 
 from __future__ import annotations
@@ -44,27 +44,27 @@ class Caller(Protocol):
 
 
 class PinnedCaller(Caller, Protocol):
-    """One that can also have several requests answered by the same end-point, so that the answers fit together."""
+    """A Caller that can also send several requests to the same end-point, so that the responses are consistent."""
 
     async def together(self, *requests: Request) -> list[Any]: ...
 
     async def everywhere(self, *requests: Request) -> list[list[Any]]:
-        """What each end-point that can be asked answers to all of them."""
+        """The responses to all requests, from each end-point that can be reached."""
         ...
 
 
 class Connection(PinnedCaller, Protocol):
-    """One that is closed when it is no longer needed."""
+    """A PinnedCaller that is closed when it is no longer needed."""
 
     async def close(self) -> None: ...
 
     def pass_over(self) -> None:
-        """Ask another end-point next: what this one said did not hold."""
+        """Ask another end-point next, because this one's response proved wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExpectedChain:
-    """What every end-point must show, where it is known: chain id, code hash and the hash of the deployment's block."""
+    """What every end-point must show, where known: chain id, code hash, and the hash of the deployment's block."""
 
     chain_id: int | None = None
     code_hash: str | None = None
@@ -75,10 +75,10 @@ NOTHING_EXPECTED = ExpectedChain()
 
 
 class Rpc:
-    """Requests to the first end-point that works, each checked for chain and contract before it is trusted.
+    """Requests to the first working end-point. Each end-point's chain and contract are checked before it is trusted.
 
-    With one end-point its word is all there is; with several, one that disagrees is refused by LedgerMismatch, and
-    so is any that is not what is expected.
+    A single end-point has to be taken at its word. With several, one that disagrees with the others raises
+    LedgerMismatch, and so does any that is not what is expected.
     """
 
     def __init__(
@@ -100,13 +100,14 @@ class Rpc:
         self._current = 0
         self._identity: tuple[int, str] | None = None
         self._identities: dict[str, tuple[int, str]] = {}
-        self._believed: tuple[int, float] | None = None  # newest block compared with the others', and when
+        self._believed: tuple[int, float] | None = None  # last newest block checked against the others', and when
         self._http = JsonRpc(
             is_secure=any(url.startswith("https") for url in self._urls), most_bytes=most_bytes, transport=transport
         )
 
     async def connect(self) -> tuple[int, str]:
-        """Ask every end-point that answers for chain id and contract code hash (`keccak256`, hex; "" without one).
+        """Ask every end-point that answers for its chain id and contract code hash (`keccak256`,
+        hex; "" without a contract).
 
         Raises LedgerUnavailable when none answers, LedgerMismatch when two disagree.
         """
@@ -126,7 +127,7 @@ class Rpc:
         return await self._somewhere(lambda url: self._ask(url, method, parameters))
 
     async def together(self, *requests: Request) -> list[Any]:
-        """Results of several requests, asked in this order of one end-point. Raises what `call` raises."""
+        """Results of several requests, sent in this order to one end-point. Raises what `call` raises."""
 
         async def ask(url: str) -> list[Any]:
             return [await self._ask(url, method, parameters) for method, *parameters in requests]
@@ -147,11 +148,12 @@ class Rpc:
         return [answers for answers in await asyncio.gather(*map(ask, self._urls)) if answers is not None]
 
     def pass_over(self) -> None:
-        """Ask another end-point next: what this one said did not hold."""
+        """Ask another end-point next, because this one's response proved wrong."""
         self._current = (self._current + 1) % len(self._urls)
 
     async def _somewhere(self, ask: Callable[[str], Awaitable[T]]) -> T:
-        """What the first end-point that works answers. One that has too much to say is not asked the same again."""
+        """The result from the first working end-point. A request that was too large for an end-point is
+        not retried in later rounds."""
         loop = asyncio.get_running_loop()
         deadline, pause, last = loop.time() + self._patience, FIRST_PAUSE, ""
         while True:
@@ -181,7 +183,8 @@ class Rpc:
         return True
 
     async def _identify(self, url: str) -> None:
-        """See what chain and contract an end-point shows. Raises Unreachable, or LedgerMismatch when it is another."""
+        """Check an end-point's chain and contract. Raises Unreachable, or
+        LedgerMismatch when they are not the run's."""
         try:
             chain_id = quantity(await self._http.ask(url, "eth_chainId", ()))
             code = b""
@@ -207,18 +210,19 @@ class Rpc:
         self._identities[url] = identity
 
     async def _has_block(self, url: str, digest: str) -> bool:
-        """Whether the block of that hash is on the end-point's chain, and no rival that it merely knows."""
+        """Whether the block with that hash is on the end-point's canonical chain, not
+        on a fork that it merely knows."""
         try:
             held = await self._http.ask(url, "eth_getBlockByHash", ("0x" + digest, False))
             if held is None:
                 return False
             canonical = await self._http.ask(url, "eth_getBlockByNumber", (held["number"], False))
             return canonical is not None and parse_block(canonical) == parse_block(held)
-        except RpcError:  # some end-points say "unknown block" that way
+        except RpcError:  # some end-points report an unknown block as an error
             return False
 
     async def _ask(self, url: str, method: str, parameters: Sequence[object]) -> Any:
-        """An answer that may be believed. Raises RpcError, or Unreachable."""
+        """A response that may be believed. Raises RpcError, or Unreachable."""
         answer = await self._http.ask(url, method, parameters)
         if method == "eth_blockNumber":
             await self._check_head(url, Claim(place(answer), int(time.time())))
@@ -228,8 +232,8 @@ class Rpc:
         return answer
 
     async def _check_head(self, url: str, claim: Claim) -> None:
-        """Compare the first newest block, and any that is far ahead of the last one compared, with the others'. Raises
-        Unreachable when they contradict it."""
+        """Compare a claimed newest block with the others', if it is the first or far ahead of the last one compared.
+        Raises Unreachable when they contradict it."""
         clock = asyncio.get_running_loop().time()
         if self._believed is not None:
             number, since = self._believed
@@ -242,7 +246,7 @@ class Rpc:
         self._believed = claim.number, clock
 
     async def _claim_of(self, url: str) -> Claim | None:
-        """What an end-point calls its newest block; None without an answer, and from one of another chain."""
+        """The newest block an end-point claims; None when it does not answer or serves another chain."""
         try:
             async with asyncio.timeout(REQUEST_SECONDS):
                 if url not in self._identities:
@@ -260,5 +264,5 @@ def _checked_url(url: str) -> str:
 
 
 def _host(url: str) -> str:
-    """Host and port only: paths of hosted end-points hold secrets."""
+    """Host and port only, because the paths of hosted end-points contain secrets."""
     return urlsplit(url).netloc.rpartition("@")[2]

@@ -1,4 +1,4 @@
-"""Rules that readers of the registry share: what records it could take, and where an epoch closes."""
+"""Rules that readers of the registry share: which records it could accept, and where an epoch closes."""
 
 from __future__ import annotations
 
@@ -31,11 +31,12 @@ class ChainView(Protocol):
 
 
 async def find_closing_block(view: ChainView, after: int | None = None) -> Block | None:
-    """Where the epoch that begins after block `after` (default: the last final root's) closes; None while open.
+    """The block at which the epoch that begins after block `after` (default: the last final root's)
+    closes; None while it is open.
 
     It closes at the first block with `epoch_checkpoints` more checkpoints, or with the final one, or whose time is
-    `epoch_max_seconds` later. Once the run has ended only verdicts are waited for: `round_seconds` suffice.
-    An epoch in which nobody earned is not written: ask again with `after` its closing block.
+    `epoch_max_seconds` later. Once the run has ended only verdicts are outstanding, and `round_seconds` suffice. No
+    root is written for an epoch in which nobody earned: call again with its closing block as `after`.
     """
     terms, commits, head = await view.terms(), await view.commits(), await view.head()
     if after is None:
@@ -68,19 +69,19 @@ def is_settled(proposal: Proposal, roots: Sequence[FinalRoot]) -> bool:
 
 
 def is_committed(commits: Sequence[Commit], wanted: Commit) -> bool:
-    """Whether exactly this checkpoint is already committed, in whatever block."""
+    """Whether exactly this checkpoint is already committed, in any block."""
     return any(replace(each, block=wanted.block, timestamp=wanted.timestamp) == wanted for each in commits)
 
 
 def check_digest(text: str) -> bytes:
     """The 32 bytes of a digest. Raises LedgerError for anything but 64 lower-case hex digits."""
-    if not DIGEST.fullmatch(text):  # `fromhex` alone skips spaces
+    if not DIGEST.fullmatch(text):  # `fromhex` alone would skip spaces
         raise LedgerError(f"not a digest: {text[:70]!r}")
     return bytes.fromhex(text)
 
 
 def check_proposal(proposal: Proposal) -> None:
-    """Refuse a proposal no contract could take. Raises LedgerError: it may come from a stranger."""
+    """Refuse a proposal that no contract could accept. Raises LedgerError: it may come from a stranger."""
     for text in (proposal.run, proposal.parent_root, proposal.root, proposal.blob):
         check_digest(text)
     small = (proposal.epoch, proposal.round, proposal.closing_block)
@@ -90,7 +91,7 @@ def check_proposal(proposal: Proposal) -> None:
 
 
 def check_strike(strike: Strike) -> None:
-    """Refuse a strike no contract could take. Raises LedgerError: it may come from a stranger."""
+    """Refuse a strike that no contract could accept. Raises LedgerError: it may come from a stranger."""
     check_digest(strike.run)
     check_digest(strike.evidence)
     public_key_from_node(strike.node)
@@ -114,7 +115,7 @@ def _patience(terms: RunTerms, commits: Sequence[Commit], after: int) -> int:
 
 
 async def _first_block_at(view: ChainView, timestamp: int, *, low: int, high: int) -> Block | None:
-    """First block of low..high whose time is `timestamp` or later; None when one cannot be read."""
+    """First block in low..high whose time is `timestamp` or later; None when one cannot be read."""
     while low < high:
         middle = (low + high) // 2
         block = await view.block(middle)

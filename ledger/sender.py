@@ -1,11 +1,12 @@
-"""Transactions of one key: queued, nonce-safe, restart-safe.
+"""Transactions of one key: queued, with nonces managed, and safe across restarts.
 
-One at a time: the next is made when the one before lies deep enough. The signed bytes are on disk before they are
-sent, so that after a kill the same transaction goes out again, never a second one; a call that is asked for again
-while it is under way is the one under way. A revert is permanent and is raised at once; whatever the network does is
-retried. Processes that share a folder take turns; others with the same key take nonces from each other, and whoever
-loses one signs anew: a payment only when a second end-point says so too, since one that hides receipts could have it
-made again and again.
+One at a time: the next is made when the one before is deep enough. The signed bytes are on disk before they are sent,
+so after a kill the same transaction goes out again, never a second one. A call requested again while it is pending is
+the pending one. A revert is permanent and raised at once; network failures are retried.
+
+Processes that share a folder take turns. Processes elsewhere with the same key compete for nonces, and the loser signs
+again. A payment is signed again only when a second end-point confirms the loss, since an end-point that hides receipts
+could have it made again and again.
 """
 
 from __future__ import annotations
@@ -35,24 +36,24 @@ log = structlog.get_logger(__name__)
 
 INCLUSION_SECONDS = 90.0
 DEPTH_SECONDS = 900.0
-"""How long an included transaction may take to lie deep enough."""
+"""How long an included transaction may take to become deep enough."""
 BUMP_SECONDS = 15.0
 REPLACED_SECONDS = 5.0
-"""How long a used nonce and no receipt must last: an end-point's index may trail its state."""
+"""How long a nonce must be seen used without a receipt. An end-point's index may trail its state."""
 REPLACED_LOOKS = 3
 FIRST_PAUSE = 0.02
 LONGEST_PAUSE = 1.0
 TRIES = 3
 HOPELESS = ("intrinsic gas too low", "exceeds block gas limit", "invalid chain id", "type not supported", "initcode")
-"""What no later block would take either."""
+"""Errors that no later block would resolve either."""
 
 
 class _Again(Exception):
-    """The transaction can no longer do its work and has done nothing: another must be made."""
+    """The transaction has had no effect and can have none any more; another must be made."""
 
 
 class Sender:
-    """Sends what the operator signs. `journal` None keeps nothing on disk (tests, one-shot commands)."""
+    """Sends calls signed by the operator key. `journal` None keeps nothing on disk (tests, one-shot commands)."""
 
     def __init__(
         self,
@@ -82,7 +83,7 @@ class Sender:
         return self._signer.address
 
     async def settle(self) -> None:
-        """See a transaction left over from before through; what became of it, the caller reads from the chain.
+        """Finish a transaction that an earlier process left pending. The caller reads the outcome from the chain.
 
         The next `send` of the same call gets its receipt instead of sending it again.
         """
@@ -91,11 +92,11 @@ class Sender:
                 await self._settle()
 
     async def send(self, to: str | None, data: str, value: int = 0) -> Receipt:
-        """Send a call with `value` wei (or with `to` None a deployment) and wait until its block lies deep enough.
+        """Send a call with `value` wei (a deployment if `to` is None), and wait until its block is deep enough.
 
-        A call left over from before a restart or a time-out is seen through, never sent twice. Raises LedgerRejected
-        (revert, with the contract's reason), LowBalance, or LedgerUnavailable when it was not included in time: it
-        stays journalled and is seen through by the next call.
+        A call left pending before a restart or a timeout is finished, never sent twice. Raises LedgerRejected (revert,
+        with the contract's reason), LowBalance, or LedgerUnavailable when it was not included in time: it stays in the
+        journal, and the next call finishes it.
         """
         async with self._lock, self._journal.turn():
             with _transient():
@@ -107,7 +108,8 @@ class Sender:
                 return earlier if earlier is not None else await self._finish(to, data, value)
 
     async def deploy(self, data: str) -> Receipt:
-        """Deploy a contract and wait for it as `send` does; one deployed from this journal before is not deployed again."""
+        """Deploy a contract and wait as `send` does. A contract deployed from this journal
+        before is not deployed again."""
         async with self._lock, self._journal.turn():
             with _transient():
                 done = self._journal.deployed(data)
@@ -164,7 +166,7 @@ class Sender:
                 raise _Again("another transaction of the same key has its nonce")
             if now - started > (DEPTH_SECONDS if receipt is not None else self._inclusion_seconds):
                 raise LedgerUnavailable("a transaction is not in a block yet; it will be sent again")
-            if included and receipt is None:  # a re-organisation took its block: pools may have forgotten it
+            if included and receipt is None:  # a re-org removed its block, and pools may have dropped it
                 await self._broadcast()
             elif receipt is None and not is_moved and now - sent > self._bump_seconds:
                 self._bump()
@@ -175,22 +177,23 @@ class Sender:
             pause = min(2 * pause, LONGEST_PAUSE)
 
     async def _look(self) -> tuple[Receipt | None, int, bool]:
-        """Receipt of whichever form was included, how deep its block lies, and whether the nonce is used.
+        """The receipt of whichever form was included, the depth of its block, and whether the nonce is used.
 
-        One end-point answers all three, the nonce first: if it has moved there, a receipt that is ours is there too.
-        The nonce is read as deep as receipts must be: what a re-organisation can still free is not used up.
+        All three come from one end-point, the nonce first: if the nonce is used there, a receipt of ours is
+        visible there too. The nonce is read at the depth that receipts need, so a nonce that a re-org can still
+        free does not count as used.
         """
         asked = await self._questions()
         try:
             return self._read_look(await self._rpc.together(*asked))
         except RpcError as error:
-            # An index or a state that is not there yet says nothing about the transaction.
+            # An index or a state that has not caught up says nothing about the transaction.
             nonce = self._must_pend().nonce
             log.info("transaction.unseen", cause=error.message, nonce=nonce, operator=self.address)
             return None, 0, False
 
     async def _questions(self) -> list[Request]:
-        """Nonce, receipt of each form sent, newest block."""
+        """Requests for the nonce, the receipt of each form sent, and the newest block."""
         tag = "latest"
         if self._policy.confirmations > 1:
             head = place(await self._rpc.call("eth_blockNumber"))
@@ -211,8 +214,9 @@ class Sender:
         return receipt, top - place(receipt["blockNumber"]) + 1, True
 
     async def _find_hidden(self) -> Receipt | None:
-        """The receipt of a payment that one end-point does not show; None when two or more, and no fewer than all that
-        answer, say that another transaction took its nonce. Raises LedgerUnavailable: it may have been paid."""
+        """The receipt of a payment that one end-point does not show. None when at least two end-points answer, and all
+        that do say that another transaction used its nonce. Raises LedgerUnavailable otherwise: it may have been paid.
+        """
         looks = [self._read_look(said) for said in await self._rpc.everywhere(*await self._questions())]
         for receipt, depth, _ in looks:
             if receipt is not None and depth >= self._policy.confirmations:
@@ -253,12 +257,12 @@ class Sender:
             if any(words in text for words in HOPELESS) and is_first:
                 self._journal.keep(None)
                 raise LedgerRejected(error.message) from error
-            # Known, used or too cheap: the receipt, the nonce or the next bump decides. Anything else too: the
-            # journal keeps the transaction, and time-out reports it.
+            # Known, nonce used, or fee too low: the receipt, the nonce or the next bump decides. The same goes for any
+            # other error: the journal keeps the transaction, and the timeout reports it.
             log.info("transaction.refused", reason=error.message, nonce=pending.nonce, operator=self.address)
 
     def _bump(self) -> None:
-        """Offer more, if the cap allows: else the same goes out again, in case it was dropped."""
+        """Offer higher fees if the cap allows. Otherwise the same form is sent again, in case it was dropped."""
         pending = self._must_pend()
         fees = raised_fees(Fees(pending.priority_fee, pending.max_fee), cap=self._policy.max_fee)
         if fees is not None:
@@ -266,7 +270,7 @@ class Sender:
             self._journal.keep(self._signer.sign(better))
 
     async def _why(self, pending: Pending, receipt: Receipt) -> str | None:
-        """The contract's reason; None when the same call works by itself."""
+        """The contract's revert reason; None when the same call succeeds if simulated."""
         call = self._signer.call(pending.to, pending.data, pending.value)
         try:
             await self._rpc.call("eth_call", call, receipt["blockNumber"])
@@ -281,13 +285,13 @@ class Sender:
 
 
 def _is_payment(pending: Pending) -> bool:
-    """Whether it brings coins or tokens: doing it twice would not be refused."""
+    """Whether it transfers coins or tokens, so that the contract would not refuse a repeat."""
     return pending.value > 0 or pending.data[:10] in map(selector, PAYABLE)
 
 
 @contextlib.contextmanager
 def _transient() -> Iterator[None]:
-    """What an end-point refuses to answer decides nothing: what is under way stays journalled."""
+    """A request that an end-point refuses decides nothing: the pending transaction stays in the journal."""
     try:
         yield
     except RpcError as error:
@@ -295,24 +299,24 @@ def _transient() -> Iterator[None]:
 
 
 class _Looks:
-    """Whether a nonce was seen used, and no receipt, often and long enough to believe it."""
+    """Whether a nonce was seen used, without a receipt, often and long enough to believe it."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._count, self._since = 0, 0.0
 
     def are_enough(self, now: float, *, is_lost: bool) -> bool:
-        """Count one look."""
+        """Count one observation. Returns whether there are enough."""
         self._since = now if self._count == 0 else self._since
         self._count = self._count + 1 if is_lost else 0
         return self._count >= REPLACED_LOOKS and now - self._since >= self._seconds
 
 
 def open_sender(rpc: PinnedCaller, key: bytes, *, chain_id: int, state_dir: Path | None, policy: ChainPolicy) -> Sender:
-    """A sender whose journal, where there is a folder for it, lies in `state_dir`."""
+    """A sender whose journal, if there is a folder for it, is in `state_dir`."""
     journal = None
     if state_dir is not None:
         make_folder(state_dir)
-        # A key's nonces are the chain's, whatever the contract: one journal per key and chain.
+        # Nonces belong to the chain, whatever the contract: one journal per key and chain.
         journal = state_dir / f"transaction-{chain_id}-{address_of(key)[2:].lower()}.json"
     return Sender(rpc, key, chain_id=chain_id, journal=journal, policy=policy)

@@ -1,4 +1,4 @@
-"""What is signed beside registrations and tallies: rotations of node keys, strikes, and the lifting of strikes."""
+"""Signed messages other than registrations and tallies: rotations of node keys, strikes, and the lifting of strikes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LIFT_FIELDS = [
 def rotation_message(
     domain: Domain, *, run: str, old_node: str, new_node: str, wallet: str | None, nonce: int
 ) -> bytes:
-    """What node keys sign to put one in the place of another: every field, length-prefixed, under `rotation/1`."""
+    """The bytes that node keys sign to replace one by another: every field, length-prefixed, under `rotation/1`."""
     fields = (
         b"rotation/1",
         domain.chain_id.to_bytes(32, "big"),
@@ -49,7 +49,7 @@ def rotation_message(
 def rotation_typed_data(
     domain: Domain, *, run: str, old_node: str, new_node: str, wallet: str, nonce: int
 ) -> dict[str, Any]:
-    """EIP-712 message a wallet signs to give a node of its another key."""
+    """EIP-712 message that a wallet signs to give its node another key."""
     message: dict[str, Any] = {
         "run": "0x" + run,
         "oldNode": "0x" + public_key_from_node(old_node).hex(),
@@ -61,7 +61,7 @@ def rotation_typed_data(
 
 
 def strike_typed_data(domain: Domain, strike: Strike) -> dict[str, Any]:
-    """EIP-712 message a validator operator signs to eject a node."""
+    """EIP-712 message that a validator operator signs to eject a node."""
     message: dict[str, Any] = {
         "run": "0x" + strike.run,
         "node": "0x" + public_key_from_node(strike.node).hex(),
@@ -74,7 +74,7 @@ def strike_typed_data(domain: Domain, strike: Strike) -> dict[str, Any]:
 
 
 def lift_typed_data(domain: Domain, *, run: str, node: str, number: int) -> dict[str, Any]:
-    """EIP-712 message a validator operator signs to take a strike back."""
+    """EIP-712 message that a validator operator signs to lift a strike."""
     message: dict[str, Any] = {
         "run": "0x" + run,
         "node": "0x" + public_key_from_node(node).hex(),

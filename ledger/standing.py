@@ -1,7 +1,7 @@
 """Folds a run's events into its state at a block: leader, validators, funds, stakes, strikes, payments.
 
-Pure folds over the log; `until` None means all of it. What an end-point left out is not missed here: the log says
-whether it is complete.
+Pure folds over the log; `until` None means all of it. Events that an end-point left out are not detected here; the log
+itself says whether it is complete.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ def up_to(changes: Iterable[Change], until: int | None) -> list[Change]:
 
 
 def lease_of(terms: RunTerms, commits: Sequence[Commit], changes: Iterable[Change], until: int | None = None) -> Lease:
-    """Who leads. Inside one block a lapse comes first, then a take-over, then commits and renewals: the contract
-    allows no other order to matter."""
+    """The lease in force. Within one block a lapse comes first, then a take-over, then commits and renewals; the
+    contract lets no other order matter."""
     lease = Lease(FIRST_TERM, terms.trainers[0].node, 0, 0)
     count = len(commits) if until is None else bisect.bisect_right(commits, until, key=lambda each: each.block)
-    # Each commit undoes what the ones before it did to the lease: only the last counts.
+    # Each commit overrides the effect of earlier ones on the lease, so only the last counts.
     events: list[Change | Commit] = [*commits[max(0, count - 1) : count]]
     events += [each for each in up_to(changes, until) if isinstance(each, Renewed | LapseReported | TakenOver)]
     for event in sorted(events, key=lambda each: (each.block, _rank(each))):
@@ -83,7 +83,8 @@ def waiting_validators(changes: Iterable[Change]) -> ValidatorsProposed | None:
 
 
 def funds_of(changes: Iterable[Change], until: int | None = None) -> int:
-    """Base units funded and slashed, less what the owner reclaimed. Claims do not lower it: roots are cumulative."""
+    """Base units funded and slashed, less what the owner reclaimed. Claims do not lower it,
+    because roots are cumulative."""
     total = 0
     for event in up_to(changes, until):
         if isinstance(event, Funded):
@@ -136,7 +137,7 @@ def paid_of(changes: Iterable[Change]) -> Counter[tuple[Role, str, str]]:
 
 
 def paused_of(changes: Iterable[Change]) -> bool:
-    """Whether the owner has stopped the run."""
+    """Whether the owner has paused the run."""
     is_on = False
     for event in changes:
         if isinstance(event, Paused):

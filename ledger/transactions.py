@@ -1,4 +1,4 @@
-"""Transactions of one key: estimated, priced and signed; nothing is sent from here."""
+"""Transactions of one key: estimated, priced and signed here, but not sent."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ledger.rpc import Caller
 restore_recursion_limit()
 
 GAS_MARGIN = (5, 4)
-"""Estimates fall short when state moves between estimate and inclusion."""
+"""Factor on the gas estimate, which falls short when state changes between estimate and inclusion."""
 REVERT_CODE = 3
 
 
 class TransactionSigner:
-    """What an account would send. `max_fee` caps what gas may cost (wei per gas; 0: no cap)."""
+    """Builds and signs an account's transactions. `max_fee` caps the gas price (wei per gas; 0: no cap)."""
 
     def __init__(self, rpc: Caller, key: bytes, *, chain_id: int, max_fee: int) -> None:
         self._rpc = rpc
@@ -35,8 +35,8 @@ class TransactionSigner:
         return str(self._account.address)
 
     async def build(self, to: str | None, data: str, value: int, *, extra_gas: int) -> Pending:
-        """A call with `value` wei (or with `to` None a deployment), signed and not sent. Raises LedgerRejected, LowBalance,
-        LedgerUnavailable."""
+        """A call with `value` wei (a deployment if `to` is None), signed and not sent. Raises LedgerRejected,
+        LowBalance, LedgerUnavailable."""
         try:
             estimate = place(await self._rpc.call("eth_estimateGas", self.call(to, data, value)))
         except RpcError as error:
@@ -48,7 +48,7 @@ class TransactionSigner:
         return self.sign(Pending(nonce, to, data, gas, fees.priority, fees.maximum, (), (), value))
 
     def call(self, to: str | None, data: str, value: int) -> dict[str, str]:
-        """The same as an `eth_call` takes it."""
+        """The same call in the form that `eth_call` takes."""
         return {
             "from": self.address,
             "data": data,
@@ -62,7 +62,7 @@ class TransactionSigner:
             raise LowBalance(self.address, balance, needed)
 
     async def balance(self) -> int:
-        """Wei the account holds."""
+        """The account's balance, in wei."""
         return quantity(await self._rpc.call("eth_getBalance", self.address, "latest"))
 
     def sign(self, pending: Pending) -> Pending:
@@ -86,7 +86,7 @@ class TransactionSigner:
         if reason is not None:
             return LedgerRejected(reason)
         text = error.message.lower()
-        if "insufficient funds" in text or "enough balance" in text:  # nodes' words, and the development chain's
+        if "insufficient funds" in text or "enough balance" in text:  # wording of nodes, and of our devnet
             balance = await self.balance()
             return LowBalance(self.address, balance, max(value, balance + 1))
         if error.code == REVERT_CODE or "revert" in text:

@@ -1,7 +1,7 @@
 """Keys and signatures: wallets and operators (secp256k1), nodes (ed25519, verified only), and what each signs.
 
 Wallets sign EIP-712 typed data, so that a user's own wallet software shows what is signed. Node keys sign
-length-prefixed bytes; their secret half never comes here. ERC-1271 contract wallets are not supported.
+length-prefixed bytes; this module never sees their secret half. ERC-1271 contract wallets are not supported.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ restore_recursion_limit()
 
 NO_ADDRESS = "0x" + "0" * 40
 PEER_ID_PREFIX = bytes.fromhex("002408011220")
-"""Identity multihash of 36 bytes: a libp2p protobuf key of type Ed25519 and 32 bytes."""
+"""Prefix of a 36-byte identity multihash: a libp2p protobuf key of type Ed25519 with 32 bytes."""
 ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
 HALF_ORDER = 0x7FFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF5D576E7357A4501DDFE92F46681B20A0
 DOMAIN_FIELDS = [
@@ -57,7 +57,7 @@ TALLY_FIELDS = [
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """Where a signature counts: one contract on one chain."""
+    """What a signature is bound to: one contract on one chain."""
 
     chain_id: int
     contract: str
@@ -82,7 +82,7 @@ def public_key_from_node(node: str) -> bytes:
 
 
 def checked_address(text: str) -> str:
-    """The EIP-55 form of an address. Raises WalletError for a malformed, zero or mis-typed one."""
+    """The EIP-55 form of an address. Raises WalletError for a malformed or zero address, or a wrong checksum."""
     if not text.startswith("0x") or not is_hex_address(text) or int(text, 16) == 0:
         raise WalletError(f"not a wallet address: {text[:64]!r} (expected 0x and 40 hex digits)")
     mixed = text[2:] not in (text[2:].lower(), text[2:].upper())
@@ -107,7 +107,7 @@ def address_of(key: bytes) -> str:
 def registration_message(
     domain: Domain, *, run: str, node: str, wallet: str | None, claimed: str | None, nonce: int
 ) -> bytes:
-    """What a node key signs to register: every field, length-prefixed, under `registration/1`."""
+    """The bytes that a node key signs to register: every field, length-prefixed, under `registration/1`."""
     fields = (
         b"registration/1",
         domain.chain_id.to_bytes(32, "big"),
@@ -122,7 +122,7 @@ def registration_message(
 
 
 def check_node_signature(node: str, message: bytes, signature: str) -> bool:
-    """Whether `signature` (hex) is the node key's over `message`."""
+    """Whether `signature` (hex) over `message` is by the node's key."""
     try:
         VerifyKey(public_key_from_node(node)).verify(message, bytes.fromhex(signature))
     except (BadSignatureError, BadLengthError, ValueError, WalletError):
@@ -131,7 +131,7 @@ def check_node_signature(node: str, message: bytes, signature: str) -> bool:
 
 
 def registration_typed_data(domain: Domain, *, run: str, node: str, wallet: str, nonce: int) -> dict[str, Any]:
-    """EIP-712 message a wallet signs to be linked to a node; JSON-ready for any wallet software."""
+    """EIP-712 message that a wallet signs to be linked to a node; JSON-ready for any wallet software."""
     message: dict[str, Any] = {
         "run": "0x" + run,
         "node": "0x" + public_key_from_node(node).hex(),
@@ -142,7 +142,7 @@ def registration_typed_data(domain: Domain, *, run: str, node: str, wallet: str,
 
 
 def tally_typed_data(domain: Domain, proposal: Proposal) -> dict[str, Any]:
-    """EIP-712 message a validator operator signs to attest a tally."""
+    """EIP-712 message that a validator operator signs to attest a tally."""
     message: dict[str, Any] = {
         "run": "0x" + proposal.run,
         "epoch": proposal.epoch,
@@ -158,7 +158,7 @@ def tally_typed_data(domain: Domain, proposal: Proposal) -> dict[str, Any]:
 
 
 def is_ours(data: object) -> bool:
-    """Whether this is an EIP-712 message of this network, in form: what a wallet program of ours may sign."""
+    """Whether this has the form of an EIP-712 message of this network, so that our wallet program may sign it."""
     if not isinstance(data, dict) or set(data) != {"types", "primaryType", "domain", "message"}:
         return False
     domain, types = data["domain"], data["types"]
@@ -188,7 +188,7 @@ def recover_typed_data(typed_data: dict[str, Any], signature: str) -> str | None
 
 
 def canonical_signature(text: str) -> str:
-    """A wallet's 65-byte signature, as hex, in the one form the contract takes: v 27 or 28, s in the lower half.
+    """A wallet's 65-byte signature (hex) in the one form that the contract accepts: v 27 or 28, s in the lower half.
 
     Some devices give v as 0 or 1. Raises WalletError for anything that is not a signature.
     """
@@ -214,7 +214,7 @@ def sign_registration(
     wallet_key: bytes | None = None,
     claimed: str | None = None,
 ) -> RegistrationRequest:
-    """A registration ready to send: linked when the wallet's key is at hand, else unlinked or merely `claimed`.
+    """A registration ready to send: linked when the wallet's key is given, otherwise unlinked or merely `claimed`.
 
     `sign_node` makes the node key's 64-byte ed25519 signature. Raises WalletError for a malformed address.
     """
@@ -229,7 +229,7 @@ def sign_registration(
 
 
 def typed_data(domain: Domain, kind: str, fields: list[dict[str, str]], message: dict[str, Any]) -> dict[str, Any]:
-    """A whole EIP-712 message of this network, JSON-ready."""
+    """A complete EIP-712 message of this network, JSON-ready."""
     return {
         "types": {"EIP712Domain": DOMAIN_FIELDS, kind: fields},
         "primaryType": kind,

@@ -1,4 +1,4 @@
-"""`python -m node` is `intellect-node`."""
+"""Makes `python -m node` the same as `intellect-node`."""
 
 import sys
 

@@ -1,4 +1,5 @@
-"""Builds the actor of each role from the parts a node has. Heavy imports stay inside: a relay never loads torch."""
+"""Builds each role's actor from a node's parts. Heavy imports stay inside functions, so
+that a relay never loads torch."""
 
 from __future__ import annotations
 
@@ -47,8 +48,9 @@ EVERY_INTERFACE = ("0.0.0.0", "::")  # noqa: S104 - compared with, never bound t
 
 
 def keeping_by(trusted: Callable[[], TrustedState | None]) -> Keeping:
-    """Whose rows are kept, and whose keep their place when a key is full: members' by kind, and those of nodes whose ids cost
-    something; everybody's until the ledger was seen (`trusted` is None, or knows nothing yet)."""
+    """Storage rules for the row stores. Rows of members are kept, by kind; when a key is full, rows of nodes whose
+    ids cost something keep their place. Until the ledger has been read (`trusted` returns None, or knows nothing
+    yet), everybody's rows are kept."""
 
     def is_admitted(row: Envelope) -> bool:
         known = trusted()
@@ -62,21 +64,21 @@ def keeping_by(trusted: Callable[[], TrustedState | None]) -> Keeping:
 
 
 class Actor(Protocol):
-    """A role as the node runs it: `run` returns when the run has ended."""
+    """A role as the node runs it. `run` returns when the run has ended."""
 
     async def run(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """An actor whose learner is closed when it fails, so that it can be built again in this process."""
+    """An actor whose learner is closed when it fails, so that it can be rebuilt in this process."""
 
     actor: Actor
     learner: object
     compute: ComputeThread
 
     async def run(self) -> None:
-        """Run the actor; on an error, end the learner's processes first."""
+        """Run the actor. On an error, end the learner's processes before raising."""
         try:
             await self.actor.run()
         except Exception:
@@ -87,7 +89,7 @@ class Closing:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Everything a node has before it has a role."""
+    """Everything that a node has before it has a role."""
 
     config: NodeConfig
     spec: RunSpec
@@ -126,7 +128,7 @@ class Parts:
 
 async def build_worker(parts: Parts) -> Actor:
     """A worker with an engine and the run's task."""
-    await parts.compute.load(import_module, "roles.worker")  # seconds, which the loop must not wait for
+    await parts.compute.load(import_module, "roles.worker")  # takes seconds, so not in the event loop
     from roles.worker import Worker
 
     engine = await parts.compute.load(_engine, parts)
@@ -136,7 +138,7 @@ async def build_worker(parts: Parts) -> Actor:
 
 async def build_validator(parts: Parts) -> Actor:
     """A validator with an engine and the run's task."""
-    await parts.compute.load(import_module, "roles.validator")  # seconds, which the loop must not wait for
+    await parts.compute.load(import_module, "roles.validator")  # takes seconds, so not in the event loop
     from roles.validator import Validator
 
     return Validator(
@@ -150,8 +152,8 @@ async def build_validator(parts: Parts) -> Actor:
 
 
 async def build_trainer(parts: Parts) -> Actor:
-    """A trainer with the base model the spec pins."""
-    await parts.compute.load(import_module, "roles.trainer")  # seconds, which the loop must not wait for
+    """A trainer with the base model that the spec pins."""
+    await parts.compute.load(import_module, "roles.trainer")  # takes seconds, so not in the event loop
     from roles.trainer import Trainer
 
     base = checked_base(parts.config, parts.spec)
@@ -162,7 +164,7 @@ async def build_trainer(parts: Parts) -> Actor:
 
 
 def build_relay(parts: Parts) -> Any:
-    """A relay; it pays for others' registrations when asked to and able."""
+    """A relay. It pays for others' registrations if it is configured to and can."""
     from roles.relay import Board, Relay, RelaySettings
 
     config = parts.config
@@ -195,7 +197,7 @@ def build_relay(parts: Parts) -> Any:
 
 
 def certificate_of(config: NodeConfig) -> Certificate | None:
-    """What a relay serves https with; None: it serves plain http."""
+    """The certificate with which a relay serves https; None if it serves plain http."""
     from roles.relay import Certificate
 
     if config.tls_certificate is None:
@@ -205,7 +207,7 @@ def certificate_of(config: NodeConfig) -> Certificate | None:
 
 
 def check_relay(config: NodeConfig) -> None:
-    """Check that a relay can be made of these settings. Raises ConfigError."""
+    """Check that these settings allow a relay. Raises ConfigError."""
     from roles.relay import BadCertificate
 
     try:
@@ -224,7 +226,7 @@ def check_relay(config: NodeConfig) -> None:
 
 
 def sponsor_with(ledger: LedgerClient) -> Callable[[RegistrationRequest | RotationRequest], Awaitable[object]]:
-    """A sponsor that pays registrations and rotations from the ledger client's operator key."""
+    """A sponsor that pays for registrations and rotations with the ledger client's operator key."""
 
     async def sponsor(request: RegistrationRequest | RotationRequest) -> object:
         if isinstance(request, RotationRequest):

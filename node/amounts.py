@@ -1,4 +1,5 @@
-"""Amounts of coins as people type and read them: base units on the ledger, decimals of a coin on the terminal. Pure."""
+"""Amounts of coins in the form people type and read. The ledger uses base units, the
+terminal decimals of a coin. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ LONGEST_SHOWN = 40
 
 
 def parse_amount(text: str) -> int:
-    """Base units: `1500`, or with a unit `0.5eth`, `3 gwei`. Raises UsageError for anything else, and for nothing."""
+    """Parse base units: `1500`, or with a unit `0.5eth`, `3 gwei`. Raises UsageError for anything
+    else, including an empty text."""
     found = _AMOUNT.match(text.strip())
     if found is None:
         raise UsageError(f"{_shown(text)} is not an amount: give base units (1500), or a unit (0.5eth, 3gwei)")
@@ -32,12 +34,13 @@ def parse_amount(text: str) -> int:
 
 
 def _shown(text: str) -> str:
-    """The text as typed; of a very long one only both ends, which include the unit."""
+    """The text as typed; of a very long one, only both ends, which include the unit."""
     return repr(text if len(text) <= LONGEST_SHOWN else f"{text[:20]}..{text[-10:]}")
 
 
 def show_briefly(amount: int, token: str | None = None) -> str:
-    """For a column: the chain's coin in six digits, rounded down so that nobody is promised more: `0.146649 eth`."""
+    """An amount for a table column: the chain's coin in six digits, rounded down so as not to
+    promise too much: `0.146649 eth`."""
     if token is not None or 0 <= amount < 10**9:
         return show_amount(amount, token)
     coins = Decimal(amount) / 10**18
@@ -46,7 +49,8 @@ def show_briefly(amount: int, token: str | None = None) -> str:
 
 
 def show_amount(amount: int, token: str | None = None) -> str:
-    """`1500 base units of 0x..` for a token; for the chain's coin what reads best: `0.0000015 eth`, `1500 wei`."""
+    """`1500 base units of 0x..` for a token; for the chain's coin the most readable
+    unit: `0.0000015 eth`, `1500 wei`."""
     if token is not None:
         return f"{amount} base units of {token}"
     if 0 < amount < 10**9:
@@ -55,6 +59,6 @@ def show_amount(amount: int, token: str | None = None) -> str:
 
 
 def show_rewards(budget: int, min_stake: int, token: str | None) -> str:
-    """What a run pays, and the stake it asks of wallets: `1 eth an epoch; a stake of 0.1 eth is asked`."""
+    """What a run pays, and the stake it requires of wallets: `1 eth an epoch; a stake of 0.1 eth is asked`."""
     pay = f"{show_amount(budget, token)} an epoch" if budget else "units only, nothing is paid"
     return f"{pay}; a stake of {show_amount(min_stake, token)} is asked" if min_stake else pay

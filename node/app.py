@@ -1,7 +1,7 @@
-"""Composes one node and runs it: identity, directory, ledger, observer, voice, relays, role; and ends it in order.
+"""Composes one node from its parts, runs it, and shuts it down in order.
 
-The order matters both ways. Opened: key, status page, DHT, spec, ledger, role. Closed: the role (a relay's server with
-it), the record says OFFLINE, then ledger, HTTP client, DHT, status page.
+The order matters both ways. Opened: key, status page, DHT, spec, ledger, role. Closed: the role (including a relay's
+server), then the node record goes OFFLINE, then ledger, HTTP client, DHT, status page.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ Build = Callable[[Parts], Awaitable[Actor]]
 
 
 class Node:
-    """One participant, from its settings. `run` returns when the run has ended; cancel it to stop in order.
+    """One participant, built from its settings. `run` returns when the run has ended; cancel it to stop in order.
 
-    `build` makes the actor out of the node's parts (not that of a relay); the default is the role's own. `status` is what its
-    page shows.
+    `build` makes the actor from the node's parts (except a relay's); the default is the role's own.
+    `status` holds what its page shows.
     """
 
     def __init__(self, config: NodeConfig, events: EventStream, *, build: Build | None = None) -> None:
@@ -84,7 +84,7 @@ class Node:
         self.status = NodeStatus(config, events)
 
     async def run(self) -> None:
-        """Join, take part, leave. Raises ConfigError, NodeError or LedgerError with a sentence for the user."""
+        """Join the run, take part, leave. Raises ConfigError, NodeError or LedgerError with a sentence for the user."""
         raise_file_limit()
         join = find_join(self._config)
         check_settings(self._config, join)
@@ -96,7 +96,8 @@ class Node:
             port = await stack.enter_async_context(self.status.serve())
             self.status.phase = "connecting"
             directory = await stack.enter_async_context(self._open_directory(join))
-            # Only now the folder is known to be ours: another node of it stays where `status` looks for it.
+            # Only now is the folder known to be ours. Before, this would overwrite the address of
+            # another node running in it.
             write_status_file(self._config.home, port=port, host=self._config.status_host)
             parts = await self._join(stack, key, join, directory)
             self.status.parts = parts
@@ -108,7 +109,7 @@ class Node:
         log.info("node.stopped", seconds=seconds, loop_lag_p99=round(lag.percentile(0.99), 3), loop_lag_max=lag.worst)
 
     async def _join(self, stack: AsyncExitStack, key: NodeKey, join: JoinString, directory: HivemindDirectory) -> Parts:
-        """Open what a node needs before it has a role: the run's relays, its spec, its ledger."""
+        """Open what a node needs before it has a role: the run's relays, its spec and its ledger."""
         config = self._config
         self.status.directory = directory
         http, book = await stack.enter_async_context(open_relays(directory, join, ca=config.relay_ca, line=self._line))
@@ -126,7 +127,7 @@ class Node:
         )
 
     async def _find_run(self, key: NodeKey, join: JoinString, http: RelayHttp, book: RelayBook) -> RunSpec:
-        """The run's spec; the data sets of its tasks lie in the data folder then."""
+        """Fetch the run's spec. Afterwards the data sets of its tasks are in the data folder too."""
         config, finder = self._config, RelayClient(key, run=join.run, trainers=(), relays=book, http=http)
         spec = await fetch_spec(config, run=join.run, book=book, client=finder)
         await find_data_sets(spec, home=config.home, beside=config.spec, get=from_relays(finder, book))
@@ -143,7 +144,8 @@ class Node:
         http: RelayHttp,
         compute: ComputeThread,
     ) -> Parts:
-        """Put together what was opened: rows by DHT and boards, what is believed of them, and our own voice."""
+        """Combine what was opened into the node's parts: rows over DHT and boards, the trusted
+        state, and the node's own voice."""
         config, trainers = self._config, [item.node for item in spec.trainers]
         trusted = TrustedState(spec)
         book.is_member = trusted.is_member
@@ -191,11 +193,11 @@ class Node:
         )
 
     def _trusted(self) -> TrustedState | None:
-        """None until the run was joined."""
+        """The trusted state; None until the run was joined."""
         return self.status.parts.trusted if self.status.parts else None
 
     async def _measure(self, parts: Parts) -> None:
-        """What the machine has, for our record; a worker leaves here when that is less than the run asks. Raises Unfit."""
+        """Measure the machine for the node record. Raises Unfit if a worker's machine is less than the run requires."""
         is_worker = parts.config.role == "worker"
         if is_worker and parts.spec.requirements.download_mbit:
             await parts.book.refresh()
@@ -244,15 +246,16 @@ class Node:
             return
         beside.append(group.create_task(presence.keep_up(http="")))
         while not await self._play(parts):
-            gc.collect()  # the old role's model, before another is loaded
+            gc.collect()  # free the old role's model before another is loaded
             await wait_for_room(parts.config.home)
         log.info("role.ended")
 
     async def _play(self, parts: Parts) -> bool:
-        """The role, until it has ended; whether it has. False: the disk was full, and it goes on from there when made anew."""
+        """Run the role once. True when it has ended; False when the disk was full, after
+        which a rebuilt role can resume."""
         try:
             actor = await self._build(parts)
-            quiet_libraries()  # torch and transformers came only now
+            quiet_libraries()  # torch and transformers have only now been imported
             self.status.phase = "running"
             log.info("node.ready", seconds=round(self.status.uptime.seconds, 2))
             await actor.run()
@@ -310,7 +313,7 @@ class Node:
 
 
 async def build_actor(parts: Parts) -> Actor:
-    """The actor of the node's role; relays are served, not built here."""
+    """The actor of the node's role. Relays are served, not built here."""
     match parts.config.role:
         case "worker":
             return await build_worker(parts)

@@ -1,7 +1,7 @@
-"""Fetches what an audit needs and nobody uploads to an archiving relay from the other relays.
+"""On an archiving relay: fetches from the other relays what an audit needs but nobody uploads.
 
-Tallies and the rollouts they credit, and the evidence of strikes, as the ledger names them; checkpoints a relay pulls
-anyway. What is here is never dropped (`roles.shardcast.shelf`).
+That is tallies, the rollouts they credit, and the evidence of strikes, as named on the ledger; relays pull checkpoints
+anyway. What is in the archive is never dropped (`roles.shardcast.shelf`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = structlog.get_logger()
 
 PAUSE_SECONDS = 5.0
 TRIES = 20
-"""Tries for each blob before it is given up."""
+"""Attempts per blob before it is given up."""
 
 
 class Archive:
@@ -33,12 +33,12 @@ class Archive:
 
     def __init__(self, spec: RunSpec, *, ledger: BaseLedger, relays: Relays, store: BlobStore) -> None:
         self._spec, self._ledger, self._relays, self._store = spec, ledger, relays, store
-        self._wanted: dict[str, int] = {}  # digest -> its largest size
+        self._wanted: dict[str, int] = {}  # digest -> maximum size
         self._tries: dict[str, int] = {}
-        self._listed: set[str] = set()  # blobs whose contents are on the list
+        self._listed: set[str] = set()  # tallies whose contents have been listed
 
     async def run(self) -> None:
-        """Look at the ledger every few seconds."""
+        """Check the ledger every few seconds."""
         while True:
             try:
                 await self.turn()
@@ -47,7 +47,7 @@ class Archive:
             await asyncio.sleep(PAUSE_SECONDS)
 
     async def turn(self) -> None:
-        """Fetch what the ledger names and is not here. Raises LedgerError, StoreFull, OSError."""
+        """Fetch what the ledger names and is missing here. Raises LedgerError, StoreFull, OSError."""
         for held in await self._ledger.strikes():
             self._want(held.strike.evidence, MAX_EVIDENCE)
         for root in await self._ledger.final_roots():
@@ -61,7 +61,7 @@ class Archive:
             return
         try:
             body = await asyncio.to_thread(open_final_tally, blob, root)
-        except TallyRefused as error:  # the validators' quorum signed it; it is kept all the same
+        except TallyRefused as error:  # kept anyway, because the validators' quorum signed it
             log.warning("archive.unreadable", epoch=root.epoch, why=str(error))
         else:
             items = (*body.items, *body.refusals)
@@ -87,7 +87,7 @@ class Archive:
             log.info("archive.fetched", blobs=before - missing, missing=missing)
 
     async def _fetch(self, digest: str, limit: int) -> bytes | None:
-        """Fetch a blob into the store; None when no relay gives it now."""
+        """Fetch a blob into the store; None when no relay has it now."""
         self._tries[digest] = self._tries.get(digest, 0) + 1
         reader = await self._store.open(digest)
         if reader is not None:

@@ -1,6 +1,5 @@
-"""The model that a run starts from: a folder whose files are whole, of a kind that engines load, and, once the spec pins them,
-file for file the run's.
-"""
+"""The model that a run starts from: a folder with intact files, of a kind that engines can load. Once the spec pins its
+files, they must match the spec exactly."""
 
 from __future__ import annotations
 
@@ -17,10 +16,10 @@ if TYPE_CHECKING:
     from roles.spec import RunSpec
 
 MAX_WEIGHTS_HEADER = 100 * 2**20
-"""Bytes; the safetensors format's own bound."""
+"""Bytes; the limit of the safetensors format itself."""
 MODEL_SUFFIXES = (".json", ".safetensors", ".txt", ".model", ".jinja")
 PLAIN_ARCHITECTURES = ("ForCausalLM", "LMHeadModel")
-"""How the names of models end that read and write text only."""
+"""Suffixes of the architecture names of models that read and write text only."""
 
 
 def default_model() -> Path:
@@ -43,7 +42,8 @@ def model_files(model: Path) -> list[dict[str, Any]]:
 
 
 def _check_weights(path: Path) -> None:
-    """Check that the file is as long as its header says, so that a broken download fails here and not in the trainer."""
+    """Check that the file is as long as its header says, so that an incomplete download
+    fails here, not in the trainer."""
     try:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
@@ -59,7 +59,7 @@ def _check_weights(path: Path) -> None:
 
 
 def _check_architecture(path: Path) -> None:
-    """Check that what the engine makes of the model is the model itself, and not a part of it."""
+    """Check that the engine will load the whole model and not just a part of it."""
     try:
         config = json.loads(path.read_text())
         named = list(map(str, config["architectures"]))
@@ -80,7 +80,8 @@ def _check_architecture(path: Path) -> None:
 
 
 def _loaded_as(config: dict[str, Any]) -> str | None:
-    """The causal language model that transformers makes of a model that takes pictures too; None where it makes none."""
+    """The causal language model that transformers loads for a model that also takes
+    pictures; None where it loads none."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     found = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(str(config.get("model_type")))
@@ -93,7 +94,7 @@ def _sha256(path: Path) -> str:
 
 
 def checked_base(config: NodeConfig, spec: RunSpec) -> Path:
-    """The base model's folder, file for file what the spec pins. Raises UsageError, ConfigError."""
+    """The base model's folder, checked file for file against the spec. Raises UsageError, ConfigError."""
     base = base_folder(config)
     if differing := differing_files(base, spec):
         raise UsageError(
@@ -104,11 +105,11 @@ def checked_base(config: NodeConfig, spec: RunSpec) -> Path:
 
 
 def base_folder(config: NodeConfig) -> Path:
-    """The folder that the settings name, or that of the built-in policy."""
+    """The folder named in the settings, or that of the built-in policy."""
     return (config.model or default_model()).expanduser()
 
 
 def differing_files(base: Path, spec: RunSpec) -> list[str]:
-    """Names of the files the spec pins that are not in the folder as it has them. Raises ConfigError."""
+    """Names of the spec's files that are missing from the folder or differ. Raises ConfigError."""
     held = {(item["name"], item["sha256"]) for item in model_files(base)}
     return [item.name for item in spec.model.files if (item.name, item.sha256) not in held]

@@ -1,5 +1,5 @@
-"""Words in a terminal's tables. Some are of peers: no markup to rich, which ends over a bracket it cannot read, and nothing
-that steers the terminal."""
+"""Text in a terminal's tables. Some of it comes from peers, so it must not be parsed as rich markup (rich fails on an
+unmatched bracket) and must not contain terminal control sequences."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from node.terminal import plain
 
 
 def words(text: object, style: str = "") -> Text:
-    """The text as it stands."""
+    """The text verbatim."""
     return Text(plain(str(text)), style=style)
 
 
 def add_row(table: Table, *cells: str | Text) -> None:
-    """A row of plain words; what has a style was made by `words`."""
+    """Add a row of plain text. Cells with a style are made by `words`."""
     table.add_row(*(words(cell) if isinstance(cell, str) else cell for cell in cells))

@@ -1,4 +1,4 @@
-"""A relay of one publisher's checkpoints without a run, a DHT or a ledger: other relays are the URLs it is given."""
+"""A relay of one publisher's checkpoints, without a run, a DHT or a ledger. Its neighbours are given as URLs."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from roles.shardcast.relay_http import make_http
 from roles.shardcast.replies import RelayInfo
 
 LOOK_SECONDS = 5.0
-"""Between two tries to reach a relay that was named and has not answered yet."""
+"""Interval between attempts to reach a named relay that has not answered yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """Where a relay is reached, and its node id."""
+    """A relay's URL and node id."""
 
     url: str
     node: str
@@ -46,8 +46,9 @@ async def serving_channel(
     ca: Path | None,
     line: Line,
 ) -> AsyncIterator[Served]:
-    """Relay what `publisher` signed while the block lasts; its key and shards are kept in `folder`, `max_disk` bytes at
-    most. `neighbours` are URLs of relays to pull from. Raises StartError, PortTaken, BadCertificate, IdentityError."""
+    """Relay what `publisher` signed for the duration of the block. Key and shards are kept in `folder`, with at
+    most `max_disk` bytes. `neighbours` are URLs of relays to pull from. Raises StartError, PortTaken,
+    BadCertificate, IdentityError."""
     known = _Neighbours(neighbours, run=channel_of(publisher))
     with locked(folder / "node.lock", f"folder {folder} (--data names another)"):
         async with make_http(ca=ca, line=line) as http:
@@ -80,7 +81,7 @@ def _load_or_make_key(path: Path) -> NodeKey:
 
 
 class _Neighbours:
-    """The relays at some URLs, as far as they have answered."""
+    """The relays at the given URLs that have answered so far."""
 
     def __init__(self, urls: Sequence[str], *, run: str) -> None:
         self._urls, self._run = urls, run
@@ -90,7 +91,7 @@ class _Neighbours:
         return tuple(self._found.values())
 
     async def run(self, http: httpx.AsyncClient) -> None:
-        """Ask those that have not answered yet, until all have."""
+        """Query those that have not answered yet, until all have."""
         while len(self._found) < len(set(self._urls)):
             for url in self._urls:
                 try:

@@ -1,4 +1,4 @@
-"""The command line: which command was meant, and how every failure ends as one sentence and an exit code.
+"""The command line: selects the command, and turns every failure into one sentence and an exit status.
 
 0 done; 1 failed, with a sentence; 2 wrong usage; 3 the machine does not fit; 130 interrupted. Commands import what they
 need when they run, so that `--help` is immediate.
@@ -58,7 +58,7 @@ GROUPS = {
         "completion": "completion for bash, zsh or fish",
     },
 }
-"""Commands by what a person is about to do, each a module of `node.commands`."""
+"""Commands grouped by purpose; each is a module of `node.commands`."""
 COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
 ROLES_BY_USE = ("worker", "validator", "trainer", "relay")
 EXIT_CODES = (
@@ -71,11 +71,11 @@ DISK_FAULTS = (
     *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO),
     *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG),
 )
-"""What is the matter with a disk or folder, not with the program."""
+"""Errors of a disk or folder, which are not bugs of the program."""
 
 
 def introduction() -> str:
-    """What the program is and what to type next."""
+    """What the program is, and what to type next."""
     lines = [
         f"intellect-node {__version__}: a decentralised network that trains a language model by reinforcement learning.",
         "",
@@ -97,17 +97,17 @@ def introduction() -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; the process's exit code. Never lets a traceback through."""
+    """Run a command and return the exit status. Never shows a traceback."""
     die_with_parent()
     _mend_streams()
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         code = _code_of(words)
-        sys.stdout.flush()  # a reader that has gone is noticed here, not while the interpreter ends
+        sys.stdout.flush()  # notice a closed pipe here, not while the interpreter exits
         return code
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # the reader of our output has gone (| head)
+    except BrokenPipeError:  # the reader of our output has closed the pipe (| head)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
@@ -117,7 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _drop_unwritten() -> None:
-    """What could not be written (> /dev/full) would be tried again while the interpreter ends."""
+    """Discard output that could not be written (> /dev/full). The interpreter would retry it on exit."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -127,12 +127,13 @@ def _drop_unwritten() -> None:
 def _code_of(words: Sequence[str]) -> int:
     try:
         return dispatch(words)
-    except SystemExit as ended:  # argparse's way, for --help and for what it does not know
+    except SystemExit as ended:  # raised by argparse for --help and for unknown arguments
         return ended.code if isinstance(ended.code, int) else int(bool(ended.code))
 
 
 def _mend_streams() -> None:
-    """A stream that was closed for us (>&-) swallows; a terminal that knows no such letter shows a question mark."""
+    """Replace closed streams (>&-) by the null device; a terminal that cannot encode a
+    character shows a question mark."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
@@ -142,7 +143,7 @@ def _mend_streams() -> None:
 
 
 def dispatch(words: Sequence[str]) -> int:
-    """Find the command of these words and run it."""
+    """Find the command that these words name, and run it."""
     if words and words[0] == "help" and len(words) > 1:
         words = [*words[1:], "--help"]
     if not words or words[0] in ("-h", "--help", "help"):
@@ -160,7 +161,7 @@ def dispatch(words: Sequence[str]) -> int:
 
 
 def command_of(name: str) -> Callable[[Sequence[str]], int]:
-    """The function that runs a command; `node` is the one without a name, `--role ..`."""
+    """The function that runs a command. `node` is the one without a name, `--role ..`."""
     from importlib import import_module
 
     run: Callable[[Sequence[str]], int] = import_module(f"node.commands.{name}").main
@@ -175,7 +176,7 @@ def _meant(name: str) -> str:
 
 
 def report(error: Exception) -> int:
-    """One sentence for a failure. What nobody foresaw goes to a file, whose name is printed."""
+    """Print one sentence for a failure. An unexpected one is written to a file, whose name is printed."""
     foreseen = _sentences(error)
     if foreseen:
         for sentence in foreseen:

@@ -1,4 +1,4 @@
-"""The node's settings, and what values they take."""
+"""The node's settings and their valid values."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ class NodeConfig(BaseModel):
     )
     @classmethod
     def _is_given(cls, value: object) -> object:
-        return None if value == "" else value  # as `init` writes it where nothing is set
+        return None if value == "" else value  # `init` writes "" where nothing is set
 
     @field_validator("wallet", "wallet_password_file", "key", "operator_key", "operator_password_file", mode="before")
     @classmethod

@@ -1,6 +1,6 @@
-"""What wallets and nodes have earned: final on the ledger (with the tally behind the root), and accepted but not final.
+"""What wallets and nodes have earned: final on the ledger (with the tally behind the root), or accepted but not final.
 
-The root on chain binds a tally's leaves; the leaves themselves come from any relay and are checked against it.
+The root on chain binds a tally's leaves. The leaves themselves come from any relay and are checked against it.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ Get = Callable[[str], Awaitable[bytes]]
 Owner = tuple[str, str | None]
 """A node, and the wallet it was linked to."""
 STEPS_PENDING = 32
-"""How many steps back rows that are not final yet are looked for; the DHT keeps rows for ten minutes."""
+"""How many steps back to look for rows that are not final yet. The DHT keeps rows for ten minutes."""
 
 
 def linked_wallet(node: str, registrations: Mapping[str, Registration]) -> str | None:
-    """The wallet a node is linked to now: what it earned while it had none becomes that wallet's."""
+    """The wallet that a node is linked to now. It also receives what the node earned before it was linked."""
     held = registrations.get(node)
     return held.wallet if held else None
 
@@ -42,8 +42,8 @@ def claimed_wallet(node: str, registrations: Mapping[str, Registration]) -> str 
 
 @dataclass(frozen=True, slots=True)
 class Contributions:
-    """Units (verified tokens) by (node, wallet). `root` is the final one read, None before the first; `registrations` are by
-    any key of their nodes."""
+    """Units (verified tokens) by (node, wallet). `root` is the final root read, None before the first. `registrations`
+    are indexed by every key of their nodes."""
 
     root: FinalRoot | None
     final: Mapping[Owner, int]
@@ -51,8 +51,8 @@ class Contributions:
     registrations: Mapping[str, Registration]
 
     def by_wallet(self) -> dict[str, tuple[int, int]]:
-        """Final and pending units of each wallet, with those its nodes had before they were linked; a node that is not
-        stands under its claim, marked unlinked."""
+        """Final and pending units per wallet, including those that its nodes earned before they were linked. An
+        unlinked node appears under the address it claims, marked as unlinked."""
         totals: dict[str, tuple[int, int]] = {}
         for owner in {**self.final, **self.pending}:
             name = self.name_of(owner)
@@ -61,7 +61,7 @@ class Contributions:
         return dict(sorted(totals.items(), key=lambda item: (-sum(item[1]), item[0])))
 
     def name_of(self, owner: Owner) -> str:
-        """The wallet of an owner; without one, the text shown in its place."""
+        """The wallet of an owner; without one, a text to show instead."""
         node, wallet = owner
         if ours := wallet or linked_wallet(node, self.registrations):
             return ours
@@ -70,12 +70,12 @@ class Contributions:
 
 
 def tally_blobs(relays: RelayClient) -> Get:
-    """Tallies' blobs from the run's relays."""
+    """Fetches tally blobs from the run's relays."""
     return lambda digest: relays.get(digest, limit=MAX_BLOB)
 
 
 async def read_final(ledger: LedgerClient, get: Get) -> tuple[FinalRoot | None, TallyBody | None]:
-    """The newest final root and its tally. Raises ConfigError when the tally is not what the root binds."""
+    """The newest final root and its tally. Raises ConfigError when the tally does not match the root."""
     roots = await ledger.final_roots()
     if not roots:
         return None, None
@@ -97,7 +97,8 @@ def worker_units(body: TallyBody) -> dict[Owner, int]:
 async def read_contributions(
     spec: RunSpec, *, ledger: LedgerClient, get: Get, directory: Directory | None
 ) -> Contributions:
-    """Everything known now. Without a directory only what is final. Raises LedgerError, TransportError, ConfigError."""
+    """Everything known now; without a directory, only what is final. Raises
+    LedgerError, TransportError, ConfigError."""
     root, body = await read_final(ledger, get)
     final = worker_units(body) if body else {}
     registrations = by_any_key(await ledger.registrations())
@@ -146,7 +147,7 @@ def _pending(
 
 
 def tokens_by_wallet(tokens: Mapping[str, int], registrations: Mapping[str, Registration]) -> Counter[str]:
-    """Units counted by node, summed under the wallets the nodes are linked to (or their own id)."""
+    """Units counted by node, summed per linked wallet (or per node id where there is none)."""
     totals: Counter[str] = Counter()
     for node, count in tokens.items():
         held = registrations.get(node)

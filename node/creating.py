@@ -1,7 +1,7 @@
 """Creates a run on a ledger in steps that can be killed and repeated: contract, spec, entry on the contract.
 
-What is done stands in a folder beside the spec until all of it is: a second try goes on where the first ended, deploys
-nothing twice, and pays for nothing twice.
+Finished steps are recorded in a folder beside the spec until all are done. A second attempt resumes where the first
+ended: it deploys nothing twice and pays for nothing twice.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from roles.spec import RunSpec
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """The run to create: its draft and model, where its spec is written, and who pays at which end-points."""
+    """The run to create: its draft and model, the path of its spec, and who pays at which end-points."""
 
     draft: dict[str, Any]
     model: Path
@@ -45,13 +45,14 @@ class Wish:
 
     @property
     def folder(self) -> Path:
-        """What is done so far, until all is."""
+        """Folder that records the finished steps until all are done."""
         return self.spec.with_name(f"{self.spec.name}.creating")
 
 
 async def create(wish: Wish) -> RunSpec:
-    """The run's spec, once it stands on the ledger. Raises ConfigError, LedgerError; typed again, it goes on."""
-    build_spec(wish.draft, model=wish.model, place=NOWHERE)  # whatever is wrong is said before it costs gas
+    """Create the run, and return its spec once it is on the ledger. Can be repeated to resume.
+    Raises ConfigError, LedgerError."""
+    build_spec(wish.draft, model=wish.model, place=NOWHERE)  # report errors in the draft before gas is spent
     _begin(wish)
     policy = await _policy(wish)
     place, data_sets = await _place(wish, policy), wish.spec.parent / FOLDER
@@ -73,7 +74,8 @@ async def create(wish: Wish) -> RunSpec:
 
 
 def _begin(wish: Wish) -> None:
-    """Refuse to overwrite another run's spec; note which draft and owner the folder belongs to. Raises ConfigError."""
+    """Refuse to overwrite another run's spec, and record which draft and owner the folder
+    belongs to. Raises ConfigError."""
     wanted = {"draft": sha256(json.dumps(wish.draft, sort_keys=True).encode()), "owner": address_of(wish.key)}
     note = wish.folder / "wish.json"
     if _is_begun(wish.folder):
@@ -93,12 +95,12 @@ def _begin(wish: Wish) -> None:
 
 
 def _is_begun(folder: Path) -> bool:
-    """Whether something in the folder cost gas already, or is about to."""
+    """Whether something in the folder has cost gas, or is about to."""
     return any(path.suffix in (".json", ".deployed") and path.name != "wish.json" for path in folder.glob("*"))
 
 
 def _end(wish: Wish) -> None:
-    """Out of the way in one step: what a kill leaves of the folder must not look like the beginnings of a run."""
+    """Remove the folder in one step, so that a kill leaves nothing that looks like an unfinished run."""
     done = wish.folder.with_name(f".{wish.folder.name}.done")
     shutil.rmtree(done, ignore_errors=True)
     wish.folder.rename(done)
@@ -106,7 +108,7 @@ def _end(wish: Wish) -> None:
 
 
 def _noted(note: Path) -> dict[str, Any] | None:
-    """What a note says; None without one, or when it is damaged: it is found out again."""
+    """A note's content; None without one, or when it is damaged, in which case it is determined again."""
     try:
         said = json.loads(note.read_text())
     except (FileNotFoundError, ValueError):
@@ -126,7 +128,7 @@ async def _policy(wish: Wish) -> ChainPolicy:
 async def _place(wish: Wish, policy: ChainPolicy) -> ChainPlace:
     """The contract to use: the one named, the one deployed before, or a new one."""
     note = wish.folder / "place.json"
-    with suppress(TypeError):  # of other fields: damaged
+    with suppress(TypeError):  # other fields: damaged
         if noted := _noted(note):
             return ChainPlace(**noted)
     place = await (_named(wish) if wish.contract else _deployed(wish, policy))
@@ -157,7 +159,7 @@ async def _named(wish: Wish) -> ChainPlace:
 
 
 def _write_spec(path: Path, data: bytes) -> None:
-    """Raises ConfigError where another spec stands."""
+    """Write the spec. Raises ConfigError where another spec exists."""
     if path.exists():
         if path.read_bytes() != data:
             raise ConfigError(f"{path} changed while its run was being created: move it away, then type this again")

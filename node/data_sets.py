@@ -1,5 +1,5 @@
-"""Data sets of a run's tasks: the run's draft names files, its spec their digests; nodes find them beside the spec or at the
-run's relays, which keep them for as long as they serve the run."""
+"""Data sets of a run's tasks. The run's draft names files, its spec their digests. Nodes find them beside the spec or
+at the run's relays, which keep them for as long as they serve the run."""
 
 from __future__ import annotations
 
@@ -23,23 +23,24 @@ if TYPE_CHECKING:
     from roles.tasks import Task
 
 FOLDER = "tasks"
-"""Beside a spec, and in a node's own folder."""
+"""Folder name, beside a spec and in a node's data folder."""
 
 log = structlog.get_logger()
 
 
 def digests_of(spec: RunSpec) -> tuple[str, ...]:
-    """The data sets that the run's tasks need."""
+    """Digests of the data sets that the run's tasks need."""
     named = (task.parameters.get("data") for task in spec.tasks)
     return tuple(dict.fromkeys(digest for digest in named if isinstance(digest, str)))
 
 
 Get = Callable[[str, int], Awaitable[bytes]]
-"""The bytes of a digest, at most so many."""
+"""Fetches the bytes with a digest, up to a maximum size."""
 
 
 def from_relays(client: RelayClient, book: RelayBook) -> Get:
-    """Ask the run's relays, looked for each time: whoever has the spec from a file knows none yet."""
+    """Fetch from the run's relays. They are looked up on each call, because a node that has the
+    spec from a file knows none yet."""
 
     async def get(digest: str, most: int) -> bytes:
         await book.refresh()
@@ -49,7 +50,7 @@ def from_relays(client: RelayClient, book: RelayBook) -> Get:
 
 
 async def find_data_sets(spec: RunSpec, *, home: Path, beside: Path | None, get: Get) -> None:
-    """Leave every data set of the run in `home`, from the folder of the spec file or by `get`. Raises ConfigError."""
+    """Put every data set of the run into `home`, from the spec file's folder or by `get`. Raises ConfigError."""
     for digest in digests_of(spec):
         place = home / FOLDER / digest
         if await asyncio.to_thread(_is_here, place, digest, beside):
@@ -64,7 +65,7 @@ async def find_data_sets(spec: RunSpec, *, home: Path, beside: Path | None, get:
 
 
 def _is_here(place: Path, digest: str, spec_file: Path | None) -> bool:
-    """Whether the data set lies in its place, put there from beside the spec file when that has it."""
+    """Whether the data set is in place, after copying it from beside the spec file if it is there."""
     if _is_whole(place, digest):
         return True
     near = spec_file.expanduser().parent / FOLDER / digest if spec_file else place
@@ -75,7 +76,7 @@ def _is_here(place: Path, digest: str, spec_file: Path | None) -> bool:
 
 
 def place_data_set(path: Path, folder: Path) -> str:
-    """Copy a data set into a folder under its digest, which is returned. Raises ConfigError."""
+    """Copy a data set into a folder under its digest. Returns the digest. Raises ConfigError."""
     try:
         if path.stat().st_size > MAX_FILE:
             raise ConfigError(f"{path}: a data set may have {MAX_FILE >> 20} MiB")
@@ -88,13 +89,13 @@ def place_data_set(path: Path, folder: Path) -> str:
 
 
 def keep_file(path: Path, data: bytes) -> None:
-    """Write a file that is there whole or not at all, and its folder."""
+    """Write a file atomically, creating its folder."""
     make_folder(path.parent)
     write_durably(path, data)
 
 
 def load_run_tasks(spec: RunSpec, home: Path) -> Task:
-    """The run's tasks as one, with data sets as they lie in `home`; its tool is looked for too, so that a node without it
+    """The run's tasks combined into one, with data sets from `home`. Also loads the tool, so that a node without it
     does not join. Raises ConfigError."""
     from roles.tasks import TaskError, load_tasks
     from roles.turns.tool import load_tool_use
@@ -107,7 +108,7 @@ def load_run_tasks(spec: RunSpec, home: Path) -> Task:
 
 
 def held_files(spec: RunSpec, home: Path) -> Sequence[Path]:
-    """The data sets as they lie in `home`."""
+    """Paths of the data sets in `home`."""
     return [home / FOLDER / digest for digest in digests_of(spec)]
 
 

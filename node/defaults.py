@@ -1,75 +1,78 @@
-"""The node's own numbers, each with its unit and its reason. What two nodes must agree on is in the run spec instead."""
+"""The node's own constants, each with its unit and reason. What two nodes must agree on is in the run spec instead."""
 
 from __future__ import annotations
 
 OPEN_FILES = 8192
-"""Descriptors asked of the system: p2pd and HTTP both keep connections open, and 1024 is soon reached."""
+"""File descriptors requested from the system. p2pd and HTTP both keep connections open, and 1024 is soon exhausted."""
 
 HEARTBEAT_SECONDS = 20.0
-"""Between two announcements of our node record, each after a look for a twin; rows are re-published every third of their 90 s."""
+"""Interval between announcements of our node record, each preceded by a check for a twin. Rows are
+republished every third of their 90 s."""
 
 RELAY_REFRESH_SECONDS = 3.0
-"""Between two readings of the relays' node records: a dead relay leaves the list when its record expires."""
+"""Interval between reads of the relays' node records. A dead relay leaves the list when its record expires."""
 
 WAIT_SECONDS = 1.0
-"""Between two tries while a peer, relay or the ledger does not answer."""
+"""Interval between retries while a peer, relay or the ledger does not answer."""
 
 COMPLAIN_SECONDS = 15.0
-"""Between two messages about the same thing still missing: often enough to read, rare enough not to bury the rest."""
+"""Interval between messages about the same thing still missing: often enough to notice, rarely
+enough not to bury the rest."""
 
 FIRST_COMPLAINT_SECONDS = 4.0
-"""Before the first of them: every start needs a second or two to find its peers, which is no news."""
+"""Delay of the first such message. Every start needs a second or two to find its
+peers, which is not worth reporting."""
 
 START_PATIENCE_SECONDS = 300.0
 """How long a node looks for its run (spec, contract) before it gives up with a sentence."""
 
 SHUTDOWN_SECONDS = 12.0
-"""What an ordered shutdown may take before the process leaves anyway."""
+"""How long an ordered shutdown may take before the process exits anyway."""
 
 OFFLINE_SECONDS = 3.0
-"""Time for the last row, OFFLINE; its loss only means that others wait for the record to expire."""
+"""Timeout for publishing the last row, OFFLINE. If it is lost, others merely wait for the record to expire."""
 
 LAG_PERIOD_SECONDS = 0.1
-"""How often the event loop is asked how late it is."""
+"""Interval at which the event loop's delay is measured."""
 
 LAGGED_SECONDS = 2.0
-"""Lateness of the event loop that is said aloud: remote calls give up after 5 s."""
+"""Delay of the event loop that is reported: remote calls time out after 5 s."""
 
 LAG_SAMPLES = 600
-"""Samples behind the percentile: one minute."""
+"""Samples for the percentile: one minute."""
 
 EVENT_FILE_BYTES = 64 * 2**20
-"""Size at which the event stream starts a new file; one old file is kept."""
+"""Size at which a new event file is started; one old file is kept."""
 
 UPGRADE_LOOK_SECONDS = 5.0
-"""Between two looks for what the run's owner asks of this program."""
+"""Interval between checks for what the run's owner demands of this program."""
 
 UPGRADE_SAY_SECONDS = 3600.0
-"""Between two sentences about it, while it is not met."""
+"""Interval between messages about a demand that is not met."""
 
 MEETING_SECONDS = 20.0
-"""Between two comparisons of who is there with whom the DHT knows."""
+"""Interval between comparisons of the announced nodes with those in the DHT."""
 
 DISK_LOOK_SECONDS = 60.0
-"""Between two additions of what the data folder takes."""
+"""Interval between measurements of the data folder's size."""
 
 LOG_FILE_BYTES = 8 * 2**20
-"""The same for the libraries' own messages and tracebacks."""
+"""The same limit for the file of the libraries' own messages and tracebacks."""
 
 STATUS_TIMEOUT_SECONDS = 5.0
-"""What a status request may take."""
+"""Timeout for a status request."""
 
 STATUS_LOOK_SECONDS = 0.25
-"""Between two looks of a stream for what is new: so often a page moves."""
+"""Interval at which a stream checks for changes, and so at which a page updates."""
 
 STATUS_SILENCE_SECONDS = 15.0
-"""After which a stream says that nothing is new: below the time-outs of proxies and browsers."""
+"""Silence after which a stream sends a keep-alive: below the timeouts of proxies and browsers."""
 
 TALLY_LOOK_SECONDS = 5.0
-"""Between two questions about final tallies, while somebody looks at the page."""
+"""Interval between queries for final tallies while somebody watches the page."""
 
 STATUS_WATCHERS = 32
-"""Streams open at once; more are asked to come back later."""
+"""Streams open at once; further clients are asked to come back later."""
 
 MAX_JOIN_BYTES = 16 * 1024
 """Largest file accepted as a join string."""
@@ -78,16 +81,17 @@ MAX_CONFIG_BYTES = 256 * 1024
 """Largest configuration file."""
 
 OBSERVER_SECONDS = 0.25
-"""Between two looks at ledger and DHT on one machine; a step takes about a second there."""
+"""Interval between reads of ledger and DHT when all nodes are on one machine, where a step takes about a second."""
 
 DEVELOPMENT_CHAINS = (1337, 31337)
-"""Chain ids of chains that make a block for each transaction and lose none: waiting for more would never end."""
+"""Chain ids of chains that make a block for each transaction and lose none. Waiting for more blocks would never end."""
 
 CONFIRMATIONS = 3
 """Blocks, its own included, that a block of any other chain needs before a node acts on it."""
 
 MAX_FEE_GWEI = 500
-"""The most that a transaction offers for a unit of gas, where the settings say nothing."""
+"""Maximum price per unit of gas, unless the settings give one."""
 
 LEAST_MBIT = 4
-"""Least limit of a line: six transfers at once, none slower than the 64 KiB/s at which relays and readers give one up, take 3."""
+"""Minimum bandwidth limit: six transfers at once, none slower than the 64 KiB/s below which relays and
+readers give up, need 3 Mbit/s."""

@@ -1,8 +1,8 @@
-"""One budget for everything in the data folder: `max_disk`.
+"""Keeps everything in the data folder within one budget, `max_disk`.
 
-A relay's blobs, which are most of what any node keeps, get what the rest leaves over, least used first out
-(`roles.shardcast.store`); the other roles keep what they still need and remove the rest themselves. What is left to do
-here: to add it all up, to give up old logs when it is too much, and to say so when even that does not help.
+A relay's blobs, which are most of what any node keeps, get what the rest leaves, and are evicted least recently used
+first (`roles.shardcast.store`). The other roles remove by themselves what they no longer need. This module adds
+everything up, deletes old logs when the total is too large, and reports when even that does not help.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from node.hardware import free_disk
 log = structlog.get_logger()
 
 APART = 2 * EVENT_FILE_BYTES + 2 * LOG_FILE_BYTES + 64 * 2**20
-"""Bytes left to logs, journals and the ledger's events, beside a relay's blobs."""
+"""Bytes reserved for logs, journals and the ledger's events, besides a relay's blobs."""
 ROOM = 32 * 2**20
 """Bytes that must be free before a role that found its disk full is started again."""
 ROOM_SECONDS, LONGEST_ROOM_SECONDS = 2.0, 60.0
@@ -33,29 +33,30 @@ OLD_LOGS = ("events.1.jsonl", "node.log.1")
 
 @dataclass(frozen=True, slots=True)
 class DiskUse:
-    """Bytes of a folder, and of each of what lies right in it."""
+    """Bytes in a folder, and in each of its direct entries."""
 
     total: int
     parts: Counter[str]
 
     @property
     def largest(self) -> str:
-        """What takes most."""
+        """Name of the largest entry."""
         return self.parts.most_common(1)[0][0] if self.parts else ""
 
 
 def share_of_blobs(max_disk: int) -> int:
-    """Bytes for a relay's blobs: all but what is set apart, of which a small budget gives a fifth."""
+    """Bytes for a relay's blobs: everything but the reserve, for which a small budget sets aside a fifth."""
     return max_disk - min(APART, max_disk // 5)
 
 
 def share_of_events(max_disk: int) -> int:
-    """Bytes at which the event file is begun anew; there are two of them."""
+    """Size in bytes at which a new event file is started; there are two of them."""
     return min(EVENT_FILE_BYTES, max_disk // 20)
 
 
 def measure(folder: Path) -> DiskUse:
-    """Bytes on disk of a folder's files. Files that vanish meanwhile are skipped; links are not followed."""
+    """Bytes that a folder's files occupy on disk. Files that vanish in the meantime are
+    skipped; links are not followed."""
     parts: Counter[str] = Counter()
     for root, _, names in os.walk(folder):
         place = Path(root).relative_to(folder).parts
@@ -66,7 +67,7 @@ def measure(folder: Path) -> DiskUse:
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Whether an error is due to a full disk alone: the error itself, every one of its group, or its cause."""
+    """Whether an error is due only to a full disk: the error itself, every error in its group, or its cause."""
     if isinstance(error, BaseExceptionGroup):
         return all(map(is_disk_full, error.exceptions))
     if isinstance(error, DiskFull) or (isinstance(error, OSError) and error.errno in NO_ROOM):
@@ -75,8 +76,8 @@ def is_disk_full(error: BaseException) -> bool:
 
 
 async def wait_for_room(folder: Path, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
-    """Until there is some, or long enough to try again anyway: a quota does not show. Always a while: where room is found
-    at once, the role may need more of it than that."""
+    """Wait until there is free space, or long enough to try again anyway, since a quota is not visible here. Always
+    waits a while: even where space is found at once, the role may need more than that."""
     await sleep(ROOM_SECONDS)
     until = asyncio.get_running_loop().time() + LONGEST_ROOM_SECONDS
     while free_disk(folder) < ROOM and asyncio.get_running_loop().time() < until:
@@ -84,7 +85,8 @@ async def wait_for_room(folder: Path, *, sleep: Callable[[float], Awaitable[None
 
 
 class DiskWatch:
-    """Keeps a data folder within its budget as far as logs go, and says when the rest is too much. `used` is the last look's."""
+    """Keeps a data folder within its budget by deleting old logs, and reports when that is not enough.
+    `used` is the last measurement."""
 
     def __init__(self, folder: Path, max_disk: int) -> None:
         self._folder, self._max_disk = folder, max_disk
@@ -98,7 +100,7 @@ class DiskWatch:
             await asyncio.sleep(DISK_LOOK_SECONDS)
 
     async def look(self) -> None:
-        """Measure once: give up old logs if there is too much, and log it when even that does not help."""
+        """Measure once. Delete old logs if the total is too large, and log it when even that does not help."""
         found = await asyncio.to_thread(measure, self._folder)
         if found.total > self._max_disk and (given_up := await asyncio.to_thread(self._give_up_logs)):
             log.warning("logs.given_up", files=given_up, used=found.total, budget=self._max_disk)

@@ -1,7 +1,7 @@
-"""What each role has earned: units, amounts, what was paid, and by step what was accepted, refused or is still open.
+"""What each role has earned: units, amounts, payments, and per step what was accepted, refused or is still open.
 
-Final numbers come from the tally behind the newest root, checked against the ledger; steps from the signed rows in
-tallies and in the DHT. Older tallies may be gone from the relays: what could not be read is said, not guessed.
+Final numbers come from the tally behind the newest root, checked against the ledger. Steps come from the signed rows in
+tallies and in the DHT. Older tallies may no longer be on the relays; what could not be read is reported, not guessed.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from roles.tally.items import row_from_text
 from roles.trusted import is_verdict_on
 
 EPOCHS_READ = 64
-"""How many tallies back steps are looked for."""
+"""How many tallies back to look for steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """A leaf of the newest final tally, and what was paid of it (base units)."""
+    """A leaf of the newest final tally, and how much of it has been paid (base units)."""
 
     leaf: Leaf
     claimed: int
 
     @property
     def claimable(self) -> int:
-        """What a claim would pay now; nothing while the node has no wallet."""
+        """What a claim would pay now; 0 while the node has no wallet."""
         return max(0, self.leaf.amount - self.claimed) if self.leaf.wallet else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """Every leaf of the newest final root; `root` None before the first."""
+    """Every leaf of the newest final root; `root` is None before the first."""
 
     root: FinalRoot | None
     body: TallyBody | None
@@ -56,12 +56,12 @@ class Holdings:
         return self.root.epoch if self.root else -1
 
     def proof_of(self, leaf: Leaf) -> MerkleProof:
-        """The proof a claim needs. Raises ValueError for a leaf that is not there."""
+        """The proof that a claim needs. Raises ValueError for a leaf that is not in the tally."""
         return merkle_proof([each.leaf for each in self.holdings], leaf)
 
 
 async def read_holdings(ledger: LedgerClient, get: Get) -> Holdings:
-    """The newest final tally and what was paid. Raises LedgerError, TransportError, ConfigError."""
+    """The newest final tally, and the amounts paid. Raises LedgerError, TransportError, ConfigError."""
     root, body = await read_final(ledger, get)
     if body is None:
         return Holdings(None, None, ())
@@ -76,8 +76,8 @@ def _paid(paid: Mapping[tuple[Role, str, str], int], leaf: Leaf) -> int:
 
 @dataclass(slots=True)
 class StepLine:
-    """One node's work in one role and step. Units: workers' verified tokens, validators' verdicts, relays' bytes (as
-    receipts say, before their cap), trainers' steps. `epoch` None: not final."""
+    """One node's work in one role and step. Units are verified tokens for workers, verdicts for validators, bytes for
+    relays (from receipts, before their cap) and steps for trainers. `epoch` None: not final."""
 
     step: int
     role: Role
@@ -101,11 +101,12 @@ class StepBook:
     known: set[str] = field(default_factory=set)
 
     def sorted(self) -> list[StepLine]:
-        """By step, role and node."""
+        """Lines ordered by step, role and node."""
         return [self.lines[key] for key in sorted(self.lines)]
 
     def add_tally(self, body: TallyBody) -> None:
-        """What an epoch's tally credited. Rows that cannot be read count for nothing: the root speaks for them."""
+        """Add what an epoch's tally credited. Unreadable rows are skipped, because the
+        root already accounts for them."""
         for item in body.items:
             self._add_item(item, body.epoch, is_accepted=True)
         for item in body.refusals:
@@ -117,14 +118,14 @@ class StepBook:
                     self._line(receipt.step, "relay", share.relay, body.epoch).accepted += share.size
 
     def add_commits(self, steps: Iterable[tuple[int, str]], epoch_of: Callable[[int], int | None]) -> None:
-        """Committed steps and who led; `epoch_of` tells which final epoch holds a step, None for none yet."""
+        """Add committed steps and who led. `epoch_of` gives the final epoch that contains a step, None for none yet."""
         for step, leader in steps:
             epoch = epoch_of(step)
             line = self._line(step, "trainer", leader, epoch)
             line.accepted, line.pending = (0, 1) if epoch is None else (1, 0)
 
     def add_rows(self, rows: Iterable[Envelope], *, judges: ValidatorSet) -> None:
-        """Rows of the DHT that no tally read so far holds, as the validators in force decide on them."""
+        """Add rows of the DHT that are in none of the tallies read so far, as decided by the validators in force."""
         validators = [item.node for item in judges.validators]
         submissions, votes = sort_rows(rows, spec=self.spec, validators=validators)
         for digest, submission in submissions.items():
@@ -197,7 +198,8 @@ async def read_tallies(roots: Sequence[FinalRoot], get: Get) -> tuple[list[Tally
 
 
 def epoch_finder(roots: Sequence[FinalRoot], blocks: Mapping[int, int]) -> Callable[[int], int | None]:
-    """Which final epoch holds a step, by the block of its commit; None where none does yet."""
+    """A function that finds the final epoch containing a step, by the block of its commit;
+    None where there is none yet."""
 
     def epoch_of(step: int) -> int | None:
         return next((root.epoch for root in roots if blocks[step] <= root.closing_block), None)

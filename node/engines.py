@@ -1,4 +1,4 @@
-"""The engine that runs a policy on this machine."""
+"""Builds the engine that runs a policy on this machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ EngineKind = Literal["transformers", "vllm"]
 
 
 def lacks_device(device: str) -> tuple[str, str] | None:
-    """What is missing where the settings name a GPU, and what to do; None where all is there. Imports PyTorch for a GPU."""
+    """If the settings name a GPU that cannot be used: what is missing, and what to do; otherwise
+    None. Imports PyTorch for a GPU."""
     if device == "cpu":
         return None
     import torch
@@ -34,7 +35,8 @@ def lacks_device(device: str) -> tuple[str, str] | None:
 
 
 def check_device(device: str) -> None:
-    """Before a model is loaded: no other device is taken for one that is missing (TOP-23). Raises ConfigError."""
+    """Check the device before a model is loaded; a missing one is never replaced by another
+    (TOP-23). Raises ConfigError."""
     if (missing := lacks_device(device)) is not None:
         raise ConfigError(f"--device {device}: {'; '.join(missing)}")
 
@@ -49,10 +51,10 @@ def build_engine(
     tensor_parallel: int = 1,
     gpu_share: float = 0.85,
 ) -> Engine:
-    """An engine without weights yet; numbers are `dtype` (float32, bfloat16 or float16). Imports PyTorch.
+    """An engine without weights. It computes in `dtype` (float32, bfloat16 or float16). Imports PyTorch.
 
-    vLLM has attention kernels of its own: `attention` says nothing to it. Raises `InferenceError` when it is not installed,
-    ConfigError where the device is not there.
+    vLLM has attention kernels of its own and ignores `attention`. Raises `InferenceError` when it is not installed,
+    ConfigError where the device is missing.
     """
     import torch
 
@@ -69,7 +71,7 @@ def build_engine(
 
 
 def set_threads(config: NodeConfig) -> None:
-    """Give model work so many threads as the settings say, if they do. Imports PyTorch."""
+    """Set the number of threads for model work, if the settings give one. Imports PyTorch."""
     import torch
 
     if config.threads:
@@ -77,7 +79,7 @@ def set_threads(config: NodeConfig) -> None:
 
 
 def engine_of(config: NodeConfig, model: ModelSpec) -> Engine:
-    """The node's own choice of engine, for a run's model."""
+    """The node's own choice of engine for a run's model."""
     return build_engine(
         config.device,
         dtype=model.dtype,

@@ -1,4 +1,4 @@
-"""What a user did or left undone; the text is the sentence shown."""
+"""Errors caused by the user. The text is the sentence shown."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ class ConfigError(NodeError):
 
 
 class UsageError(ConfigError):
-    """The command line or a setting is wrong in itself: it will be next time too, so nothing starts a node again by itself."""
+    """The command line or a setting is invalid in itself. It will be invalid next time too, so nothing
+    restarts the node automatically."""
 
     exit_code = 2
 
 
 class Unfit(ConfigError):
-    """This machine is not what the run asks for; the text has every shortfall. Trying again does not help."""
+    """This machine does not meet the run's requirements; the text lists every shortfall. Trying again does not help."""
 
     exit_code = 3

@@ -1,4 +1,5 @@
-"""Whether this machine is what the run asks of its workers: measured before anything is downloaded, refused with reasons."""
+"""Whether this machine meets the run's requirements for workers. Measured before anything is
+downloaded; refused with reasons."""
 
 from __future__ import annotations
 
@@ -29,28 +30,28 @@ log = structlog.get_logger()
 MEASURE_SECONDS = 5.0
 MEASURE_BYTES = 64 * 2**20
 LEAST_BYTES = 2**20
-"""Below this a transfer tells more about round trips than about the line."""
+"""Transfers smaller than this say more about round trips than about bandwidth."""
 AT_ONCE = 4
-"""Shards fetched side by side, from whichever relays there are."""
+"""Shards fetched in parallel, from whichever relays there are."""
 
 
 async def measure_machine(
     spec: RunSpec | None, *, folder: Path, client: RelayClient, commits: Callable[[], Awaitable[Sequence[Commit]]]
 ) -> Hardware:
-    """What this machine has; the line to the relays is measured only where a run is given and asks something of it."""
+    """Measure this machine. Bandwidth to the relays is measured only if a run is given and has a requirement for it."""
     mbit = await _measure_line(client, commits) if spec is not None and spec.requirements.download_mbit else None
     return await asyncio.to_thread(measure_hardware, folder, download_mbit=mbit)
 
 
 def check_fitness(required: RequirementsSpec, hardware: Hardware) -> None:
-    """Raises Unfit with everything that is missing."""
+    """Raises Unfit listing everything that is missing."""
     missing = find_shortfalls(required, hardware)
     if missing:
         raise Unfit(f"this machine is not what the run asks for. {'; '.join(map(str, missing))}")
 
 
 async def _measure_line(client: RelayClient, commits: Callable[[], Awaitable[Sequence[Commit]]]) -> float | None:
-    """Mbit/s from the run's relays, of its newest checkpoint's shards; None where that cannot be measured."""
+    """Mbit/s from the run's relays, using shards of its newest checkpoint; None where that cannot be measured."""
     try:
         committed = await commits()
         if not committed:
@@ -75,7 +76,7 @@ async def _measure_line(client: RelayClient, commits: Callable[[], Awaitable[Seq
 
 
 class Meter:
-    """A sink that counts what arrives and keeps none of it; several shards at once, each in a thread of its own."""
+    """A sink that counts bytes and keeps none. Used for several shards at once, each in its own thread."""
 
     def __init__(self) -> None:
         self.received = 0
@@ -95,11 +96,11 @@ class Meter:
             self.received += len(block)
 
     def commit(self) -> None:
-        """Nothing to do: what is measured is not kept."""
+        """Nothing to do: the data is not kept."""
 
 
 Receive = Callable[[str, int, Meter], Awaitable[None]]
-"""Fetches the shard of this digest and size into a meter; gives up quietly when nobody has it."""
+"""Fetches the shard with this digest and size into a meter; gives up silently when nobody has it."""
 
 
 async def measure_download(
@@ -107,7 +108,8 @@ async def measure_download(
 ) -> float | None:
     """Mbit/s over at most `seconds` and MEASURE_BYTES, several shards (digest, bytes) at once.
 
-    None when the shards are too few bytes to tell, or nothing came at all: that is the relays' fault, not the line's.
+    None when the shards are too small to tell, or nothing arrived at all, which is the
+    relays' fault and not the line's.
     """
     if sum(size for _, size in shards) < LEAST_BYTES:
         return None

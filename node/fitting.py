@@ -1,6 +1,6 @@
-"""Whether a run's parts fit each other: tokenizer and model, prompts and the longest that the run allows.
+"""Whether a run's parts fit together: tokenizer and model, and the prompts and the maximum lengths that the run allows.
 
-Looked at before a run exists: afterwards honest workers would hand in what no validator can accept.
+Checked before a run exists. Afterwards honest workers would submit what no validator can accept.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from roles.tasks import Task
 
 MOST_WORDS = 100
-"""Prompts that are written and read again."""
+"""Prompts that are encoded and decoded again."""
 MOST_PROMPTS = 20_000
-"""Prompts that are tokenised, the longest first."""
+"""Prompts that are tokenised, the longest ones."""
 
 
 def check_fit(spec: RunSpec, tasks: Sequence[Task], model: Path) -> None:
@@ -38,8 +38,8 @@ def check_fit(spec: RunSpec, tasks: Sequence[Task], model: Path) -> None:
 
 
 def room_after(prompts: Sequence[str], model: Path, *, chat: bool) -> int | None:
-    """Tokens for which a model has positions after the longest of these prompts; None where it does not say how many it has.
-    Raises ConfigError."""
+    """Positions that a model has left after the longest of these prompts, in tokens; None where it does not state
+    its number. Raises ConfigError."""
     if not (model / "config.json").is_file() or (positions := _read_sizes(model).positions) is None:
         return None
     count = _counter(_read_tokenizer(model), model, chat=chat)
@@ -57,7 +57,7 @@ def _read_tokenizer(model: Path) -> Any:
         )
     try:
         return Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises this very class
+    except Exception as error:  # the library raises exactly this class
         raise ConfigError(f"{path} is not a tokenizer: {str(error)[:200]}") from error
 
 
@@ -78,7 +78,8 @@ def _check_vocabulary(tokenizer: Any, size: int, model: Path) -> None:
 
 
 def _check_lengths(spec: RunSpec, positions: int | None) -> None:
-    """Of rows that the run allows: the trainer could not learn from a longer one, however it was accepted."""
+    """Check that rows of the maximum length fit the model: the trainer could not learn from
+    longer ones, even if accepted."""
     most = spec.sampling.max_prompt_tokens + spec.max_output_tokens
     if positions is not None and most > positions:
         raise ConfigError(
@@ -88,7 +89,7 @@ def _check_lengths(spec: RunSpec, positions: int | None) -> None:
 
 
 def _check_targets(spec: RunSpec) -> None:
-    """Lengths that answers are rewarded for, where an answer may be so long at all."""
+    """Check that the lengths that answers are rewarded for are within the limit on an answer."""
     longest = max(spec.length.targets, default=0) if spec.length else 0
     if longest > spec.sampling.max_tokens:
         raise ConfigError(
@@ -120,7 +121,7 @@ def _counter(tokenizer: Any, model: Path, *, chat: bool) -> Callable[[str], int]
 
 
 def _check_words(task: Task, tokenizer: Any, model: Path) -> None:
-    """Whether the tokenizer can write the prompts at all: small ones drop what they do not know."""
+    """Check that the tokenizer can represent the prompts; small ones drop characters they do not know."""
     for number in range(min(task.size, MOST_WORDS)):
         prompt = task.prompt(number)
         kept = tokenizer.decode(tokenizer.encode(prompt, add_special_tokens=False).ids, skip_special_tokens=False)

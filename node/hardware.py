@@ -1,6 +1,6 @@
-"""What this machine has, as far as this process may use it: containers' limits count, hidden cards do not.
+"""What this machine offers to this process: container limits apply, and hidden GPUs do not count.
 
-Loads no torch: the drivers' own tools are asked. What cannot be found out is left out, never guessed.
+Does not load torch; it uses the drivers' own tools. What cannot be determined is left out, never guessed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from roles.requirements import Gpu, Hardware
 
 MIB = 2**20
 TOOL_SECONDS = 10.0
-"""What a driver's tool may take; the first call after boot initialises the cards."""
+"""Timeout for a driver's tool; the first call after boot initialises the GPUs."""
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 NVIDIA_QUERY = ("nvidia-smi", "--query-gpu=index,uuid,name,memory.total", "--format=csv,noheader,nounits")
 AMD_QUERY = ("rocm-smi", "--showproductname", "--showmeminfo", "vram", "--csv")
@@ -25,7 +25,7 @@ CGROUP = Path("/sys/fs/cgroup")
 
 
 def measure_hardware(folder: Path, *, download_mbit: float | None = None) -> Hardware:
-    """Look at the machine; `folder` is the node's own, whose content counts as free. Takes up to ten seconds."""
+    """Measure the machine. `folder` is the node's own, whose content counts as free space. Takes up to ten seconds."""
     return Hardware(
         machine=platform.machine(),
         cores=count_cores(),
@@ -37,7 +37,7 @@ def measure_hardware(folder: Path, *, download_mbit: float | None = None) -> Har
 
 
 def count_cores(cgroup: Path = CGROUP) -> int:
-    """Cores this process may use: its affinity, and a container's quota."""
+    """Cores that this process may use, given its affinity and a container's quota."""
     affinity = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
     quota, _, period = _read(cgroup / "cpu.max").partition(" ")
@@ -54,7 +54,7 @@ def measure_ram(cgroup: Path = CGROUP) -> int:
 
 
 def free_disk(folder: Path) -> int:
-    """Bytes free where the folder is, or will be; 0 when that cannot be known."""
+    """Bytes free where the folder is, or will be; 0 when that cannot be determined."""
     for place in (folder, *folder.parents):
         with contextlib.suppress(OSError):
             return shutil.disk_usage(place).free
@@ -62,7 +62,7 @@ def free_disk(folder: Path) -> int:
 
 
 def folder_size(folder: Path) -> int:
-    """Bytes in a folder's files, links not followed."""
+    """Bytes in a folder's files; links are not followed."""
     total = 0
     for place, _, names in os.walk(folder):
         for name in names:
@@ -72,12 +72,12 @@ def folder_size(folder: Path) -> int:
 
 
 def list_gpus() -> tuple[Gpu, ...]:
-    """Cards this process may use, by NVIDIA's tool or AMD's; none where neither answers."""
+    """GPUs that this process may use, from NVIDIA's tool or AMD's; empty where neither answers."""
     return read_nvidia(_ask(NVIDIA_QUERY), visible=os.environ.get(VISIBLE)) or read_amd(_ask(AMD_QUERY))
 
 
 def read_nvidia(text: str, *, visible: str | None = None) -> tuple[Gpu, ...]:
-    """Lines of `index, uuid, name, MiB`. `visible` is the process's own choice, by index or beginning of the id."""
+    """Parse lines of `index, uuid, name, MiB`. `visible` is the process's own selection, by index or id prefix."""
     found = []
     for row in csv.reader(text.splitlines(), skipinitialspace=True):
         if len(row) == 4 and row[3].strip().isdigit() and _is_visible(row[0].strip(), row[1].strip(), visible):
@@ -93,7 +93,7 @@ def _is_visible(index: str, uuid: str, visible: str | None) -> bool:
 
 
 def read_amd(text: str) -> tuple[Gpu, ...]:
-    """A table with a head: the columns of the card's name and of its memory in bytes are looked up by their titles."""
+    """Parse a table with a header. The columns for the GPU's name and its memory in bytes are found by their titles."""
     rows = list(csv.DictReader(text.splitlines()))
     found = []
     for row in rows:

@@ -1,4 +1,4 @@
-"""How well the process itself does: event-loop lag, memory, uptime, the limit of open files."""
+"""Health of the process itself: event loop lag, memory, uptime, open file limit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = structlog.get_logger()
 
 
 class LoopLag:
-    """How late the event loop runs what is due: peers give a call up after 5 seconds, and a node after two of them."""
+    """Delay of the event loop. Peers give up a call after 5 seconds, and a node after two such calls."""
 
     def __init__(self) -> None:
         self.samples: deque[float] = deque(maxlen=LAG_SAMPLES)
@@ -46,7 +46,7 @@ class LoopLag:
 
 
 class Uptime:
-    """Since when the process runs, and how much memory it took at most."""
+    """Uptime of the process, and its peak memory."""
 
     def __init__(self) -> None:
         self._begun = time.monotonic()
@@ -63,7 +63,7 @@ class Uptime:
 
 
 def raise_file_limit(wanted: int = OPEN_FILES) -> int:
-    """Raise the soft limit of open files as far as the hard one lets us; the limit now in force."""
+    """Raise the soft limit on open files as far as the hard limit permits. Returns the limit now in force."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     ceiling = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft >= ceiling:

@@ -1,6 +1,7 @@
-"""The one string a joiner needs: `intellect://<run id>?peer=<multiaddr>&rpc=<url>&relay=<url>`. Pure but for `read_join`.
+"""The one string that a joiner needs: `intellect://<run id>?peer=<multiaddr>&rpc=<url>&relay=<url>`.
+Pure except for `read_join`.
 
-Every part may repeat; nothing in it is believed: the spec is checked against the run id, addresses are only tried.
+Every part may repeat. Nothing in it is trusted: the spec is checked against the run id, and addresses are only tried.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ class JoinString:
 
 
 def parse_join(text: str) -> JoinString:
-    """Read a join string, or a bare run id. Raises UsageError naming the wrong part."""
+    """Parse a join string, or a bare run id. Raises UsageError naming the wrong part."""
     text = text.strip()
     if _RUN.match(text):
         return JoinString(text)
     try:
         parts = urlsplit(text)
-    except ValueError:  # brackets that hold no IPv6 address
+    except ValueError:  # brackets without a valid IPv6 address
         parts = urlsplit("")
     if parts.scheme != SCHEME or not _RUN.match(parts.netloc):
         raise UsageError(
@@ -69,7 +70,7 @@ def _fields(query: str) -> list[tuple[str, str]]:
 
 
 def check_places(join: JoinString, *, where: str) -> None:
-    """Check the form of each address. Raises UsageError naming the first that is wrong."""
+    """Check the form of each address. Raises UsageError naming the first invalid one."""
     for peer in join.peers:
         try:
             parse_peer(peer)
@@ -83,7 +84,7 @@ def check_places(join: JoinString, *, where: str) -> None:
 
 
 def is_web_address(url: str) -> bool:
-    """Whether this is an http or https URL with a host and a possible port."""
+    """Whether this is an http or https URL with a host and a valid port."""
     try:
         parts = urlsplit(url)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
@@ -92,7 +93,7 @@ def is_web_address(url: str) -> bool:
 
 
 def read_join(text: str) -> JoinString:
-    """A join string, or that in the first line of a file. Raises UsageError."""
+    """Parse a join string, given directly or as the first line of a file. Raises UsageError."""
     if text.startswith(f"{SCHEME}:") or "://" in text or _RUN.match(text):
         return parse_join(text)
     try:
@@ -104,7 +105,7 @@ def read_join(text: str) -> JoinString:
         ) from error
     except UnicodeDecodeError as error:
         raise UsageError(f"the file {text[:80]} is not text, so it holds no join string") from error
-    except (OSError, ValueError, RuntimeError) as error:  # not there, a folder, too long, a NUL, no home folder
+    except (OSError, ValueError, RuntimeError) as error:  # missing, a folder, too long, a NUL, no home folder
         raise UsageError(
             f"{text[:80]!r} is neither a join string (intellect://..) nor a file that holds one; "
             "the run's operator hands it out"

@@ -51,7 +51,7 @@ def _merged(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def read_spec_file(path: Path, run: str | None = None) -> RunSpec:
-    """A canonical spec from disk, of this run if one is named. Raises UsageError."""
+    """A canonical spec from disk; of this run, if one is named. Raises UsageError."""
     from dht.encoding import sha256
 
     try:
@@ -65,7 +65,7 @@ def read_spec_file(path: Path, run: str | None = None) -> RunSpec:
 
 
 async def fetch_spec(config: NodeConfig, *, run: str, book: RelayBook, client: RelayClient) -> RunSpec:
-    """The spec: from the file named, from our own copy, else from any relay. Kept in the data folder."""
+    """The spec: from the file named, from our own copy, otherwise from any relay. It is stored in the data folder."""
     kept = config.home / "spec.json"
     if config.spec:
         return read_spec_file(config.spec, run)
@@ -73,7 +73,7 @@ async def fetch_spec(config: NodeConfig, *, run: str, book: RelayBook, client: R
         try:
             return read_spec_file(kept, run)
         except ConfigError:
-            log.info("spec.outdated", file=str(kept))  # the folder served another run before
+            log.info("spec.outdated", file=str(kept))  # the folder was used for another run before
 
     async def attempt() -> bytes:
         await book.refresh()
@@ -99,7 +99,7 @@ async def join_ledger(
     *,
     patience: float = START_PATIENCE_SECONDS,
 ) -> LedgerClient:
-    """Connect to the run's contract, wait for it when it is down, and check its terms. Raises ConfigError, LedgerError."""
+    """Connect to the run's contract, waiting while it is down, and check its terms. Raises ConfigError, LedgerError."""
 
     async def attempt() -> LedgerClient:
         policy = policy_of(config, spec.ledger.chain_id)

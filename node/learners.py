@@ -1,4 +1,4 @@
-"""Builds the trainer's learner from the run's numbers and the node's own: in this process, or over several ranks."""
+"""Builds the trainer's learner from the run's and the node's settings: in this process, or over several ranks."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from roles.trainer.stepping import Learner
 
 CHECKPOINTS = "checkpoints"
-"""Folder of published checkpoints below the trainer's own (`roles.trainer.journal`)."""
+"""Folder of published checkpoints, inside the trainer's own folder (`roles.trainer.journal`)."""
 
 
 def learner_settings(spec: RunSpec, config: NodeConfig) -> GrpoSettings:
-    """The learner's numbers. Raises ConfigError where they contradict each other."""
+    """The learner's settings. Raises ConfigError where they contradict each other."""
     from roles.rl.settings import GrpoSettings
 
     training = spec.training
@@ -49,7 +49,7 @@ def learner_settings(spec: RunSpec, config: NodeConfig) -> GrpoSettings:
 
 
 def build_learner(config: NodeConfig, spec: RunSpec, *, base: Path, state: Path) -> Learner:
-    """The learner over the base model; `state` is the trainer's folder. Blocking. Raises ConfigError, RankFailed."""
+    """The learner for the base model; `state` is the trainer's folder. Blocking. Raises ConfigError, RankFailed."""
     import torch
 
     from roles.rl.learner import Learner
@@ -69,6 +69,6 @@ def build_learner(config: NodeConfig, spec: RunSpec, *, base: Path, state: Path)
         )
     except RankFailed as error:
         raise ConfigError(f"the learner's ranks do not start: {error.said}") from error
-    except Exception as error:  # transformers, safetensors and torch raise whatever they like for a wrong model
+    except Exception as error:  # transformers, safetensors and torch may raise anything for a bad model
         said = str(error)[:200] or type(error).__name__
         raise ConfigError(f"the model in {base} cannot be loaded: {said}") from error

@@ -1,4 +1,4 @@
-"""Opens a run's ledger for commands and nodes, as careful with its chain as the settings ask."""
+"""Opens a run's ledger for commands and nodes, with the caution about its chain that the settings ask for."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def open_ledger(
     patience: float = PATIENCE_SECONDS,
     policy: ChainPolicy | None = None,
 ) -> LedgerClient:
-    """Connect to the contract the spec names and check that it is that one. Raises LedgerError, ConfigError."""
+    """Connect to the contract that the spec names, and check that it is that one. Raises LedgerError, ConfigError."""
     if not urls:
         raise ConfigError("no ledger end-point is known: add --rpc URL, or use a join string that has rpc=")
     ledger = spec.ledger
@@ -42,11 +42,11 @@ async def open_ledger(
 
 
 def default_policy(chain_id: int) -> ChainPolicy:
-    """How careful to be with a chain where no settings say it."""
+    """The policy for a chain where no settings give one."""
     return ChainPolicy(1 if chain_id in DEVELOPMENT_CHAINS else CONFIRMATIONS, MAX_FEE_GWEI * GWEI)
 
 
 def policy_of(config: NodeConfig, chain_id: int) -> ChainPolicy:
-    """How careful the settings ask to be."""
+    """The policy that the settings ask for."""
     usual = default_policy(chain_id)
     return ChainPolicy(config.confirmations or usual.confirmations, config.max_fee_gwei * GWEI)

@@ -15,8 +15,8 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def die_with_parent() -> None:
-    """Ask for SIGTERM when the parent named in the environment dies, or who forked us for it; leave at once when it is dead
-    already."""
+    """Request SIGTERM when the parent named in the environment dies, or the process that forked us for it; exit at once if
+    it is dead already."""
     parent = os.environ.get(FORKER_VARIABLE) or os.environ.get(PARENT_VARIABLE)
     if not parent or not sys.platform.startswith("linux"):
         return

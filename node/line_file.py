@@ -1,4 +1,4 @@
-"""A file of JSON lines that grows while something long is measured: each line is on disk before the next is begun."""
+"""A file of JSON lines for long measurements. Each line is on disk before the next is begun."""
 
 from __future__ import annotations
 
@@ -11,28 +11,29 @@ from dht.disk import write_durably
 
 
 class LineFile:
-    """Lines of at most `longest` characters. The first is a header, which says whose lines these are."""
+    """Lines of at most `longest` characters. The first is a header that says what the lines belong to."""
 
     def __init__(self, path: Path, *, longest: int) -> None:
         self._path, self._longest = path, longest
 
     def read(self) -> list[Any]:
-        """Every line, without one that a kill cut short; none when there is no file. Raises OSError, ValueError."""
+        """Every complete line, without one that a kill cut short; empty when there is no
+        file. Raises OSError, ValueError."""
         return [json.loads(line) for line in self._lines() if self._is_whole(line)]
 
     def repair(self) -> None:
-        """Remove what `read` leaves out, if there is anything. Raises OSError."""
+        """Remove an incomplete last line, if there is one. Raises OSError."""
         lines = self._lines()
         whole = [line for line in lines if self._is_whole(line)]
         if len(whole) < len(lines):
             write_durably(self._path, "".join(whole).encode())
 
     def begin(self, header: Any) -> None:
-        """Start the file anew with this header. Raises OSError."""
+        """Start the file over with this header. Raises OSError."""
         write_durably(self._path, f"{json.dumps(header)}\n".encode())
 
     def append(self, value: Any) -> None:
-        """Add a line; it is on disk when this returns. Raises OSError."""
+        """Append a line; it is on disk when this returns. Raises OSError."""
         with self._path.open("a") as file:
             file.write(json.dumps(value, separators=(",", ":")) + "\n")
             file.flush()

@@ -1,7 +1,7 @@
-"""The runs of a ledger as somebody looking for one wants them: how far, what is paid, how large, what it takes.
+"""Lists the runs of a ledger for somebody looking for one: progress, pay, size and requirements.
 
-What the contract holds is known of every run; the rest stands in the run's spec, which its relays serve: it is told of
-the run whose join string or spec is given.
+What the contract holds is known of every run. The rest is in the run's spec, which its relays serve, so it is shown
+only for a run whose join string or spec is given.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ PATIENCE = 10.0
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What a run's spec says to somebody who might join. Sizes in bytes."""
+    """The parts of a run's spec that matter to somebody who might join. Sizes in bytes."""
 
     name: str
     model: str
     model_bytes: int
     tasks: tuple[str, ...]
     steps: int
-    tokens: int  # most of one completion
+    tokens: int  # maximum per completion
     requirements: str
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """One run. `reward` and `min_stake` are base units of `token` (None: the chain's coin), `reward` of one epoch."""
+    """One run. `reward` and `min_stake` are base units of `token` (None: the chain's coin); `reward` is per epoch."""
 
     run: str
-    state: str  # not started, open, ended
+    state: str  # "not started", "open" or "ended"
     step: int
     owner: str
     trainers: int
@@ -77,7 +77,7 @@ async def _listing(urls: Sequence[str], contract: str, terms: RunTerms, spec: Ru
 
 
 def describe_run(spec: RunSpec) -> About:
-    """The part of a spec that helps to choose."""
+    """Extract the parts of a spec that help to choose a run."""
     return About(
         name=spec.name,
         model=spec.model.name,

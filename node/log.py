@@ -1,6 +1,6 @@
 """Where events go: JSON lines to `<data>/events.jsonl`, short lines to the terminal, libraries' messages to `node.log`.
 
-Every event is also counted by name, which is what `/metrics` shows. Fields that could hold a secret are dropped.
+Every event is also counted by name; `/metrics` shows the counts. Fields that could hold a secret are dropped.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from node.terminal import Terminal, format_progress
 SECRET_WORDS = ("secret", "password", "private", "mnemonic", "keystore")
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 PROGRESS = "checkpoint.arriving"
-"""The event shown as a line that moves."""
+"""The event shown as a line that is updated in place."""
 FIELDS_SHOWN = 8
 RECENT = 40
 
@@ -33,14 +33,14 @@ Event = MutableMapping[str, Any]
 
 
 class EventStream:
-    """The node's event file, bounded: past its limit it is renamed to `events.1.jsonl` and begun anew."""
+    """The node's event file, bounded: past its limit it is renamed to `events.1.jsonl` and started over."""
 
     def __init__(self, path: Path, *, limit: int = EVENT_FILE_BYTES) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
         self.counts: Counter[str] = Counter()
         self.recent: deque[dict[str, Any]] = deque(maxlen=RECENT)
-        self.listeners: list[Callable[[Event], None]] = []  # told of each event, in whichever thread it happened
+        self.listeners: list[Callable[[Event], None]] = []  # called with each event, in the thread where it occurred
         self._limit = limit
         self._lock = threading.Lock()
         self._file = self._open()
@@ -49,12 +49,12 @@ class EventStream:
         return self.path.open("a", buffering=1, encoding="utf-8")
 
     def write(self, event: Event) -> None:
-        """Append one event as a line of JSON, from any thread. A full disk loses the line, not the node: who needs the disk
-        says so."""
+        """Append one event as a line of JSON, from any thread. On a full disk the line is lost;
+        whoever needs the disk reports it."""
         self.counts[str(event.get("event"))] += 1
         self.recent.append(dict(event))
         for listener in self.listeners:
-            with contextlib.suppress(Exception):  # who looks on must not stop who works
+            with contextlib.suppress(Exception):  # a failing listener must not stop the node
                 listener(event)
         with self._lock, contextlib.suppress(OSError):
             if self._file.closed:
@@ -79,7 +79,7 @@ def configure_logging(
     library.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
     logging.basicConfig(handlers=[library], level=logging.WARNING, force=True)
     logging.captureWarnings(True)
-    logging.raiseExceptions = False  # a full disk must not print the tracebacks of lost messages
+    logging.raiseExceptions = False  # otherwise a full disk prints tracebacks of lost messages
     threshold, screen = LEVELS[level], Terminal(terminal)
 
     def show(_: Any, method: str, event: Event) -> Event:
@@ -103,7 +103,7 @@ def configure_logging(
 
 
 def quiet_libraries() -> None:
-    """Take from libraries the handlers they gave themselves at import: their messages go to the file alone."""
+    """Remove the log handlers that libraries installed on import; their messages go to the file only."""
     for name in ("hivemind", "transformers", "uvicorn", "httpx", "httpcore"):
         logger = logging.getLogger(name)
         logger.handlers.clear()
@@ -115,7 +115,7 @@ def _without_secrets(event: Event) -> dict[str, Any]:
 
 
 def format_line(event: Event) -> str:
-    """One event for people: time, role, and its sentence; or its name and first fields when it has none."""
+    """One event for people: time, role, and its sentence, or its name and first fields when it has none."""
     is_quiet = event["level"] in ("info", "debug")
     mark = "" if is_quiet else f"{str(event['level']).upper()} "
     said = phrase_of(event)

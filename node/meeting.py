@@ -1,7 +1,7 @@
-"""Nodes of the run that are heard of but not met on the DHT: dialled, so that a DHT in two halves becomes one again.
+"""Dials nodes of the run that are announced but absent from our DHT, so that a split DHT becomes one again.
 
-Boards carry the records of both halves; so do the rows that a half still holds of the time before. Seeds are dialled for
-ever in any case (`dht.upkeep`); this finds the others, with all seeds dead too.
+The boards carry the records of both halves, and so do rows that a half still holds from before the split. Seeds are
+dialled forever anyway (`dht.upkeep`); this finds the other nodes even when all seeds are dead.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ log = structlog.get_logger()
 SERVING: tuple[Role, ...] = ("relay", "validator", "trainer")
 """Roles whose nodes listen."""
 AT_ONCE, STRANGERS_AT_ONCE = 8, 1
-"""Nodes dialled after one look: in a large network nobody meets everybody, and need not. Strangers are few
-among them: a key costs nothing, and its record must not choose whom everybody dials."""
+"""Nodes dialled per comparison, and strangers among them. In a large network no node needs to know all others.
+Strangers are limited because a key costs nothing, and its record must not decide whom everybody dials."""
 WHOLE_TABLE = 20
-"""A routing table smaller than this holds everybody that is there."""
+"""A routing table smaller than this contains every node there is."""
 
 
 class Meeting:
-    """Compares who says that it is there with whom the DHT knows. `rows` is what boards and DHT say together;
+    """Compares the nodes that announce themselves with those in the DHT. `rows` reads boards and DHT together.
     `is_member` says whether an id is registered on the ledger or an operator's."""
 
     def __init__(
@@ -55,7 +55,7 @@ class Meeting:
             await self.look()
 
     async def look(self) -> None:
-        """Compare once, and dial some of the nodes that were not met."""
+        """Compare once, and dial some of the nodes that are missing."""
         keys = [nodes_key(self._run, role) for role in SERVING]
         try:
             found = await self._rows.read(keys)
@@ -92,7 +92,7 @@ class Meeting:
 
 
 def _own_addresses(record: NodeRecord) -> Sequence[str]:
-    """The record's addresses that name the node itself: it must not make others dial a third node."""
+    """The record's addresses that name the node itself. A record must not make others dial a third node."""
     found = []
     for address in record.addresses:
         try:

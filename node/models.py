@@ -1,6 +1,6 @@
-"""Checkpoint folders out of what people have: a GGUF file, a folder of Hugging Face's format, or random numbers.
+"""Makes checkpoint folders from a GGUF file, a folder in Hugging Face's format, or random weights.
 
-What comes out is what a run pins and every engine loads: config.json, tokenizer.json, *.safetensors; nothing is fetched.
+The result is what a run pins and every engine loads: config.json, tokenizer.json, *.safetensors. Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ SIZES = {"layers": 2, "hidden": 64, "heads": 4, "intermediate": 128}
 
 
 def find_source(source: str) -> Path:
-    """A GGUF file, or a checkpoint folder: a path, or the name of an installed package that holds a GGUF file.
-    Raises ConfigError."""
+    """A GGUF file or a checkpoint folder, given as a path or as the name of an installed package that contains a
+    GGUF file. Raises ConfigError."""
     path = Path(source).expanduser()
     if path.is_dir() or path.is_file():
         return path
@@ -37,7 +37,7 @@ def find_source(source: str) -> Path:
 
 
 def import_model(source: Path, out: Path, *, dtype: str) -> int:
-    """Write the model of `source` as a checkpoint folder; how many parameters it has. Raises ConfigError."""
+    """Write the model in `source` as a checkpoint folder. Returns the number of parameters. Raises ConfigError."""
     folder, options = (source, {}) if source.is_dir() else (source.parent, {"gguf_file": source.name})
     if options:
         _need_gguf()
@@ -46,7 +46,7 @@ def import_model(source: Path, out: Path, *, dtype: str) -> int:
 
 
 def make_model(out: Path, *, kind: str, tokenizer: Path, seed: int, sizes: dict[str, int]) -> int:
-    """Write a model of random weights, to try things with; how many parameters it has. Raises ConfigError."""
+    """Write a model with random weights, for experiments. Returns the number of parameters. Raises ConfigError."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -93,7 +93,7 @@ def _load(folder: Path, dtype: str, options: dict[str, str]) -> tuple[Any, Any]:
         model, report = loaded
         _forget_quantisation(model)
         model, tokenizer = model.to(kind), AutoTokenizer.from_pretrained(folder, **common)
-    except Exception as error:  # whatever the libraries make of a foreign file
+    except Exception as error:  # the libraries may raise anything for a foreign file
         why = str(error).partition("\n")[0][:200]
         raise ConfigError(f"{place} cannot be read as a model: {why}") from error
     if missing := sorted(map(str, report["missing_keys"])):  # the library fills them with random numbers and only warns
@@ -102,14 +102,15 @@ def _load(folder: Path, dtype: str, options: dict[str, str]) -> tuple[Any, Any]:
 
 
 def _forget_quantisation(model: Any) -> None:
-    """A GGUF file's weights were turned into ordinary ones as they were read; the library still takes them for packed."""
+    """Remove the quantisation settings. A GGUF file's weights were unpacked on reading, but the library
+    still treats them as packed."""
     model.hf_quantizer = None
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
 
 
 def _write(model: Any, tokenizer: Any, out: Path) -> int:
-    """The folder is there complete, or not at all."""
+    """Write the folder completely, or not at all."""
     if out.exists():
         raise ConfigError(f"{out} exists already; name another folder")
     part = out.with_name(f".{out.name}.part")

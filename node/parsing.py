@@ -1,7 +1,8 @@
-"""Arguments of commands: argparse that names the nearest flag or choice, takes no abbreviations, and can be looked at.
+"""Arguments of commands: argparse that suggests the nearest flag or choice, accepts no
+abbreviations, and can be inspected.
 
-Knows no command. `described` gives a command's parser without running the command: completion and the documentation's
-tests are made of it, so that neither can fall behind the program.
+Knows no command. `described` returns a command's parser without running the command. Completion and the documentation's
+tests are built on it, so that neither can fall behind the program.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ _looking: ContextVar[bool] = ContextVar("looking", default=False)
 
 
 class Described(Exception):
-    """Carries the parser of a command out of it, before the command does anything."""
+    """Carries a command's parser out of it before the command does anything."""
 
     def __init__(self, parser: Parser) -> None:
         self.parser = parser
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Examples as they were written; a default is shown when there is one."""
+    """Keeps the layout of examples, and shows a default where there is one."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         has_default = action.default not in (None, False, [], "", argparse.SUPPRESS) and action.option_strings
@@ -38,7 +39,7 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse that names the nearest known flag, and takes no abbreviations."""
+    """argparse that suggests the nearest known flag, and accepts no abbreviations."""
 
     def __init__(
         self, prog: str, description: str | None = None, *, examples: str = "", usage: str | None = None
@@ -55,7 +56,7 @@ class Parser(argparse.ArgumentParser):
     def parse_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> argparse.Namespace:
-        """Parse everything. Exits with 2 on an unknown argument."""
+        """Parse everything. Exits with status 2 on an unknown argument."""
         if _looking.get():
             raise Described(self)
         self._focus(list(sys.argv[1:] if args is None else args))
@@ -65,13 +66,13 @@ class Parser(argparse.ArgumentParser):
         return found
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
-        """Nothing means something by being empty: it is a variable that the shell had not set."""
+        """Refuse an empty value: it usually comes from a shell variable that is not set."""
         if any(not word.strip() for word in arg_strings):
             raise argparse.ArgumentError(action, "nothing stands there (a variable of the shell that is not set?)")
         return super()._get_values(action, arg_strings)
 
     def flags(self) -> list[str]:
-        """Every flag it takes, long and short."""
+        """Every flag of the parser, long and short."""
         return [flag for action in self._actions for flag in action.option_strings]
 
     def all_actions(self) -> list[argparse.Action]:
@@ -79,7 +80,7 @@ class Parser(argparse.ArgumentParser):
         return list(self._actions)
 
     def action_of(self, flag: str) -> argparse.Action | None:
-        """What a flag does."""
+        """The action of a flag."""
         return self._option_string_actions.get(flag)
 
     def positionals(self) -> list[argparse.Action]:
@@ -87,8 +88,8 @@ class Parser(argparse.ArgumentParser):
         return self._get_positional_actions()
 
     def _focus(self, words: Sequence[str]) -> None:
-        """Where help is asked of one action (`keys rotate --help`), leave out what belongs to others: arguments and examples
-        whose text begins with their names."""
+        """For help on one action (`keys rotate --help`), hide the arguments and examples of other actions. They are
+        recognised by the action names at the start of their text."""
         action = self._get_positional_actions()[0] if self._get_positional_actions() else None
         if action is None or action.dest != "action" or not {"-h", "--help"} & set(words):
             return
@@ -112,12 +113,12 @@ class Parser(argparse.ArgumentParser):
         return f"; did you mean {close}?" if close else f" (see {self.prog} --help)"
 
     def error(self, message: str) -> NoReturn:
-        """Print the message alone (the usage is a --help away) and exit with 2."""
+        """Print only the message, without the usage, and exit with status 2."""
         sys.stderr.write(f"{self.prog}: {self._plain(message)}\n")
         sys.exit(2)
 
     def _plain(self, message: str) -> str:
-        """argparse's words, with the choices there are and the nearest one named; numbers without its words for them."""
+        """argparse's message, extended by the valid choices and the nearest one, and without its jargon for numbers."""
         if message.startswith(_MISSING):
             choices = {action.dest: ", ".join(map(str, action.choices)) for action in self._actions if action.choices}
             names = message.removeprefix(_MISSING).split(", ")
@@ -133,8 +134,9 @@ class Parser(argparse.ArgumentParser):
 
 
 def _clause_of(text: str | None, chosen: str, actions: set[str]) -> str | None:
-    """Of `backup, restore: the backup; rotate: the new key's file` what concerns the chosen action; hidden if nothing does.
-    What no action's name stands in front of is for all of them, or goes on with what was said of one."""
+    """The part of a help text such as `backup, restore: the backup; rotate: the new key's file` that concerns the
+    chosen action; hidden if there is none. A part without an action's name in front applies to all actions if it comes
+    first, otherwise it continues the part before it."""
     clauses: list[tuple[set[str], str]] = []
     for part in (text or "").split("; "):
         names, _, rest = part.partition(": ")
@@ -149,12 +151,12 @@ def _clause_of(text: str | None, chosen: str, actions: set[str]) -> str | None:
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known word that a mistyped one was probably meant to be."""
+    """The known word that a mistyped one probably stands for."""
     return next(iter(difflib.get_close_matches(word[:64], list(known), n=1)), None)
 
 
 def described(command: Callable[[Sequence[str]], object]) -> Parser | None:
-    """The parser of a command, which gets no further than to its arguments; None for one that has none."""
+    """The parser of a command, which is run only as far as its arguments; None for one without a parser."""
     token = _looking.set(True)
     try:
         command([])
@@ -166,10 +168,11 @@ def described(command: Callable[[Sequence[str]], object]) -> Parser | None:
 
 
 def print_line(text: str) -> None:
-    """Write a line of a command's own output, or several. What peers said may stand in it: nothing of it steers a terminal."""
+    """Print one or more lines of a command's output. They may contain text from peers, so
+    control characters are removed."""
     sys.stdout.write("\n".join(map(plain, text.split("\n"))) + "\n")
 
 
 def print_hint(text: str) -> None:
-    """Write a line for the person at the terminal to standard error, apart from the output that a script reads."""
+    """Print a line for the user on standard error, apart from the output that a script reads."""
     sys.stderr.write(plain(text) + "\n")

@@ -1,4 +1,4 @@
-"""The participants of a run: node records, registrations, what each has earned, and how well it has done lately."""
+"""The participants of a run: node records, registrations, what each has earned, and its recent performance."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ ROLES_AS_LISTED: tuple[Role, ...] = ("trainer", "validator", "relay", "worker")
 
 @dataclass(frozen=True, slots=True)
 class Participant:
-    """One node of a run. `share` is accepted of judged for a worker, agreed of judged for a validator; None before any."""
+    """One node of a run. `share` is accepted/judged for a worker, agreed/judged for a validator; None before any."""
 
     node: str
     role: str
     state: str  # online, offline, unseen
     wallet: str | None
     is_linked: bool
-    since_block: int | None  # its first valid registration; None for those the run's terms name
+    since_block: int | None  # first valid registration; None for nodes named in the run's terms
     share: float | None
     judged: int
-    strikes: int  # submissions a quorum found at fault, among those still about
+    strikes: int  # submissions that a quorum found at fault, among those still available
     reasons: Mapping[str, int]
     final: int  # units on the ledger
     pending: int
@@ -39,7 +39,7 @@ class Participant:
 
 
 async def read_participants(visit: Visit) -> list[Participant]:
-    """Everybody seen in the DHT, named by the run or registered on the ledger. Raises TransportError, LedgerError."""
+    """Every node seen in the DHT, named by the run, or registered on the ledger. Raises TransportError, LedgerError."""
     spec, get = visit.spec, tally_blobs(visit.relays)
     earned = await read_contributions(spec, ledger=visit.ledger, get=get, directory=visit.directory)
     rows = await pending_rows(spec, visit.ledger, visit.directory)
@@ -55,7 +55,7 @@ async def read_participants(visit: Visit) -> list[Participant]:
 
 
 def newest_records(rows: Iterable[Envelope], *, spec: RunSpec) -> dict[str, NodeRecord]:
-    """The newest record of each node; rows whose signer is not the node they name are left out."""
+    """The newest record of each node. Rows whose signer is not the node they name are left out."""
     found: dict[str, NodeRecord] = {}
     for row in sorted(rows, key=lambda row: row.sequence):
         try:
@@ -75,7 +75,7 @@ def list_participants(
     records: Records,
     earned: Contributions,
 ) -> list[Participant]:
-    """Combine what is known of each node, a node being all the keys it has had; ordered by role, then by what was earned."""
+    """Combine what is known of each node (all the keys it has had), ordered by role, then by what was earned."""
     roles: dict[str, str] = {node: record.role for node, record in seen.items()}
     roles |= {item.node: "validator" for item in spec.validators} | {item.node: "trainer" for item in spec.trainers}
     payouts = {item.node: item.payout for item in (*spec.validators, *spec.trainers)}
@@ -134,7 +134,7 @@ def _participant(
 
 
 def _handed_in(workers: Mapping[str, WorkerRecord], keys: Sequence[str]) -> WorkerRecord:
-    """What became of a node's submissions, with whichever of its keys they are signed."""
+    """What became of a node's submissions, whichever of its keys signed them."""
     found = [workers[key] for key in keys if key in workers]
     return WorkerRecord(
         accepted=sum(each.accepted for each in found),

@@ -1,4 +1,4 @@
-"""What an event says to a person: one short sentence instead of a name and fields. Pure.
+"""Turns an event into one short sentence for people, in place of its name and fields. Pure.
 
 Events keep their names in the event file, and warnings keep them on the terminal too, so that they can be looked up.
 """
@@ -18,7 +18,7 @@ QUIET = (
     "row.unconfirmed",
     "verdict.delayed",
 )
-"""Events that say little about what a node does now."""
+"""Events that say little about what a node is doing now."""
 PHRASES: Mapping[str, str] = {
     "archive.delayed": "the archive is not complete yet: {why}",
     "archive.fetched": "{blobs} blobs archived, {missing} not found yet",
@@ -141,7 +141,7 @@ PHRASES: Mapping[str, str] = {
 
 
 def phrase_of(event: Mapping[str, Any]) -> str | None:
-    """The sentence for an event; None when it has none, or lacks a field that its sentence needs."""
+    """The sentence for an event; None when it has none, or lacks a field that the sentence needs."""
     fields = {name: _short(value) for name, value in event.items()}
     if "cause" in fields:
         fields.setdefault("why", fields["cause"])
@@ -207,7 +207,7 @@ def _directory(event: Mapping[str, Any]) -> str:
 
 
 def _short(value: Any) -> str:
-    """Numbers with few digits, long ids cut."""
+    """Numbers with few digits, long ids shortened."""
     if isinstance(value, float):
         return f"{value:.4g}"
     text = str(value)

@@ -1,4 +1,4 @@
-"""Publishes a node's own record: announced at the start, renewed while it lives, OFFLINE at the end."""
+"""Publishes a node's own record: announced at the start, renewed while it runs, OFFLINE at the end."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ log = structlog.get_logger()
 
 
 class Presence:
-    """`hardware` describes the machine, as others read it; `lag` tells of its load; `boot` names this start."""
+    """`hardware` is the description of the machine shown to others, `lag` measures its load,
+    `boot` identifies this start."""
 
     def __init__(self, parts: Parts, *, hardware: str, lag: LoopLag, boot: str) -> None:
         self._parts, self._hardware, self._lag, self._boot = parts, hardware, lag, boot
 
     async def keep_up(self, *, http: str) -> None:
-        """Announce the record again and again until cancelled. `http`: where a relay is reached. Raises TwinFound."""
+        """Announce the record periodically until cancelled. `http` is the relay's URL. Raises TwinFound."""
         voice = self._parts.voice
         first = (await voice.announce(self._record(http=http))).sequence
         while True:

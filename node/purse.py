@@ -1,7 +1,7 @@
-"""Opens a run for commands that read or move money: its ledger, and relays only where they are needed.
+"""Opens a run for commands that read or move money: its ledger, and relays only if needed.
 
-With the run's spec at hand (`--spec`, or the node's data folder) the ledger alone is enough; without it a relay is
-asked for the spec, so peers must be up.
+With the run's spec available (`--spec`, or the node's data folder), the ledger alone is enough. Without it a relay must
+supply the spec, so peers must be online.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from roles.spec import RunSpec
 
 @dataclass(frozen=True, slots=True)
 class Purse:
-    """A run's ledger, opened with the key that pays if one is named; `relays` is None where none were needed."""
+    """A run's ledger, opened with the paying key if one is named. `relays` is None where none were needed."""
 
     spec: RunSpec
     ledger: LedgerClient
@@ -31,7 +31,7 @@ class Purse:
 
 @asynccontextmanager
 async def open_purse(config: NodeConfig, *, needs_relays: bool = False) -> AsyncIterator[Purse]:
-    """The run the settings name. Raises ConfigError, NodeError or LedgerError with a sentence."""
+    """Open the run named in the settings. Raises ConfigError, NodeError or LedgerError with a sentence."""
     spec = None if needs_relays else _known_spec(config)
     if spec is None:
         async with visit_run(config) as visit:
@@ -56,5 +56,5 @@ def _known_spec(config: NodeConfig) -> RunSpec | None:
         return read_spec_file(config.spec, run)
     try:
         return read_spec_file(config.home / "spec.json", run)
-    except ConfigError:  # not there, or of another run
+    except ConfigError:  # missing, or of another run
         return None

@@ -1,4 +1,4 @@
-"""The contract's short reasons as sentences for the person who typed the command. Pure."""
+"""Sentences for the contract's short revert reasons, for the person who typed the command. Pure."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SENTENCES = {
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Turn a refusal of the contract into a sentence that says what to do. Raises ConfigError."""
+    """Turn a refusal by the contract into a sentence that says what to do. Raises ConfigError."""
     try:
         yield
     except LedgerRejected as error:

@@ -1,7 +1,7 @@
-"""Registers a node on the ledger: linked when the wallet has signed, else unlinked with an address it claims.
+"""Registers a node on the ledger: linked if the wallet has signed, otherwise unlinked with an address it claims.
 
-Who has an operator key pays itself; everybody else asks a sponsoring relay. The wallet's key need not be here: what it
-signs can be shown, signed elsewhere and brought back.
+A node with an operator key pays for itself; others ask a sponsoring relay. The wallet's key need not be here: the data
+to sign can be printed, signed elsewhere and brought back.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Wallet:
 
 
 def given_address(text: str) -> str:
-    """The EIP-55 form of an address somebody typed. Raises UsageError."""
+    """The EIP-55 form of a typed address. Raises UsageError."""
     try:
         return checked_address(text)
     except WalletError as error:
@@ -59,8 +59,9 @@ def given_address(text: str) -> str:
 
 
 def named_address(text: str) -> str:
-    """The address of a wallet named by its address or its file. An encrypted file is not opened: what is written on it is
-    enough to look a wallet up, not to send it anything. Raises UsageError, or WalletError for a file that is no key."""
+    """The address of a wallet named by its address or its file. An encrypted file is not decrypted: its stated
+    address is good enough to look a wallet up, but not to send it anything. Raises UsageError, or WalletError
+    for a file that is not a key."""
     if _ADDRESS.match(text):
         return given_address(text)
     path = _wallet_file(text)
@@ -80,7 +81,7 @@ def _wallet_file(text: str) -> Path:
 
 
 def read_wallet(config: NodeConfig) -> Wallet:
-    """The wallet the settings name. Raises UsageError, ConfigError or WalletError with what is wrong about it."""
+    """The wallet named in the settings. Raises UsageError, ConfigError or WalletError saying what is wrong with it."""
     text = config.wallet
     if not text:
         return Wallet()
@@ -91,7 +92,7 @@ def read_wallet(config: NodeConfig) -> Wallet:
 
 
 def needs_registration(held: Registration | None, wallet: Wallet) -> bool:
-    """Whether the registration in force says something else than the wallet does now. No wallet: any will do."""
+    """Whether the registration in force differs from the wallet. Without a wallet, any registration will do."""
     if held is None:
         return True
     if wallet.key is not None:
@@ -109,8 +110,8 @@ class Registrar:
         self._ledger, self._relays = ledger, relays
 
     async def run(self) -> None:
-        """Register if needed, with patience; returns when the ledger shows it. Who judges or trains stands in the run as that,
-        in its spec or since (`node.starting.check_place`)."""
+        """Register if needed, with patience; returns when the ledger shows it. Not needed for a node that the run names
+        as validator or trainer, in its spec or later (`node.starting.check_place`)."""
         operators = {item.node for item in (*self._spec.validators, *self._spec.trainers)}
         if self._role in ("trainer", "validator") or self._key.node in operators:
             return
@@ -135,7 +136,7 @@ class Registrar:
 
 @dataclass(frozen=True, slots=True)
 class LinkOffer:
-    """A link that waits for its wallet: what the wallet signs, as EIP-712 data, and the rest of the registration."""
+    """A link that waits for its wallet: the EIP-712 data that the wallet signs, and the rest of the registration."""
 
     run: str
     node: str
@@ -145,14 +146,15 @@ class LinkOffer:
     typed_data: dict[str, Any]
 
     def accept(self, key: NodeKey, signature: str) -> RegistrationRequest:
-        """The registration, signed by both. Raises WalletError when the signature is not the wallet's over this."""
+        """The registration, signed by both. Raises WalletError when the signature is
+        not the wallet's over this data."""
         wallet_signature = checked_signature(self.typed_data, signature, self.wallet)
         node_signature = key.sign(self.message).hex()
         return RegistrationRequest(self.run, self.node, self.wallet, None, self.nonce, wallet_signature, node_signature)
 
 
 async def offer_link(ledger: LedgerClient, *, run: str, node: str, wallet: str) -> LinkOffer:
-    """What links the node to the wallet, after whatever registration the ledger shows now."""
+    """What the wallet must sign to be linked to the node, following the registration that the ledger shows now."""
     nonce = await next_nonce(ledger, node)
     message = registration_message(ledger.domain, run=run, node=node, wallet=wallet, claimed=None, nonce=nonce)
     typed_data = registration_typed_data(ledger.domain, run=run, node=node, wallet=wallet, nonce=nonce)
@@ -160,13 +162,14 @@ async def offer_link(ledger: LedgerClient, *, run: str, node: str, wallet: str) 
 
 
 async def next_nonce(ledger: LedgerClient, node: str) -> int:
-    """The nonce a node's next registration or rotation has."""
+    """The nonce of a node's next registration or rotation."""
     held = await ledger.registration(node)
     return held.nonce + 1 if held else 1
 
 
 def checked_signature(typed_data: dict[str, Any], signature: str, wallet: str) -> str:
-    """A signature in the one form the contract takes. Raises WalletError unless it is the wallet's over this data."""
+    """A signature in the one form that the contract accepts. Raises WalletError unless it is
+    the wallet's over this data."""
     plain = canonical_signature(signature)
     signer = recover_typed_data(typed_data, plain)
     if signer != wallet:
@@ -180,9 +183,9 @@ def checked_signature(typed_data: dict[str, Any], signature: str, wallet: str) -
 async def send_request(
     request: RegistrationRequest | RotationRequest, *, ledger: LedgerClient, relays: RelayClient | None
 ) -> None:
-    """Put a request on the ledger, paying gas ourselves or by a sponsor; returns when the ledger shows it.
+    """Put a request on the ledger, paying for gas ourselves or through a sponsor. Returns when the ledger shows it.
 
-    Raises LedgerError, TransportError, ConfigError when there is nobody to pay.
+    Raises LedgerError, TransportError, or ConfigError when there is nobody to pay.
     """
     if ledger.operator is not None:
         if isinstance(request, RotationRequest):
@@ -197,7 +200,7 @@ async def send_request(
 
 
 async def _seen(request: RegistrationRequest | RotationRequest, ledger: LedgerClient) -> None:
-    """Wait until the ledger shows the request: a sponsor's word is not enough."""
+    """Wait until the ledger shows the request. A sponsor's word is not enough."""
     try:
         async with asyncio.timeout(CHECK_SECONDS):
             while not await _is_shown(request, ledger):  # noqa: ASYNC110 - nobody tells us

@@ -1,7 +1,7 @@
-"""The relays known now: from their node records in the DHT, and from the addresses a join string or setting names.
+"""The relays known now: from their node records in the DHT, and from the addresses in a join string or setting.
 
-Any key can sign a record that it is a relay. Those that the ledger knows, and those that the user named, come first; of
-the others so many are known at most, whoever was there first.
+Any key can sign a record claiming to be a relay. Relays that the ledger knows, and those that the user named, come
+first. Of the others only a limited number are kept, the earliest first.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ from roles.shardcast.replies import RelayInfo, is_inside, is_usable
 log = structlog.get_logger()
 
 FIRST_SECONDS = 0.3
-"""Between two looks while no relay is known."""
+"""Interval between refreshes while no relay is known."""
 HINT_SECONDS = 5.0
-"""What asking a hinted address for its node id may take."""
+"""Timeout for asking a hinted address for its node id."""
 MAX_FREE = 8
-"""Relays known whose ids cost nothing: enough to begin with in a young run, too few for a swarm of false ones to matter."""
+"""Most relays whose ids cost nothing: enough to start with in a young run, too few for
+a swarm of false ones to matter."""
 
 
 def nobody(node: str) -> bool:
@@ -45,7 +46,7 @@ def nobody(node: str) -> bool:
 async def open_relays(
     directory: Directory, join: JoinString, *, ca: Path | None, line: Line | None = None
 ) -> AsyncIterator[tuple[RelayHttp, RelayBook]]:
-    """A run's relays, and the client that asks them and is sent nowhere else. Raises BadCertificate (`make_http`)."""
+    """A run's relays, and an HTTP client that connects only to them. Raises BadCertificate (`make_http`)."""
     async with make_http(ca=ca, line=line) as http:
         book = RelayBook(run=join.run, directory=directory, http=http, hints=join.relays)
         http.names.may_lead_inside = book.may_lead_inside
@@ -53,8 +54,9 @@ async def open_relays(
 
 
 class RelayBook:
-    """Call it for the relays known now. `refresh` reads the directory once; `run` does so until cancelled. `is_member` says
-    whether an id is registered on the ledger or an operator's; whoever makes the book sets it when that is known."""
+    """Call it to get the relays known now. `refresh` reads the directory once; `run` does so until
+    cancelled. `is_member` says whether an id is registered on the ledger or an operator's; the creator of
+    the book sets it once that is known."""
 
     def __init__(self, *, run: str, directory: Directory, http: httpx.AsyncClient, hints: Sequence[str]) -> None:
         self._run, self._directory, self._http = run, directory, http
@@ -77,28 +79,29 @@ class RelayBook:
         return [*costly.values(), *free[:MAX_FREE]]
 
     def _may_ask(self, url: str) -> bool:
-        """Whether to connect to a URL that a stranger may have written: not to this machine or its own network, unless the run
-        itself is there."""
+        """Whether to connect to a URL that a stranger may have written. Addresses of this machine or its own network
+        are refused, unless the run itself is there."""
         return is_usable(url) and (self._is_inside or not is_inside(url))
 
     def may_lead_inside(self, host: str) -> bool:
-        """Whether this name may turn out to be there: the user's own relays' and members' may, like the run's own."""
+        """Whether this host name may resolve to a local address. Allowed for relays of the user and of members,
+        and if the run itself is local."""
         known = [info.url for info in self() if not info.is_free]
         urls = [url for url in (*self._hints, *known) if is_usable(url)]
         return self._is_inside or host in {httpx.URL(url).raw_host.decode() for url in urls}
 
     def read_from(self, directory: Directory) -> None:
-        """Read this directory from now on: once relays are known, their boards carry the rows too."""
+        """Read this directory from now on. Once relays are known, their boards carry the rows too."""
         self._directory = directory
 
     async def run(self) -> None:
-        """Refresh again and again until cancelled."""
+        """Refresh periodically until cancelled."""
         while True:
             await self.refresh()
             await asyncio.sleep(RELAY_REFRESH_SECONDS if self._found else FIRST_SECONDS)
 
     async def refresh(self) -> None:
-        """Read the relays' records once. On failure what is known stays."""
+        """Read the relays' records once. On failure the known relays are kept."""
         for url in [url for url in self._hints if url not in self._hinted]:
             await self._ask(url)
         key = nodes_key(self._run, "relay")
@@ -109,7 +112,7 @@ class RelayBook:
         found = {info.node: info for row in rows if (info := self._relay_in(row)) is not None}
         before = [node for node in self._found if node in found]
         is_changed = len(before) != len(self._found) or len(before) != len(found)
-        # Who was there before stays in front, so that a crowd of new ones takes nobody's place.
+        # Known relays stay in front, so that a crowd of new ones displaces nobody.
         self._found = {node: found[node] for node in dict.fromkeys((*before, *found))}
         if is_changed:
             log.info("relays.changed", relays=len(self()))
@@ -124,6 +127,6 @@ class RelayBook:
         return RelayInfo(record.node, record.http)
 
     async def _ask(self, url: str) -> None:
-        """Learn the node id behind a hinted address: grants name the relay by its id."""
+        """Learn the node id behind a hinted address; grants name the relay by its id."""
         with suppress(TransportError):
             self._hinted[url] = RelayInfo((await read_status(self._http, url, seconds=HINT_SECONDS)).node, url)

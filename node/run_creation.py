@@ -1,7 +1,7 @@
-"""From a draft of a run to its spec and its entry on the ledger: fills in digests, operators and the contract.
+"""From a run's draft to its spec and its entry on the ledger: fills in digests, operators and the contract.
 
-A draft is the run spec as TOML without what can be computed: the model's files, the task's size and digest, the
-ledger. What a draft does state is kept, so a complete spec is a draft too.
+A draft is the run spec as TOML without what can be computed: the model's files, the task's size and digest, the ledger.
+What a draft does state is kept, so a complete spec is a draft too.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from roles.tasks import Task
 
 VERDICT_BYTES = 800
-"""Of one verdict's row, about."""
+"""Approximate size of one verdict row."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChainPlace:
-    """The contract a run stands on, as its spec pins it."""
+    """The contract that a run is on, as its spec pins it."""
 
     chain_id: int
     contract: str
@@ -47,7 +47,7 @@ class ChainPlace:
 
 
 NOWHERE = ChainPlace(0, "0x" + "00" * 20, "0" * 64, "0" * 64)
-"""Stands in for the ledger while a draft is only checked."""
+"""Placeholder for the ledger while a draft is only checked."""
 
 
 def read_draft(path: Path | None) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def build_spec(
     trainers: Sequence[Operator] = (),
     data_sets: Path | None = None,
 ) -> RunSpec:
-    """Complete a draft; data sets that its tasks name are copied to `data_sets` under their digests, where one is given.
+    """Complete a draft. If `data_sets` is given, data sets that its tasks name are copied there under their digests.
     Raises ConfigError naming what is wrong."""
     full = dict(draft)
     full["model"] = {"files": model_files(model), "name": model.name, **draft_table(draft, "model")}
@@ -105,7 +105,7 @@ def build_spec(
 
 
 def _in_base_units(rewards: dict[str, Any]) -> dict[str, Any]:
-    """Rewards with amounts as the spec has them. A draft may give them with a unit of the chain's coin, such as `0.5eth`."""
+    """Rewards with amounts in base units. A draft may give them with a unit of the chain's coin, such as `0.5eth`."""
     plain = dict(rewards)
     for name in ("budget", "min_stake"):
         text = rewards.get(name)
@@ -121,7 +121,7 @@ def _in_base_units(rewards: dict[str, Any]) -> dict[str, Any]:
 
 
 def _count_buckets(spec: RunSpec) -> int:
-    """So many that the verdicts on as many submissions as a step takes fill half of each key they lie under."""
+    """Number of buckets at which the verdicts on one step's submissions fill each key at most half."""
     groups = max(spec.training.batch_groups, spec.training.max_groups)
     submissions = math.ceil(groups / spec.sampling.groups_per_submission)
     held = min(Caps().bytes_per_key / (len(spec.validators) * VERDICT_BYTES), Caps().rows_per_signer)
@@ -137,7 +137,7 @@ def _load_tasks(draft: dict[str, Any], folder: Path | None) -> list[tuple[dict[s
 
 
 def _operators(draft: dict[str, Any], **given: Sequence[Operator]) -> dict[str, Any]:
-    """Those given by the program, in place of the draft's. Raises ConfigError where neither names any."""
+    """The operators given by the program, otherwise the draft's. Raises ConfigError where neither names any."""
     for name, operators in given.items():
         if not operators and name not in draft:
             raise ConfigError(f"the draft names no {name}: add [[{name}]] with node, operator and payout")
@@ -150,7 +150,7 @@ def _operators(draft: dict[str, Any], **given: Sequence[Operator]) -> dict[str, 
 
 def _validated(full: dict[str, Any]) -> RunSpec:
     try:
-        return RunSpec.model_validate_json(json.dumps(full))  # JSON mode: a list is good for a tuple
+        return RunSpec.model_validate_json(json.dumps(full))  # JSON mode accepts a list for a tuple
     except ValidationError as error:
         raise ConfigError(f"the run's draft: {_first(error)}") from error
     except (TypeError, ValueError) as error:
@@ -158,7 +158,7 @@ def _validated(full: dict[str, Any]) -> RunSpec:
 
 
 def draft_table(draft: dict[str, Any], name: str) -> dict[str, Any]:
-    """A table of a draft; empty when it has none. Raises ConfigError for something else of that name."""
+    """A table of a draft; empty when missing. Raises ConfigError if the name is not a table."""
     value = draft.get(name, {})
     if isinstance(value, dict):
         return value
@@ -182,7 +182,7 @@ def _first(error: ValidationError) -> str:
 
 
 def _known_beside(place: Sequence[int | str]) -> Iterable[str]:
-    """The settings that there are in the table of this one."""
+    """The settings that exist in the same table as this one."""
     table: Any = RunSpec
     for name in place[:-1]:
         if isinstance(name, str):
@@ -191,14 +191,14 @@ def _known_beside(place: Sequence[int | str]) -> Iterable[str]:
 
 
 def _table_in(kind: Any) -> Any:
-    """The table that a setting is, or holds a list of."""
+    """The table type of a setting, or of the items of its list."""
     if hasattr(kind, "model_fields"):
         return kind
     return next(filter(None, map(_table_in, get_args(kind))), None)
 
 
 def _load_task(task: dict[str, Any], folder: Path) -> tuple[dict[str, Any], Task]:
-    """What the spec says of a task, and the task."""
+    """The spec's entry for a task, and the task."""
     from roles.tasks import TaskError, load_task
 
     parameters, rest = dict(draft_table(task, "parameters")), {key: task[key] for key in task if key != "file"}

@@ -1,4 +1,4 @@
-"""Small parts every node runs beside its actor: patience with a message now and then, and the end by signal."""
+"""Small parts that every node runs beside its actor: retrying with occasional messages, and stopping on signals."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ async def patiently(
     hint: str,
     patience: float = START_PATIENCE_SECONDS,
 ) -> T:
-    """Try until it succeeds, saying `event` soon and then now and then. Raises ConfigError with `hint` at the end."""
+    """Retry until it succeeds, logging `event` after a short delay and then occasionally. Raises ConfigError
+    with `hint` when time is up."""
     begun = time.monotonic()
     said = begun - COMPLAIN_SECONDS + FIRST_COMPLAINT_SECONDS
     while True:
@@ -54,7 +55,7 @@ async def patiently(
 def said_when_slow(
     text: str, *, seconds: float = FIRST_COMPLAINT_SECONDS, say: Callable[[str], None] | None = None
 ) -> Iterator[None]:
-    """Tell the person at the terminal what is waited for, once it takes longer than a moment."""
+    """Tell the user at the terminal what is being waited for, if it takes longer than a moment."""
     is_seen = say is not None or sys.stderr.isatty()
     saying = asyncio.get_running_loop().call_later(seconds, say or print_hint, text) if is_seen else None
     try:
@@ -65,10 +66,11 @@ def said_when_slow(
 
 
 class StopSignal:
-    """Set by SIGTERM or SIGINT; the second one calls `hurry` if there is one, else (and the third) ends the process at once.
+    """Set by SIGTERM or SIGINT. The second signal calls `hurry` if there is one; otherwise it, or the
+    third, ends the process at once.
 
-    What comes within `REPEAT_SECONDS` of the first is the first: a parent that is killed has its death signal sent once
-    for each of its threads.
+    Signals within `REPEAT_SECONDS` of the first count as the first: when a parent is killed, its death signal is sent
+    once for each of its threads.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -95,7 +97,7 @@ class StopSignal:
 
 @contextlib.asynccontextmanager
 async def stop_on_signals() -> AsyncIterator[StopSignal]:
-    """Turn SIGTERM, SIGINT and SIGHUP into an ordered end."""
+    """Turn SIGTERM, SIGINT and SIGHUP into an ordered shutdown."""
     loop, stop = asyncio.get_running_loop(), StopSignal()
     numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     for number in numbers:
@@ -108,10 +110,10 @@ async def stop_on_signals() -> AsyncIterator[StopSignal]:
 
 
 async def until_stopped(work: Awaitable[None], stop: StopSignal, *, seconds: float) -> bool:
-    """Run `work` until it ends or a stop is asked for; whether it ended by itself. Its errors are raised here, those of an
-    ordered end said.
+    """Run `work` until it ends or a stop is requested. Returns whether it ended by itself. Its own errors are raised;
+    errors during the shutdown are logged.
 
-    After a stop it has `seconds` to end in order.
+    After a stop it has `seconds` to shut down in order.
     """
     running = asyncio.ensure_future(work)
     asked, is_over = asyncio.ensure_future(stop.event.wait()), False
@@ -132,8 +134,8 @@ async def until_stopped(work: Awaitable[None], stop: StopSignal, *, seconds: flo
 
 
 def leave(code: int) -> int:
-    """The exit code; with model work or the look-up of a host under way the process ends here: that cannot be cancelled,
-    nobody waits for it any more, and the interpreter would."""
+    """Return the exit status, or end the process here if model work or a host look-up is in progress. These cannot be
+    cancelled and nobody needs their result, but the interpreter would wait for them."""
     if any(thread.name.startswith(("compute", "names")) and thread.is_alive() for thread in threading.enumerate()):
         sys.stdout.flush()
         sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""What may be shown of a setting: end-points often carry an access key, and some people paste a private key. Pure."""
+"""What may be shown of a setting. End-points often contain an access key, and some people paste a private key. Pure."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _URL = re.compile(r"https?://[^\s,;)'\"&]+")
 
 
 def is_private_key(text: str) -> bool:
-    """Whether this looks like a secp256k1 key itself, where an address or a file is meant."""
+    """Whether this looks like a secp256k1 private key where an address or a file is expected."""
     return bool(_PRIVATE_KEY.match(text))
 
 
 def shown_url(url: str) -> str:
-    """Scheme, host and port; `/..` stands for whatever else there is, which may be an access key."""
+    """Scheme, host and port. `/..` replaces everything else, which may be an access key."""
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""
@@ -29,7 +29,7 @@ def shown_url(url: str) -> str:
 
 
 def shown_value(value: Any) -> str:
-    """A setting's value as people may see it: URLs without what may be a key."""
+    """A setting's value in a form safe to show: URLs without anything that may be a key."""
     if isinstance(value, tuple | list):
         return ", ".join(map(shown_value, value)) or "-"
     if value is None or value == "":

@@ -1,6 +1,6 @@
-"""Keys named in settings and commands, and where the password of an encrypted one comes from: file, environment, prompt.
+"""Keys named in settings and commands, and the sources of their passwords: file, environment, prompt.
 
-Never from an argument: those stand in the shell's history and in the list of processes.
+Never an argument, because arguments appear in the shell's history and in the list of processes.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ MAX_PASSWORD = 1024
 
 
 def read_secret(path: Path, password_file: Path | None = None, variable: str = WALLET_PASSWORD) -> bytes:
-    """The secret key of a plain or encrypted file, opened once a process. Raises WalletError, ConfigError."""
+    """The secret key in a plain or encrypted file, decrypted once per process. Raises WalletError, ConfigError."""
     try:
         found = path.stat()
-    except OSError:  # said below, with its cause
+    except OSError:  # reported below, with its cause
         return load_secret(path, str)
     return _read_once(path, password_file, variable, (found.st_mtime_ns, found.st_mode))
 
@@ -52,7 +52,7 @@ def read_operator_key(config: NodeConfig) -> bytes | None:
 
 
 def known_password(path: Path, password_file: Path | None, variable: str) -> str:
-    """Password of an existing key store. Raises ConfigError when there is nowhere to get it from."""
+    """Password of an existing key store. Raises ConfigError when it has no source."""
     given = _given(password_file, variable)
     if given is not None:
         return given
@@ -65,7 +65,7 @@ def known_password(path: Path, password_file: Path | None, variable: str) -> str
 
 
 def ask_secret_key() -> bytes:
-    """A secret key typed or piped in, hex. Raises WalletError for anything else."""
+    """A secret key in hex, typed or piped in. Raises WalletError for anything else."""
     text = getpass.getpass("secret key (64 hex digits): ") if sys.stdin.isatty() else sys.stdin.readline(MAX_PASSWORD)
     try:
         key = bytes.fromhex(text.strip().removeprefix("0x"))
@@ -76,7 +76,7 @@ def ask_secret_key() -> bytes:
 
 
 def new_password(path: Path, password_file: Path | None, variable: str = WALLET_PASSWORD) -> str:
-    """Password for a key store to be made, asked for twice. Raises ConfigError for a short one or two that differ."""
+    """Password for a new key store, asked for twice. Raises ConfigError for a short one or two that differ."""
     password = _given(password_file, variable)
     if password is None:
         if not sys.stdin.isatty():

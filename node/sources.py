@@ -20,7 +20,7 @@ PREFIX = "INTELLECT_NODE_"
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting as it will be used, and where its value comes from."""
+    """One setting with the value used, and where it comes from."""
 
     value: Any
     source: str
@@ -28,7 +28,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Every place a setting may come from, read; `given` maps each setting named anywhere to the last word about it."""
+    """All sources of settings, after reading. `given` maps each setting named anywhere to its final value."""
 
     given: Mapping[str, Setting]
 
@@ -41,7 +41,8 @@ class Sources:
         flags: Mapping[str, Any],
         first: Mapping[str, Any] | None = None,
     ) -> Sources:
-        """`first` is the command's own default. Raises UsageError for a file or an unknown name."""
+        """Read the sources. `first` holds the command's own defaults. Raises UsageError for a
+        bad file or an unknown name."""
         given = {name: Setting(value, "default") for name, value in (first or {}).items()}
         if file is not None:
             given |= {name: Setting(value, str(file)) for name, value in _read_file(file).items()}
@@ -66,7 +67,7 @@ class Sources:
         return f"{said} (in {found.source})" if found and not found.source.startswith("--") else said
 
     def explain(self) -> dict[str, Setting]:
-        """Every setting with its value as used and its source; those nobody named with their default."""
+        """Every setting with the value used and its source; settings named nowhere have their default."""
         config = self.merge()
         return {
             name: Setting(getattr(config, name), self.given[name].source if name in self.given else "default")

@@ -1,4 +1,4 @@
-"""Before a node opens anything: whether its settings can be right, and its key."""
+"""Checks before a node opens anything: its settings and its key."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ log = structlog.get_logger()
 
 
 class Appointing(Protocol):
-    """The part of a ledger that tells who may judge, and whose key it sends with."""
+    """The part of a ledger that says who may be a validator, and which operator key it sends with."""
 
     @property
     def operator(self) -> str | None: ...
@@ -37,7 +37,7 @@ class Appointing(Protocol):
 
 
 def check_settings(config: NodeConfig, join: JoinString) -> None:
-    """Say what is wrong with the settings before a key is made or anything opened. Raises UsageError."""
+    """Check the settings before a key is made or anything is opened. Raises UsageError."""
     try:
         _check(config, join)
     except UsageError:
@@ -63,12 +63,13 @@ def _check(config: NodeConfig, join: JoinString) -> None:
 
 
 async def check_place(config: NodeConfig, spec: RunSpec, node: str, ledger: Appointing) -> None:
-    """A trainer or validator must stand in the run, with the operator key it has here: in its spec, or, a validator, in a set
-    that its owner has announced since. Raises UsageError, ConfigError when the ledger does not tell, LedgerError."""
+    """Check that the run names this trainer or validator with the operator key used here: in its spec or,
+    for a validator, in a set that the owner has announced since. Raises UsageError, ConfigError when the
+    ledger does not say, LedgerError."""
     if config.role not in ("trainer", "validator"):
         return
     named: Sequence[Operator | OperatorSpec] = spec.trainers
-    if config.role == "validator":  # by the run's events, which may be many, and are read in several goes
+    if config.role == "validator":  # needs the run's events, which may be many and take several reads
         hint = "the ledger does not tell who may judge"
         named = await patiently(lambda: _validators(spec, ledger), event="ledger.unreachable", hint=hint)
     expected = next((item.operator for item in named if item.node == node), None)
@@ -86,7 +87,8 @@ async def _validators(spec: RunSpec, ledger: Appointing) -> Sequence[Operator | 
 
 
 def load_or_make_key(config: NodeConfig) -> NodeKey:
-    """The node's key; made at the first start in the data folder, never where a path was named. Raises IdentityError."""
+    """The node's key. Created at the first start in the data folder, never at a path that was
+    named. Raises IdentityError."""
     path = config.key_path
     if config.key is None and not path.exists():
         key = NodeKey.generate()

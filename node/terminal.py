@@ -1,6 +1,6 @@
-"""Terminal output of a running node: lines, and one line of progress that is overwritten where the stream is a terminal.
+"""Terminal output of a running node: lines, and one progress line that is overwritten where the stream is a terminal.
 
-Words of peers come through here: whatever could steer a terminal is taken out.
+Text from peers passes through here, so terminal control characters are removed.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any, TextIO
 
 BAR = 24
 PIPED_SECONDS = 30.0
-"""Between two lines of progress where they cannot be written over."""
+"""Interval between progress lines where they cannot be overwritten."""
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-"""Control characters but the tab, and those that turn the direction of writing."""
+"""Control characters except the tab, and those that change the writing direction."""
 _UNITS = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3))
 
 
 class Terminal:
-    """Lines and progress to one stream."""
+    """Lines and progress on one stream."""
 
     def __init__(self, stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream, self._clock = stream, clock
@@ -31,12 +31,12 @@ class Terminal:
         self._said: float | None = None
 
     def line(self, text: str) -> None:
-        """A line, above which no half-written progress is left."""
+        """Print a line, after clearing an unfinished progress line."""
         self._clear()
         self._write(plain(text) + "\n")
 
     def progress(self, text: str) -> None:
-        """Written over the last one; into a file or pipe one line now and then."""
+        """Overwrite the last progress; in a file or pipe, print a line now and then."""
         if self._is_live:
             width = shutil.get_terminal_size().columns - 1
             self._write(f"\r\x1b[K{plain(text)[:width]}")
@@ -48,7 +48,8 @@ class Terminal:
             self._write(plain(text) + "\n")
 
     def _write(self, text: str) -> None:
-        """A stream that leads to a full disk, or to nobody any more, loses the line, not the node."""
+        """Write to the stream. If it leads to a full disk or a closed pipe, the line
+        is lost, but the node continues."""
         with contextlib.suppress(OSError):
             self._stream.write(text)
 
@@ -59,7 +60,7 @@ class Terminal:
 
 
 def plain(text: str) -> str:
-    """The text without anything that steers a terminal."""
+    """The text without terminal control characters."""
     return _CONTROL.sub("?", text)
 
 
@@ -81,7 +82,7 @@ def format_progress(event: Mapping[str, Any]) -> str:
 
 
 def progress_bar(screen: Terminal) -> Callable[[int, int], None]:
-    """Told of the bytes that are here and of all, moves the terminal's last line."""
+    """A function that updates the terminal's last line, given the bytes present and the total."""
     began, first = time.monotonic(), -1
 
     def show(here: int, total: int) -> None:

@@ -1,4 +1,4 @@
-"""What a run has trained, as a folder that transformers loads: for its operator, and for whoever else wants to use it."""
+"""What a run has trained, as a folder that transformers can load."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 async def fetch_trained(
     visit: Visit, out: Path, *, step: int | None = None, progress: Callable[[int, int], None] | None = None
 ) -> Commit:
-    """Fetch a committed checkpoint, the newest where no step is named, into a new folder; the same again goes on from a
-    fetch that was killed. Raises ConfigError, StoreFull."""
+    """Fetch a committed checkpoint, by default the newest, into a new folder. Repeating it resumes a fetch that was
+    killed. Raises ConfigError, StoreFull."""
     commit = pick_commit(await visit.ledger.commits(), step)
     part = out.with_name(f".{out.name}.part")
     try:
@@ -46,7 +46,7 @@ def pick_commit(commits: Sequence[Commit], step: int | None) -> Commit:
 
 
 def new_folder(path: Path) -> Path:
-    """Where a checkpoint is to go. Raises ConfigError for a place that is taken or cannot be written."""
+    """Check the destination of a checkpoint. Raises ConfigError if it exists already or cannot be written."""
     out = path.expanduser()
     if out.exists():
         raise ConfigError(f"{out} exists already; name another folder, or move that one away")

@@ -1,6 +1,8 @@
-"""Two machines with one key: the one started later finds out and stops, so that they never contradict each other (KEY-05).
+"""Two machines with the same key: the one started later detects it and stops, so that they never
+contradict each other (KEY-05).
 
-A boot tells its start (unix milliseconds) before some chance, so of two boots the larger is the younger.
+A boot id begins with its start time (unix milliseconds), then a random part, so of two boots
+the larger is the later one.
 """
 
 from __future__ import annotations
@@ -31,10 +33,10 @@ def new_boot(now_ms: int) -> str:
 
 
 def check_twin(rows: Iterable[Envelope], *, spec: RunSpec, own: NodeRecord, since: int) -> None:
-    """Look for records of our own key by another boot, signed after our first one (its sequence is `since`).
+    """Look for records of our own key from another boot, signed after our first one (its sequence is `since`).
 
-    Raises TwinFound when the other was started first; a younger one is only logged: it is the one to stop. Records of
-    our own earlier lives are older than `since` and mean nothing (BOOT-18).
+    Raises TwinFound when the other was started first. A later one is only logged, since it is the one that must stop.
+    Records from our own earlier boots are older than `since` and are ignored (BOOT-18).
     """
     for row in rows:
         if row.signer != own.node or row.sequence <= since:

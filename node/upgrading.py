@@ -1,7 +1,9 @@
-"""The version handshake: what the run's owner asks of this program, said with its date, and obeyed when the step comes.
+"""The version handshake: the run's owner demands a version of this program from a step on; nodes announce it
+and obey when the step comes.
 
-A demand is heard from any node, checked against the account that owns the run on the ledger, kept on disk, and passed on by
-every node that listens. Until its step a node that is too old goes on and says so (the grace); then it leaves.
+A demand is accepted from any node, checked against the account that owns the run on the ledger, stored on disk,
+and passed on by every node that listens. Until its step, a node that is too old continues and says so (the
+grace period); then it exits.
 """
 
 from __future__ import annotations
@@ -30,15 +32,16 @@ log = structlog.get_logger()
 
 MAX_FILE = 4096
 JUDGED_AT_ONCE, MAX_JUDGED = 32, 4096
-"""Demands whose signature is checked in one look, and those known to need no check any more."""
+"""Demands whose signature is checked per look, and the number remembered as checked."""
 
 
 class Outdated(NodeError):
-    """This program is too old for the step that the run has come to."""
+    """This program is too old for the step that the run has reached."""
 
 
 class Upgrading:
-    """One node's part in the handshake. `passes_on`: whether it publishes the newest demand, as all but workers do."""
+    """One node's part in the handshake. `passes_on`: whether it republishes the newest demand,
+    as all roles but workers do."""
 
     def __init__(
         self,
@@ -58,10 +61,10 @@ class Upgrading:
         self._is_published = False
         self._judged: dict[bytes, None] = {}
         self.demand: UpgradeRow | None = None
-        """The newest of the owner's demands."""
+        """The owner's newest demand."""
 
     async def run(self) -> None:
-        """Look every `UPGRADE_LOOK_SECONDS` until cancelled. Raises Outdated when the demanded step has come."""
+        """Look every `UPGRADE_LOOK_SECONDS` until cancelled. Raises Outdated when the demanded step is reached."""
         while True:
             await self.look()
             await asyncio.sleep(UPGRADE_LOOK_SECONDS)
@@ -69,7 +72,7 @@ class Upgrading:
     async def look(self) -> None:
         """Look for demands once. Raises Outdated."""
         if self._trusted.view is None:
-            return  # nobody's signature can be checked yet
+            return  # no signature can be checked yet
         if self.demand is None:
             self._admit(await asyncio.to_thread(_read, self._path))
         owner = self._trusted.view.terms.owner
@@ -88,7 +91,7 @@ class Upgrading:
 
     @property
     def sentence(self) -> str:
-        """What is asked for and by when, for people; empty when nothing has to be done."""
+        """What is demanded and by when, for people; empty when nothing needs doing."""
         if self.demand is None or self.is_met:
             return ""
         by = f", about {time.strftime('%Y-%m-%d %H:%M', time.gmtime(self.demand.by))} UTC" if self.demand.by else ""
@@ -105,8 +108,8 @@ class Upgrading:
             return ()
 
     def _unjudged(self, rows: Sequence[Envelope], owner: str) -> list[Envelope]:
-        """Some of what was not judged yet, members' first: anybody may pass demands on, and each costs a signature's check.
-        What was, is not again: numbers only rise."""
+        """Some of the demands that have not been checked yet, members' first. Anybody may pass demands on, and each
+        costs a signature check. A checked demand is not checked again, because numbers only rise."""
         new = {_mark(row, owner): row for row in rows}
         unknown = [(mark, row) for mark, row in new.items() if mark not in self._judged]
         unknown.sort(key=lambda item: not self._trusted.is_member(item[1].signer))
@@ -124,7 +127,7 @@ class Upgrading:
         return message if isinstance(message, UpgradeRow) else None
 
     def _admit(self, demand: UpgradeRow | None) -> bool:
-        """Whether this is a newer demand, and the owner's."""
+        """Whether this demand is newer than ours, and the owner's. Stores it if so."""
         if demand is None or (self.demand is not None and demand.number <= self.demand.number):
             return False
         view = self._trusted.view
@@ -156,13 +159,13 @@ class Upgrading:
 
 
 def _mark(row: Envelope, owner: str) -> bytes:
-    """One demand as one node passes it on: what else that node may say of it hides it in nobody else's row. Another owner
-    judges anew."""
+    """Identifies a demand as passed on by one node, so that a false copy from one node cannot hide the same demand from
+    another. A new owner means a new check."""
     return hashlib.sha256(f"{owner}/{row.signer}/".encode() + row.payload).digest()
 
 
 def _read(path: Path) -> UpgradeRow | None:
-    """The demand kept on disk; None when it is missing or damaged: others pass it on."""
+    """The demand stored on disk; None when it is missing or damaged, since other nodes pass it on again."""
     try:
         data = path.read_bytes()
         return decode(UpgradeRow, data) if len(data) <= MAX_FILE else None

@@ -1,6 +1,6 @@
-"""A short visit to a run, for commands: no role, a key of its own, the DHT in client mode.
+"""A short visit to a run, for commands: no role, a temporary key, the DHT in client mode.
 
-Nothing is written but transactions, where the settings name a key that pays for them.
+Writes nothing except transactions, if the settings name a key that pays for them.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ async def visit_run(config: NodeConfig) -> AsyncIterator[Visit]:
             ours = config.model_copy(update={"data": home})
             spec = await fetch_spec(ours, run=join.run, book=book, client=finder)
             operator = read_operator_key(config)
-            # Who pays keeps the transaction under way where the next command, or the node, finds it.
+            # With a paying key, the pending transaction is kept where the next command, or the node, finds it.
             ledger = await join_ledger(config if operator else ours, spec, join.rpc, operator, patience=FINDING_SECONDS)
         stack.push_async_callback(ledger.close)
         trainers = [item.node for item in spec.trainers]
@@ -66,7 +66,7 @@ async def visit_run(config: NodeConfig) -> AsyncIterator[Visit]:
 
 
 def open_as_visitor(home: Path, join: JoinString) -> AbstractAsyncContextManager[HivemindDirectory]:
-    """The run's directory in client mode, under the key in `home`."""
+    """The run's directory in client mode, with the key in `home`."""
     return HivemindDirectory.open(
         key_path=home / "node.key",
         host_maddrs=(),

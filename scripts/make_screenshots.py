@@ -1,4 +1,4 @@
-"""Take the pictures of the page that the documentation shows: from a real testnet, with one worker that cheats."""
+"""Take the documentation's screenshots of the status page, from a real testnet with one cheating worker."""
 
 import argparse
 import asyncio
@@ -15,7 +15,7 @@ from tests.browser.chromium import Page, find_chromium, new_page, running_chromi
 
 ROOT = Path(__file__).resolve().parents[1]
 PICTURES = {"light": ("light", 1280, 1330, 1.0), "dark": ("dark", 1280, 1330, 1.0), "narrow": ("light", 390, 1080, 1.5)}
-"""Theme, width, height and pixels for each CSS pixel."""
+"""Theme, width, height, and device pixels per CSS pixel."""
 MOST_BYTES = 300_000
 PATIENCE = 420.0
 CHEAT_WALLET = "0x00000000000000000000000000000000000bad01"
@@ -23,7 +23,7 @@ CHEAT_WALLET = "0x00000000000000000000000000000000000bad01"
 
 @contextlib.contextmanager
 def running(*command: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that is asked to end with the block."""
+    """Run a process that is asked to end with the block."""
     process = subprocess.Popen([sys.executable, *command], cwd=ROOT, stdout=subprocess.DEVNULL)
     try:
         yield process
@@ -36,7 +36,7 @@ def running(*command: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 async def until_there(path: Path, process: subprocess.Popen[bytes]) -> None:
-    """Wait for a file of a process that lives."""
+    """Wait for a file, as long as its process is alive."""
     while not path.exists():  # noqa: ASYNC240 - a stat, now and then
         if process.poll() is not None:
             raise SystemExit("the testnet did not start")
@@ -44,13 +44,13 @@ async def until_there(path: Path, process: subprocess.Popen[bytes]) -> None:
 
 
 async def take(page: Page, out: Path, *, steps: int) -> None:
-    """Wait until the network has trained for a while, then one picture after the other."""
+    """Wait until the network has trained for a while, then take one picture after the other."""
     await page.until(f"Number(document.querySelector('#lead-step').textContent) >= {steps}", PATIENCE)
     for name, (theme, width, height, scale) in PICTURES.items():
         await page.resize(width, height, scale=scale)
         await page.prefer(prefers_color_scheme=theme)
         await page.until("document.querySelectorAll('.dot.busy').length > 3", 30)
-        await asyncio.sleep(0.4)  # messages on their way, and no chart half drawn
+        await asyncio.sleep(0.4)  # let pending messages arrive and charts finish drawing
         path = out / f"page-{name}.png"
         path.write_bytes(await page.picture())
         size = path.stat().st_size
@@ -62,7 +62,7 @@ async def take(page: Page, out: Path, *, steps: int) -> None:
 
 
 async def show(base: str, folder: Path, options: argparse.Namespace) -> None:
-    """Start a testnet, tell how soon its page is painted, take the pictures, end it."""
+    """Start a testnet, print how soon its page is painted, take the pictures, and stop it."""
     (port,) = free_ports(1)
     net = folder / "net"
     testnet = ("-m", "node", "testnet", "--plain", "--dir", str(net), "--steps", "60", "--page-port", str(port))

@@ -1,6 +1,6 @@
-"""A hook of mkdocs: the files that stand at the top of the repository become pages beside those of docs/.
+"""A hook for mkdocs: turns the Markdown files at the top of the repository into pages beside those of docs/.
 
-Links are written so that they work on the site too; those to source files, which it does not hold, become their names.
+Links are rewritten to work on the site too. Links to source files, which the site does not contain, become plain names.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _LINK = re.compile(r"(?P<label>!?\[[^\]]*\])\((?P<target>[^)\s]+)\)")
 
 
 def on_config(config: Any) -> Any:
-    """List every decision, so that a new one needs no line here."""
+    """Add every decision record to the navigation, so that a new one needs no line here."""
     decisions = [f"adr/{path.name}" for path in sorted((ROOT / "docs" / "adr").glob("*.md"))]
     config["nav"] = [{"Decisions": decisions} if "Decisions" in item else item for item in config["nav"]]
     return config
 
 
 def on_files(files: Files, *, config: Any) -> Files:
-    """Add the pages of the repository's top."""
+    """Add the pages at the top of the repository."""
     for name, page in PAGES.items():
         text = rewrite_links((ROOT / name).read_text(encoding="utf-8"), folder=Path())
         files.append(File.generated(config, page, content=text))
@@ -33,14 +33,14 @@ def on_files(files: Files, *, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Files) -> str:
-    """The pages of docs/, with links out of that folder mended."""
+    """Fix links on the pages of docs/ that lead out of that folder."""
     if page.file.src_uri in PAGES.values():
         return markdown
     return rewrite_links(markdown, folder=Path("docs") / Path(page.file.src_uri).parent)
 
 
 def rewrite_links(text: str, *, folder: Path) -> str:
-    """Links of a file that lies in this folder of the repository, as seen from its page on the site."""
+    """Rewrite the links of a file in this folder of the repository for its page on the site."""
     if not folder.parts:
         text = _ATTRIBUTE.sub(r'\1="', text)
     return _LINK.sub(lambda found: _rewritten(found, folder), text)

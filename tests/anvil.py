@@ -1,6 +1,6 @@
-"""Foundry's development chain, where it is installed: the ledger's tests run on it beside our own.
+"""Foundry's development chain, where it is installed. The ledger's tests run on it as well as on our own.
 
-`INTELLECT_ANVIL` names the program, else it is looked for on PATH; `scripts/test` fetches a pinned one by npm.
+`INTELLECT_ANVIL` names the program; otherwise it is looked for on PATH. `scripts/test` fetches a pinned one with npm.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ LISTENING = re.compile(r"^Listening on (127\.0\.0\.1:\d+)$")
 
 
 def find_anvil() -> str | None:
-    """The program; None where there is none."""
+    """The program; None where it is not installed."""
     return os.environ.get("INTELLECT_ANVIL") or shutil.which("anvil")
 
 
 @contextlib.contextmanager
 def running_anvil(program: str, funded: Sequence[str]) -> Iterator[str]:
-    """A chain that makes a block for each transaction, and its URL. Ended on leaving."""
+    """Run a chain that makes a block for each transaction; yields its URL."""
     arguments = [program, "--port", "0", "--chain-id", str(CHAIN_ID), "--accounts", "0", "--hardfork", "cancun"]
     process = subprocess.Popen(
         arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, preexec_fn=_end_with_parent
@@ -45,7 +45,7 @@ def running_anvil(program: str, funded: Sequence[str]) -> Iterator[str]:
     drain: threading.Thread | None = None
     try:
         url = f"http://{_address(process)}"
-        # It stops when nobody reads what it says.
+        # Drain its output, or it blocks.
         drain = threading.Thread(target=lambda: deque(process.stdout or (), maxlen=0), daemon=True)
         drain.start()
         for address in funded:
@@ -65,7 +65,8 @@ _url: list[str] = []
 
 
 def shared_anvil(funded: Sequence[str]) -> str:
-    """The one chain of this session, started when it is first asked for; these addresses hold coins. Skips without one."""
+    """The one chain of this session, started on first use; these addresses hold coins. Skips the
+    test where anvil is missing."""
     program = find_anvil()
     if program is None:
         pytest.skip(WHY_NOT)
@@ -78,12 +79,12 @@ def shared_anvil(funded: Sequence[str]) -> str:
 
 
 def ask(url: str, method: str, *parameters: object) -> Any:
-    """Result of a JSON-RPC request, from a thread that may wait."""
+    """Result of a JSON-RPC request, for threads that may block."""
     return ask_all(url, method, *parameters)["result"]
 
 
 def ask_all(url: str, method: str, *parameters: object) -> dict[str, Any]:
-    """The whole answer to a JSON-RPC request: `result` or `error`."""
+    """The complete response to a JSON-RPC request: `result` or `error`."""
     body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": parameters}).encode()
     request = urllib.request.Request(url, body, {"content-type": "application/json"})  # noqa: S310 - a loopback address
     with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
@@ -92,7 +93,7 @@ def ask_all(url: str, method: str, *parameters: object) -> dict[str, Any]:
 
 
 def _end_with_parent() -> None:
-    """A killed test run leaves no chain behind (Linux)."""
+    """Make the chain end when the test run is killed (Linux)."""
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 

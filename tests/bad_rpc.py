@@ -1,4 +1,4 @@
-"""A JSON-RPC end-point over a bad line: it drops, delays, repeats and re-orders, by the dice of a seed."""
+"""A JSON-RPC end-point over a bad line that drops, delays, repeats and re-orders requests, reproducibly from a seed."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import httpx
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """Chance of each fault, a request. `late` hands a request over after up to `window` later ones, `seconds` bounds
-    what `delay` takes."""
+    """Probability of each fault per request. `late` delivers a request after up to `window` later
+    ones; `seconds` limits a `delay`."""
 
     lost_request: float = 0.05
     lost_answer: float = 0.05
@@ -33,7 +33,7 @@ class _Late:
 
 @dataclass(slots=True)
 class BadLine(httpx.AsyncBaseTransport):
-    """In front of a real transport. `happened` counts the faults, `sent` how often each raw transaction came through."""
+    """Wraps a real transport. `happened` counts the faults, `sent` how often each raw transaction was delivered."""
 
     inner: httpx.AsyncBaseTransport
     faults: Faults = Faults()
@@ -47,7 +47,7 @@ class BadLine(httpx.AsyncBaseTransport):
         self._dice.seed(self.seed)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Answer, or not."""
+        """Answer the request, or fail."""
         await request.aread()
         self.requests += 1
         await self._hand_over_late()
@@ -68,7 +68,7 @@ class BadLine(httpx.AsyncBaseTransport):
         return answer
 
     async def aclose(self) -> None:
-        """Close what is behind."""
+        """Close the wrapped transport."""
         await self.inner.aclose()
 
     def _happens(self, name: str, chance: float) -> bool:

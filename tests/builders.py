@@ -1,6 +1,6 @@
-"""Valid-by-default builders shared by all tests: keys, spec, ledger, rows, rollouts made by the shipped policy.
+"""Builders shared by all tests: keys, spec, ledger, rows, rollouts made by the shipped policy.
 
-Every builder gives something the network would accept; a test spoils the one thing it is about.
+Everything is valid by default, i.e. the network would accept it; a test spoils the one thing it is about.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from roles.worker.generation import Generator, HeldPolicy, Made, Ticket, submiss
 
 POLICY = Path(__file__).parents[1] / "roles" / "rl" / "default_policy"
 NOW = 1_700_000_000_000
-"""Unix milliseconds at which everything happens unless said otherwise."""
+"""Unix milliseconds at which everything happens unless stated otherwise."""
 
 
 def node_key(number: int) -> NodeKey:
@@ -106,7 +106,7 @@ def _pinned_files() -> tuple[PinnedFile, ...]:
 
 
 def make_spec(**changes: Any) -> RunSpec:
-    """Three validators, quorum two, two groups of four completions a submission."""
+    """Three validators, quorum two, two groups of four completions per submission."""
     task = shared_task()
     fields: dict[str, Any] = {
         "name": "test run",
@@ -130,7 +130,7 @@ def make_spec(**changes: Any) -> RunSpec:
 
 
 def make_terms(spec: RunSpec) -> RunTerms:
-    """What the contract holds of a spec."""
+    """A spec's terms in the contract."""
 
     def operators(items: Sequence[OperatorSpec]) -> tuple[Operator, ...]:
         return tuple(Operator(item.node, item.operator, item.payout) for item in items)
@@ -152,12 +152,12 @@ def make_terms(spec: RunSpec) -> RunTerms:
 
 
 def manifest_of(step: int) -> str:
-    """A made-up manifest digest of a checkpoint."""
+    """A made-up manifest digest for a checkpoint."""
     return digest("test-manifest", step)
 
 
 def make_view(spec: RunSpec, *, commits: int = 3, head_block: int = 100) -> LedgerView:
-    """A ledger on which all workers are registered and checkpoints 0 .. commits-1 are committed, one every ten blocks."""
+    """A ledger with all workers registered and checkpoints 0 .. commits-1 committed, one every ten blocks."""
     committed = {
         step: Commit(
             term=1,
@@ -180,12 +180,12 @@ def make_view(spec: RunSpec, *, commits: int = 3, head_block: int = 100) -> Ledg
 
 
 def make_judges(spec: RunSpec) -> ValidatorSet:
-    """The validators of a run's creation."""
+    """The validators from the creation of the run."""
     return ValidatorSet(0, make_terms(spec).validators, spec.quorum, 0)
 
 
 def make_row(message: Message, key: NodeKey, *, spec: RunSpec, now: int = NOW, **changes: Any) -> Envelope:
-    """A message as its signer would publish it. `changes` replace what is signed."""
+    """A message as its signer would publish it. `changes` override the signed fields."""
     kind = str(getattr(message, "kind"))  # noqa: B009 - every message has one
     record_key, _ = place_of(message, run=spec.run_id, buckets=spec.buckets)
     fields: dict[str, Any] = {
@@ -201,7 +201,7 @@ def make_row(message: Message, key: NodeKey, *, spec: RunSpec, now: int = NOW, *
 
 
 def make_head(step: int = 1, **changes: Any) -> Head:
-    """The leader collects `step`; the three newest steps are open to four indices each."""
+    """The leader collects `step`; the three newest steps are open with four indices each."""
     fields: dict[str, Any] = {
         "term": 1,
         "step": step,
@@ -241,7 +241,7 @@ class World:
         return seed
 
     def state(self) -> object:
-        """What trust rests on, to be compared before and after."""
+        """The trusted state's content, for comparing before and after."""
         trusted = self.trusted
         return (
             tuple(trusted.submissions),
@@ -253,7 +253,7 @@ class World:
 
 
 def make_world(spec: RunSpec | None = None, *, commits: int = 3, head: Head | None = None) -> World:
-    """A world in which step 1 is collected."""
+    """A world in which step 1 is being collected."""
     spec = spec or make_spec()
     trusted = TrustedState(spec)
     trusted.admit_view(make_view(spec, commits=commits))
@@ -263,7 +263,7 @@ def make_world(spec: RunSpec | None = None, *, commits: int = 3, head: Head | No
 
 
 def make_submission(world: World, key: NodeKey = WORKERS[0], **changes: Any) -> Submission:
-    """A submission whose blob nobody looks at."""
+    """A submission whose blob nobody reads."""
     sampling = world.spec.sampling
     fields: dict[str, Any] = {
         "run": world.run,
@@ -311,26 +311,26 @@ def make_rollouts(
     policy: HeldPolicy | None = None,
     seed: str | None = None,
 ) -> Made:
-    """What an honest worker hands in for an index: real completions, rewards and proofs."""
+    """What an honest worker submits for an index: real completions, rewards and proofs."""
     generator = Generator(world.spec, node=key.node, engine=world.engine, task=world.task)
-    generator.loaded = policy or HeldPolicy(0, manifest_of(0), POLICY)  # the shared engine holds it already
+    generator.loaded = policy or HeldPolicy(0, manifest_of(0), POLICY)  # the shared engine has it loaded already
     seed = seed or world.seed(key, step, index)
     return generator.make(Ticket(step=step, index=index, seed=seed, predecessor=predecessor))
 
 
 def wide_limits(world: World) -> RolloutLimits:
-    """Limits under which any file of the tests can be read."""
+    """Limits under which every file of the tests can be read."""
     calls = world.spec.tool.max_calls if world.spec.tool else 0
     return RolloutLimits(2**24, 4096, 4096, 4096, world.engine.vocabulary, 2**20, calls)
 
 
 def open_rollouts(world: World, made: Made) -> RolloutFile:
-    """The rows a test may spoil."""
+    """The rows, for a test to spoil."""
     return read_rollouts(made.blob, wide_limits(world))
 
 
 def repack(made: Made, blob: bytes, **changes: Any) -> Made:
-    """The same submission over another blob, signed counts made to fit unless `changes` says otherwise."""
+    """The same submission with another blob. Signed counts match it unless `changes` overrides them."""
     submission = made.submission.model_copy(update={"blob": sha256(blob), "size": len(blob), **changes})
     return Made(submission, submission_digest(submission), blob, made.reward)
 
@@ -338,7 +338,7 @@ def repack(made: Made, blob: bytes, **changes: Any) -> Made:
 def spoil(
     world: World, made: Made, change: Callable[[RolloutRow], RolloutRow], *, rows: slice | None = None, **file: Any
 ) -> Made:
-    """Change some rows (default: the first), or fields of the file, and sign what came out."""
+    """Change some rows (default: the first), or fields of the file, and sign the result."""
     before = open_rollouts(world, made)
     chosen = range(len(before.rows))[rows or slice(0, 1)]
     changed = tuple(change(row) if number in chosen else row for number, row in enumerate(before.rows))
@@ -347,7 +347,7 @@ def spoil(
 
 
 def sampling_of(spec: RunSpec) -> SamplingSettings:
-    """The spec's sampling as the engine takes it."""
+    """The spec's sampling settings in the form the engine takes."""
     sampling = spec.sampling
     return SamplingSettings(float(sampling.temperature), float(sampling.top_p), sampling.top_k, sampling.max_tokens)
 
@@ -356,7 +356,7 @@ def sampling_of(spec: RunSpec) -> SamplingSettings:
 
 
 def make_chain(spec: RunSpec) -> MemoryChain:
-    """A chain on which the run is open."""
+    """A chain on which the run has been created."""
     chain = MemoryChain()
     chain.mine()
     chain.create_run(make_terms(spec))
@@ -381,7 +381,7 @@ def make_registration(
 
 
 async def replace_key(ledger: MemoryLedger, run: str, old: NodeKey, new: NodeKey) -> None:
-    """Another key in the place of a node's, by the old one's signature; the ledger pays."""
+    """Replace a node's key, with the old key's signature; the ledger's account pays."""
     messages = ledger.rotation_messages(old.node, new.node, nonce=2)
     by_old, by_new = (key.sign(messages.node).hex() for key in (old, new))
     await ledger.rotate(RotationRequest(run, old.node, new.node, None, 2, "", by_old, by_new))
@@ -389,22 +389,22 @@ async def replace_key(ledger: MemoryLedger, run: str, old: NodeKey, new: NodeKey
 
 @dataclass(frozen=True)
 class MemoryOffer:
-    """What a relay says it has."""
+    """What a relay announces that it has."""
 
     manifest: str
     step: int
 
 
 class MemoryRelays:
-    """Relays in memory: fits `roles.ports.Relays`. Set `is_down` to make every access fail."""
+    """In-memory relays that implement `roles.ports.Relays`. Set `is_down` to make every access fail."""
 
     def __init__(self) -> None:
         self.blobs: dict[str, bytes] = {}
         self.checkpoints: dict[str, Path] = {}
-        self.whole: list[bool] = []  # of each checkpoint put here, whether every shard is to be sent
+        self.whole: list[bool] = []  # for each checkpoint put here, whether every shard is to be sent
         self.manifests: dict[str, Envelope] = {}
-        self.served: dict[str, dict[str, int]] = {}  # by manifest: bytes of each relay, as the next fetch has them
-        self.offers: asyncio.Queue[MemoryOffer] = asyncio.Queue()  # told to whoever watches
+        self.served: dict[str, dict[str, int]] = {}  # by manifest: bytes per relay, as the next fetch will report them
+        self.offers: asyncio.Queue[MemoryOffer] = asyncio.Queue()  # received by the watcher
         self.is_down = False
 
     async def put(self, data: bytes, *, last: Collection[str] = ()) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""A disk that takes no more, for this process alone."""
+"""Simulates a full disk for this process only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def no_file_larger(than: int) -> Iterator[None]:
-    """The system refuses what would make a file longer: of a write that begins below, it takes the part that fits."""
+    """Make the system refuse to extend files beyond this size. A write that begins below it
+    is cut to the part that fits."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (than, hard))
     try:

@@ -1,6 +1,6 @@
-"""Who contributed what, counted again from blobs alone: no tally code of the product, only envelopes, JSON and files.
+"""Recounts contributions from blobs alone, without the product's tally code: only envelopes, JSON and files.
 
-What is taken from the ledger: the run's validators and quorum, and each final root with the digest of its tally blob.
+Taken from the ledger: the run's validators and quorum, and each final root with the digest of its tally blob.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ LIMITS = RolloutLimits(
 
 
 async def recount(spec: RunSpec, roots: Sequence[FinalRoot], fetch: Fetch) -> tuple[Counter[str], Counter[str]]:
-    """Tokens by worker as counted here, and as the last root's leaves say. Asserts every signature, digest, quorum and
-    that no place counts twice."""
+    """Tokens by worker, as counted here and as in the last root's leaves. Asserts every signature, digest and quorum,
+    and that no place counts twice."""
     tokens: Counter[str] = Counter()
     leaves: Counter[str] = Counter()
     places: set[tuple[str, int, int]] = set()
@@ -53,7 +53,7 @@ async def recount(spec: RunSpec, roots: Sequence[FinalRoot], fetch: Fetch) -> tu
 
 
 async def _checked(spec: RunSpec, item: dict[str, Any], fetch: Fetch) -> dict[str, Any]:
-    """A submission that a quorum of distinct validators accepted, with the token count of its blob."""
+    """A submission accepted by a quorum of distinct validators, with the token count of its blob."""
     row = _opened(spec, item["submission"])
     submission: dict[str, Any] = json.loads(row.payload)
     assert row.signer == submission["node"]

@@ -1,1 +1,1 @@
-"""Which cheat is caught how often: `python -m benchmarks.attacks`."""
+"""How often each cheat is caught: `python -m benchmarks.attacks`."""

@@ -1,12 +1,12 @@
-"""Which cheat is caught how often, and how often honest work is called false.
+"""How often each cheat is caught, and how often honest work is refused.
 
-    python -m benchmarks.attacks --quick                        the built-in policy, a minute
-    python -m benchmarks.attacks --model DIR --data FOLDER      everything; goes on where it was stopped
-    python -m benchmarks.attacks --model DIR --minutes 5        a part of it, then the table of what there is
-    python -m benchmarks.attacks --model DIR --report           the table, nothing made anew
+python -m benchmarks.attacks --quick                        the built-in policy, a minute
+python -m benchmarks.attacks --model DIR --data FOLDER      everything; resumes where it was stopped
+python -m benchmarks.attacks --model DIR --minutes 5        a part of it, then the table of what there is
+python -m benchmarks.attacks --model DIR --report           only the table, nothing generated
 
-Observations are kept below --data (default: ~/.cache/intellect-node/attacks), a file for each model and sampling scheme. The
-last line printed is JSON.
+Observations are kept below --data (default: ~/.cache/intellect-node/attacks), in one file per model and sampling
+scheme. The last line printed is JSON.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from node.cli import report
 DATA = Path("~/.cache/intellect-node/attacks")
 BUILT_IN_TOKENS = 44
 LEAST_GROUPS = 4
-"""Of a class, below which nothing is said of it."""
+"""Minimum number of groups for a class to be reported."""
 CERTAIN, QUICK_CERTAIN = 20, 1
 QUICK_SECONDS, QUICK_SHARE = 25.0, 0.25
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Collect what is missing, print the table, print the JSON line. 1 when a certain cheat was not refused."""
+    """Collect what is missing, print the table and the JSON line. Returns 1 when a certain cheat was not refused."""
     options = _options(arguments)
     torch.set_num_threads(options.threads)
     bench = Bench(options.model or default_model(), max_tokens=128 if options.model else BUILT_IN_TOKENS)

@@ -1,4 +1,4 @@
-"""The setting in which cheats are tried: a model, real prompts, groups of completions, and the validator's engine."""
+"""The set-up in which cheats are tried: a model, real prompts, groups of completions, and the validator's engine."""
 
 from __future__ import annotations
 
@@ -23,19 +23,20 @@ from roles.tasks import load_task
 DATA_SETS = ("leg_counting", "chain_sum", "family_relationships", "letter_counting", "word_sorting")
 SUFFIX = "\nThink step by step, and explain each step."
 PROBLEMS = 200
-"""Of each data set."""
+"""Number taken from each data set."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """One group: its number, and a request for each completion."""
+    """One group: its number, and one request per completion."""
 
     number: int
     requests: tuple[Request, ...]
 
 
 class Remembering(CheatingEngine):
-    """The validator's engine. The last prefill is kept: several claims about the same tokens cost one pass."""
+    """The validator's engine, with the last prefill cached, so that several claims
+    about the same tokens cost one pass."""
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
@@ -43,7 +44,7 @@ class Remembering(CheatingEngine):
         self._prefills: list[Prefill] = []
 
     def prefill(self, pairs: Sequence[Pair]) -> list[Prefill]:
-        """As the engine does."""
+        """Like the engine's `prefill`."""
         if list(pairs) != self._pairs:
             self._pairs, self._prefills = list(pairs), super().prefill(pairs)
         return self._prefills
@@ -51,7 +52,7 @@ class Remembering(CheatingEngine):
 
 @dataclass(frozen=True)
 class Bench:
-    """A model in the shape of a run: dtype and chat template as its folder has them."""
+    """A model set up as in a run, with the dtype and chat template from its folder."""
 
     model: Path
     group_size: int = 8
@@ -60,12 +61,12 @@ class Bench:
 
     @cached_property
     def chat(self) -> bool:
-        """Whether prompts go into a chat template."""
+        """Whether prompts use a chat template."""
         return (self.model / "chat_template.jinja").is_file()
 
     @cached_property
     def dtype(self) -> torch.dtype:
-        """The numbers of the model's weights."""
+        """The dtype of the model's weights."""
         config = json.loads((self.model / "config.json").read_text())
         return torch.bfloat16 if config.get("dtype", config.get("torch_dtype")) == "bfloat16" else torch.float32
 
@@ -76,7 +77,7 @@ class Bench:
 
     @cached_property
     def prompts(self) -> tuple[str, ...]:
-        """Real questions for a model that talks, sums for the built-in policy."""
+        """Real questions for a chat model, sums for the built-in policy."""
         if not self.chat:
             task = load_task("arithmetic", {})
             return tuple(task.prompt(number) for number in range(min(task.size, 1000)))
@@ -88,7 +89,7 @@ class Bench:
 
     @cached_property
     def validator(self) -> Remembering:
-        """The engine that judges: the spec's kernel, one packed prefill."""
+        """The judging engine: the spec's kernel, one packed prefill."""
         engine = self.new_engine()
         engine.load(self.model)
         return Remembering(engine)
@@ -104,7 +105,7 @@ class Bench:
         return VllmEngine(dtype=self.dtype, chat=self.chat)
 
     def group(self, number: int) -> Assigned:
-        """The requests of a group, drawn as a run draws them."""
+        """The requests of a group, drawn as in a run."""
         drawn = assigned_groups(
             digest("attacks/1", number), problems=len(self.prompts), groups=1, group_size=self.group_size
         )[0]
@@ -113,7 +114,7 @@ class Bench:
 
     @cached_property
     def tag(self) -> str:
-        """Names what observations can be compared: weights, shape of groups, and how sampling is checked."""
+        """Identifies comparable observations: weights, shape of groups, and the sampling check."""
         shape = (self.group_size, self.max_tokens, str(self.temperature), str(self.dtype))
         weights = hashlib.sha256()
         for path in sorted(self.model.glob("*.safetensors")):
@@ -122,7 +123,7 @@ class Bench:
 
 
 def _sampling_mark() -> str:
-    """Margins of a fixed example: another number where the sampling scheme is another."""
+    """Margins of a fixed example, which change if the sampling scheme changes."""
     draw = np.random.default_rng(1)
     logits = draw.normal(size=(8, 1000)).astype(np.float32) * 3
     tokens = torch.arange(8)

@@ -1,6 +1,6 @@
-"""The cheats that no statistics are needed for: each is tried through the real gate and verifier, and must always be refused.
+"""Cheats that need no statistics: each goes through the real gate and verifier, and must always be refused.
 
-Also how long a validator looks at each, for none may cost it more than honest work does.
+Also measures how long a validator spends on each, since none may cost it more than honest work does.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from roles.worker.generation import HeldPolicy, Made, Ticket
 from tests.builders import POLICY, WORKERS, World, make_spec, make_world, manifest_of
 
 SLOW = ("bomb-of-zeros", "bomb-of-levels")
-"""Made in seconds each: fewer are tried."""
+"""These take seconds each to make, so fewer are tried."""
 FEW = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One class. `reasons`: how often each was given; `seconds`: the longest a validator looked at one."""
+    """One class. `reasons`: how often each was given; `seconds`: the longest time a validator spent on one."""
 
     kind: str
     says: str
@@ -38,13 +38,13 @@ class Trial:
 
 
 def try_all(count: int) -> list[Trial]:
-    """Every certain adversary, so many submissions each."""
+    """Try `count` submissions of every certain adversary."""
     certain = [item for item in ADVERSARIES.values() if item.is_certain]
     return [try_one(item, min(count, FEW) if item.kind in SLOW else count) for item in certain]
 
 
 def try_one(adversary: Adversary, count: int) -> Trial:
-    """Submissions of one adversary, each in a run of its own and so with other prompts and seeds."""
+    """Try submissions of one adversary, each in a run of its own and so with other prompts and seeds."""
     reasons: Counter[str] = Counter()
     caught, longest = 0, 0.0
     engine = adversary.engine(TransformersEngine)
@@ -61,7 +61,7 @@ def try_one(adversary: Adversary, count: int) -> Trial:
 
 
 def make_forgery(world: World, adversary: Adversary, engine: Engine) -> Made:
-    """What the adversary hands in for its first index, with its engine loaded."""
+    """What the adversary submits for its first index, with its engine loaded."""
     key = WORKERS[0]
     forger = Forger(world.spec, node=key.node, engine=engine, task=world.task, forgery=adversary.forgery)
     forger.loaded = HeldPolicy(0, manifest_of(0), POLICY)
@@ -69,7 +69,7 @@ def make_forgery(world: World, adversary: Adversary, engine: Engine) -> Made:
 
 
 def judge(world: World, made: Made) -> Reason:
-    """The reason a validator gives: the gate's, else the first check's that refuses, else ACCEPTED."""
+    """The reason a validator gives: the gate's, otherwise that of the first check to refuse, otherwise ACCEPTED."""
     try:
         admitted = world.trusted.admit_submission(world.row(made.submission, WORKERS[0]))
     except Refusal as refusal:

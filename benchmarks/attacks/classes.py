@@ -1,8 +1,8 @@
-"""The classes that only statistics tell from honest work, and the honest environments they must be told from.
+"""The classes that only statistics can tell from honest work, and the honest environments to tell them from.
 
-Everybody is given the same groups. A class generates with an engine of its own; its *claims* are what it hands in for that:
-under the class's own name with the proofs of its own states, and, where another model decoded, also as `.. + prefill`
-with the proofs that the right model has of the same tokens.
+All get the same groups. A class generates with an engine of its own. Its *claims* are what it submits for the result:
+under the class's own name with proofs of its own states and, where another model decoded, also as `.. + prefill` with
+the right model's proofs of the same tokens.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ PREFILLED = " + prefill"
 
 @dataclass(frozen=True, slots=True)
 class Attack:
-    """One class. `groups` in a full run, numbered from `first` on; `rows` generated together; `threads` of PyTorch (0: as
-    the program has them).
+    """One class. It has `groups` groups in a full run, numbered from `first`; `rows` are generated together, with
+    `threads` PyTorch threads (0: the program's default).
 
-    `others`: how many completions of each group are sampled with seeds of its own choosing and claimed for the assigned
-    ones; each number is a claim of its own, named `.. N of 8`. `is_honest` and `is_curve` say how it is reported.
+    `others`: for each number, that many completions per group are sampled with seeds of the worker's choice and
+    claimed for the assigned ones; each number is a claim of its own, named `.. N of 8`. `is_honest` and
+    `is_curve` control the report.
     """
 
     name: str
@@ -40,11 +41,11 @@ class Attack:
     change: Callable[[Completion, int], Completion] | None = None
     is_honest: bool = False
     is_curve: bool = False
-    needs: str = ""  # a package that may not be there
+    needs: str = ""  # a package that may not be installed
     first: int = 0  # number of its first group
 
     def claims(self) -> tuple[str, ...]:
-        """Names under which its groups are kept."""
+        """Names under which its groups are stored."""
         if self.others:
             return tuple(f"{self.name} {count} of 8" for count in self.others)
         return (self.name, self.name + PREFILLED) if self.has_prefilled else (self.name,)
@@ -104,7 +105,7 @@ ATTACKS: tuple[Attack, ...] = (
     _honest("honest: sdpa, 64 rows", 96),
     _honest("honest: eager, 64 rows", 64, attention="eager"),
     _honest("honest: sdpa, 8 rows", 48, rows=8),
-    # groups of its own: where PyTorch has two threads anyway, the same ones would only be counted twice
+    # groups of its own: where PyTorch uses two threads anyway, the same groups would be counted twice
     _honest("honest: sdpa, 64 rows, 2 threads", 48, threads=2, first=10_000),
     Attack(
         "honest: vllm, 64 rows",

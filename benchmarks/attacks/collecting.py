@@ -1,4 +1,4 @@
-"""Makes the observations that are not there yet: a class's engine generates, the validator's observes, the store keeps."""
+"""Makes the missing observations: a class's engine generates, the validator's observes, the store keeps the result."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ BATCH_GROUPS = 8
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Groups of one class that are made in one go."""
+    """Groups of one class that are made together."""
 
     attack: Attack
     numbers: tuple[int, ...]
 
 
 class Collector:
-    """Works through classes in turns, a batch of each, so that whatever there is time for is spread over all."""
+    """Works through the classes in turn, one batch of each, so that limited time is spread over all of them."""
 
     def __init__(
         self, bench: Bench, store: Store, *, deadline: float | None = None, at_once: int = BATCH_GROUPS
     ) -> None:
-        """`at_once`: groups of an attack that are generated together; honest classes have numbers of their own."""
+        """`at_once` is the number of an attack's groups generated together; honest classes set their own."""
         self._bench, self._store, self._deadline, self._at_once = bench, store, deadline, at_once
         self._engine: tuple[str, Engine] | None = None
 
     def collect(self, attacks: Sequence[Attack], *, share: float = 1.0) -> bool:
-        """Make what is missing of so large a share of every class's groups; whether nothing is missing any more. A class that
-        fails is said and left out: the hours of the others are not lost for it."""
+        """Make what is missing of this share of every class's groups. Returns whether nothing is missing any more. A
+        class that fails is reported and skipped, so that the hours spent on the others are not lost."""
         began, made = time.monotonic(), 0
         missing = list(self._missing(attacks, share))
         groups = sum(len(batch.numbers) for batch in missing)
@@ -89,7 +89,7 @@ class Collector:
 
     def _generate(self, attack: Attack, requests: list[Request]) -> list[Completion]:
         if self._engine is None or self._engine[0] != attack.name:
-            self._engine = None  # the other's memory first
+            self._engine = None  # free the other engine's memory first
             engine = attack.engine(self._bench)
             engine.load(self._bench.model)
             self._engine = attack.name, engine
@@ -133,8 +133,8 @@ class Collector:
 
 
 def _divergence(logits: Sequence[torch.Tensor], said: Sequence[Completion], temperature: float) -> float:
-    """Mean over tokens of `exp(d) - 1 - d` with d = log p(right) - log p(theirs): their Kullback-Leibler divergence, by the
-    estimator that is never negative and varies least."""
+    """Mean over tokens of `exp(d) - 1 - d` with d = log p(right) - log p(theirs). This estimates their Kullback-Leibler
+    divergence; the estimator is never negative and has the lowest variance."""
     parts = []
     for right, item in zip(logits, said, strict=True):
         scaled, tokens = right / temperature, torch.tensor(item.tokens)[:, None]

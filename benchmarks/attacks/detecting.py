@@ -1,4 +1,5 @@
-"""From observations to rates: how often a class is caught, by how little of it, and how often honest work would be."""
+"""From observations to rates: how often and with how little data a class is caught, and how
+often honest work is refused."""
 
 from __future__ import annotations
 
@@ -15,18 +16,18 @@ from roles.toploc.observation import Observation
 from roles.toploc.verify import ProofThresholds
 
 LIMIT = 0.001
-"""False positives for each submission."""
+"""Accepted false positives per submission."""
 WANTED = 0.99
 PUBLISHED = ProofThresholds(38, 10.0, 8.0)
-"""The reference's, for each chunk of 32 tokens."""
+"""The reference implementation's thresholds, for each chunk of 32 tokens."""
 JOINED_GROUPS = (2, 4, 8)
 MONTH, ONE_IN = 3000, 1000
-"""A history's false alarms: one node in so many, in a month of so many submissions."""
+"""Accepted false alarms of a history: one node in ONE_IN, within a month of MONTH submissions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """A counted rate with the interval that holds the true one at 95%."""
+    """A counted rate with its 95% confidence interval."""
 
     hits: int
     trials: int
@@ -38,19 +39,19 @@ class Rate:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Clopper and Pearson's."""
+        """The Clopper-Pearson interval."""
         return exact_interval(self.hits, self.trials)
 
     @property
     def least(self) -> float:
-        """The true rate is above it at 95%: (30, 30) -> 0.905."""
+        """Lower 95% bound of the true rate: (30, 30) -> 0.905."""
         return exact_interval(self.hits, self.trials, confidence=0.9)[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """One class. `tokens`: how many it takes to be caught in 99 of 100 (None: more than were joined). `submissions`: after
-    how many a history catches it, at the median of all starts (None: not within all there were)."""
+    """One class. `tokens`: how many are needed to catch it in 99 of 100 cases (None: more than were joined).
+    `submissions`: how many until a history catches it, as the median over all starts (None: more than there were)."""
 
     name: str
     caught: Rate
@@ -64,7 +65,7 @@ class Detection:
 
 @dataclass(frozen=True, slots=True)
 class Honesty:
-    """Honest work judged by a fit to the other half of it."""
+    """Honest work, each half judged by a fit to the other half."""
 
     submissions: Rate
     completions: Rate
@@ -76,12 +77,12 @@ class Honesty:
 
 
 def fit_honest(environments: Mapping[str, Sequence[Record]]) -> Fit:
-    """The fit to every honest observation there is. Raises ValueError for fewer than two."""
+    """The fit to all honest observations. Raises ValueError for fewer than two."""
     return fit({name: [record.observation for record in records] for name, records in environments.items()})
 
 
 def judge_honest(environments: Mapping[str, Sequence[Record]]) -> Honesty:
-    """False positives: each half of the honest groups judged by the other's fit."""
+    """False positive rates: each half of the honest groups is judged by the fit to the other half."""
     whole, single, chunks, published, histories = [], [], [], [], [0.0]
     for half in (0, 1):
         fitted = fit_honest({name: [r for r in rs if r.group % 2 != half] for name, rs in environments.items()})
@@ -148,7 +149,7 @@ def _tokens_needed(observations: Sequence[Observation], calibration: Calibration
 
 
 def join_observations(parts: Iterable[Observation]) -> Observation:
-    """Several as one, as if they were one submission. Raises ValueError for none, or for different chunks."""
+    """Join several observations into one, as of one submission. Raises ValueError for none, or for different chunks."""
     all_ = list(parts)
     if len({each.chunk for each in all_}) != 1:
         raise ValueError("observations to be joined must be there, and of one size of chunk")
@@ -160,7 +161,7 @@ def join_observations(parts: Iterable[Observation]) -> Observation:
 
 
 def split_observation(observation: Observation, completions: int) -> list[Observation]:
-    """Parts of so many completions each; what is left over at the end is a part too."""
+    """Split into parts of `completions` completions each; a remainder forms a part too."""
     return [
         Observation(
             observation.chunks[i : i + completions], observation.margins[i : i + completions], observation.chunk
@@ -170,7 +171,7 @@ def split_observation(observation: Observation, completions: int) -> list[Observ
 
 
 def _growing(observations: Sequence[Observation]) -> Iterator[list[Observation]]:
-    """The same observations in larger and larger parts: chunks, 1, 2, 4 .. completions, 1, 2, 4, 8 groups."""
+    """The same observations in increasingly large parts: chunks, 1, 2, 4 .. completions, 1, 2, 4, 8 groups."""
     yield [part for each in observations for part in _single_chunks(each)]
     size = max(len(each.margins) for each in observations)
     count = 1
@@ -193,7 +194,7 @@ def _totals(evidence: Sequence[Sequence[float]]) -> list[float]:
 
 
 def _submissions_needed(evidence: Sequence[Sequence[float]]) -> int | None:
-    """From each start, once round all of them; the median."""
+    """The median over all starts, going once round all submissions from each."""
     needed = []
     for start in range(len(evidence)):
         totals = _totals([*evidence[start:], *evidence[:start]])

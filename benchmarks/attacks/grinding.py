@@ -1,4 +1,4 @@
-"""What making many node ids is worth: prompts are drawn from the beacon too, and that is not known when an id is made."""
+"""What creating many node ids gains: prompts also depend on the beacon, which is unknown when an id is created."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from roles.assignment import assigned_groups, compute_beacon, compute_seed
 
 @dataclass(frozen=True, slots=True)
 class Grinding:
-    """Ids made, and which share of the first `groups` prompts is easy: of any id, and of the best by a guessed beacon, under
-    that guess and under the true one."""
+    """Ids created, and the share of the first `groups` prompts that is easy: for any id, and for the best id by a
+    guessed beacon, under that guess and under the true beacon."""
 
     ids: int
     easy: float
@@ -21,12 +21,12 @@ class Grinding:
 
 
 INDICES, PROBLEMS, EASY = 4, 1000, 250
-"""Submissions looked at, problems there are, and how many of them are easy: those with the lowest numbers."""
+"""Submissions examined, number of problems, and how many of them are easy: those with the lowest numbers."""
 
 
 def grind(*, ids: int = 2000) -> Grinding:
-    """The id with most of them under a guessed beacon is registered; then the
-    block comes that nobody could know."""
+    """Register the id with the most easy prompts under a guessed beacon; then apply
+    the block that nobody could know."""
     nodes = [NodeKey(digest("grinding", number).encode()[:32]).node for number in range(ids)]
     guessed, true = (compute_beacon("ab" * 32, digest("block", name)) for name in ("guessed", "true"))
     shares = [_easy_share(node, guessed) for node in nodes]

@@ -1,4 +1,4 @@
-"""What a counted rate says of the true one, and what the tail of few numbers says of rarer ones."""
+"""Confidence intervals of counted rates, and estimates of rarer rates from the tail of a small sample."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TAIL_SHARE = 0.2
 
 
 def exact_interval(hits: int, trials: int, *, confidence: float = 0.95) -> tuple[float, float]:
-    """Clopper and Pearson's interval of a rate, each side at half of what is left: (9, 9) -> (0.664, 1.0)."""
+    """The Clopper-Pearson interval of a rate, with half of the error on each side: (9, 9) -> (0.664, 1.0)."""
     if not trials:
         return 0.0, 1.0
     beyond = (1 - confidence) / 2
@@ -20,9 +20,10 @@ def exact_interval(hits: int, trials: int, *, confidence: float = 0.95) -> tuple
 
 
 def tail_rate(values: Sequence[float], limit: float) -> float:
-    """The rate of values past a limit, by an exponential fitted to the largest fifth: also where none was counted.
+    """The rate of values above a limit, by an exponential fitted to the largest fifth; also
+    works where none was counted.
 
-    `values` are such as `-log p`, whose tail an exponential describes. 1.0 for fewer than ten.
+    `values` should be like `-log p`, whose tail is exponential. Returns 1.0 for fewer than ten.
     """
     ordered = sorted(values, reverse=True)
     count = int(len(ordered) * TAIL_SHARE)
@@ -36,7 +37,7 @@ def tail_rate(values: Sequence[float], limit: float) -> float:
 
 
 def _at_least(hits: int, trials: int, rate: float) -> float:
-    """P(X >= hits) for a binomial."""
+    """P(X >= hits) for a binomial variable."""
     if rate <= 0 or rate >= 1:
         return float(rate >= 1 or hits == 0)
     logs = [
@@ -51,7 +52,7 @@ def _at_least(hits: int, trials: int, rate: float) -> float:
 
 
 def _solve(function: Callable[[float], float]) -> float:
-    """Where a rising function of a rate crosses zero."""
+    """The rate at which an increasing function crosses zero."""
     low, high = 0.0, 1.0
     for _ in range(STEPS):
         middle = (low + high) / 2

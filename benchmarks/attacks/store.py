@@ -1,4 +1,4 @@
-"""Observations on disk: one JSON line for each group of a class, appended, never changed. What is there is not made again."""
+"""Observations on disk: one JSON line per group of a class, append-only. What is stored is not made again."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from roles.toploc.observation import Observation
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One group of one class, as a validator observed it. `kl`: mean over tokens, nats, from the right policy to the one
-    that said them; `seconds`: generating and observing it."""
+    """One group of one class, as a validator observed it. `kl`: mean over tokens, in nats, from the right policy to the
+    one that generated them; `seconds`: time to generate and observe it."""
 
     name: str
     group: int
@@ -28,7 +28,8 @@ class Record:
 
 
 class Store:
-    """The records of one setting (model, sampling, shape of groups: `tag` names it). One process at a time may add."""
+    """The records of one set-up (model, sampling, shape of groups), identified by `tag`. Only
+    one process at a time may add."""
 
     def __init__(self, folder: Path, tag: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -38,7 +39,8 @@ class Store:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """While records are added. Raises ConfigError when another process adds; a line that a kill cut off is taken away."""
+        """Open the file for adding. Raises ConfigError when another process is adding.
+        Removes a line that a kill cut off."""
         with self.path.with_suffix(".lock").open("w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -54,7 +56,7 @@ class Store:
         return [record for (own, _), record in sorted(self.records.items()) if own == name]
 
     def add(self, records: Iterable[Record]) -> None:
-        """Append, and see it on disk."""
+        """Append records durably."""
         new = list(records)
         with self.path.open("ab") as file:
             for record in new:
@@ -65,7 +67,7 @@ class Store:
         self.records |= {(record.name, record.group): record for record in new}
 
     def _load(self) -> int:
-        """What was written whole; how many bytes that is."""
+        """Load the complete lines. Returns their length in bytes."""
         if not self.path.exists():
             return 0
         whole = self.path.read_bytes().rpartition(b"\n")

@@ -1,4 +1,4 @@
-"""The table, as Markdown that a terminal can show too, and the same as one line of JSON."""
+"""The results as a Markdown table that a terminal can show too, and as one line of JSON."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WORDS = {"exponents": "proofs: exponents", "mantissas": "proofs: mantissas", "ma
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """Everything a run found."""
+    """All results of a run."""
 
     model: str
     certain: Sequence[Trial]
@@ -34,7 +34,7 @@ class Results:
 
 
 def says_of(name: str) -> tuple[str, Attack]:
-    """What a claim is, and of which class."""
+    """The description of a claim, and its class."""
     attack = next(item for item in ATTACKS if name in item.claims())
     if name.endswith(PREFILLED):
         return f"{attack.says}; the right model prefilled it for the proofs", attack
@@ -48,7 +48,7 @@ def lines_of(results: Results) -> list[str]:
 
 
 def measured(results: Results) -> list[str]:
-    """What statistics found: the part that a page of the documentation keeps."""
+    """The statistical results, which a page of the documentation includes."""
     if results.honesty is None:
         return ["nothing was observed yet"]
     lines = _honesty(results.honesty, results.counts, results.fitted)
@@ -63,7 +63,7 @@ def measured(results: Results) -> list[str]:
 
 
 def write_into(page: Path, lines: Sequence[str]) -> None:
-    """Put lines between the two marks of a Markdown page. Raises ConfigError where it has none."""
+    """Replace the lines between the two marks of a Markdown page. Raises ConfigError where it has none."""
     before, mark, rest = page.read_text().partition(BEGIN)
     _, end, after = rest.partition(END)
     if not mark or not end:
@@ -186,7 +186,7 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 
 def json_of(results: Results) -> str:
-    """One line."""
+    """The results as one line."""
     plain: dict[str, Any] = {
         "benchmark": "attacks",
         "model": results.model,

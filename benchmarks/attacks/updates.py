@@ -1,5 +1,5 @@
-"""A policy some real updates away: what the run's own learner makes of the checkpoint. Whoever runs it instead of the right one
-is as far from it as whoever still runs the right one when others have gone on."""
+"""A policy some real updates away, made from the checkpoint by the run's own learner. A worker that runs it in place of
+the right policy is as far off as one that still runs the right policy after others have moved on."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from roles.rl.learner import Learner
 from roles.rl.settings import GrpoSettings
 
 TOKENS = 64
-"""Of each completion that is learned from: an update shall take seconds."""
+"""Tokens of each completion learned from; short, so that an update takes seconds."""
 FIRST_GROUP = 1_000_000
-"""Numbers of the groups that are learned from: no class is judged on them."""
+"""First number of the groups learned from; no class is judged on these."""
 
 
 class Updated(CheatingEngine):
-    """Runs the policy after so many updates at this learning rate, one group of completions each."""
+    """Runs the policy after this many updates at this learning rate, one group of completions each."""
 
     def __init__(self, real: Engine, bench: Bench, *, learning_rate: float, updates: int) -> None:
         super().__init__(real)
@@ -42,7 +42,8 @@ class Updated(CheatingEngine):
             shutil.rmtree(folder, ignore_errors=True)
 
     def _learned(self, number: int) -> TrainingGroup:
-        """Completions of the policy, every other one called right: updates of the usual size in no useful direction."""
+        """Completions of the policy with every other one marked right: updates of the usual
+        size in no useful direction."""
         requests: tuple[Request, ...] = self._bench.group(number).requests
         own = self._bench.settings
         short = SamplingSettings(own.temperature, own.top_p, own.top_k, min(TOKENS, own.max_tokens))

@@ -1,1 +1,1 @@
-"""A network of real processes under random faults, and what is left of it: `scripts/chaos`."""
+"""A network of real processes under random faults, and how well it survives: `scripts/chaos`."""

@@ -1,10 +1,11 @@
 """A network of real processes under random faults; every 15 s or more something is killed, filled, set back or cut off.
 
-    scripts/chaos [--minutes M] [--seed N] [--results FILE]
+scripts/chaos [--minutes M] [--seed N] [--results FILE]
 
-First the network is left alone (the reference), then disturbed for M minutes, then left alone until what was accepted is
-final. Exit 0 only when it advanced at half its undisturbed speed or more, no accepted contribution was lost or counted
-twice, and nothing leaked. The faults follow from the seed. Everything happens on this machine, in user space.
+The network first runs undisturbed (the reference), then with faults for M minutes, then undisturbed until what was
+accepted is final. Exit status 0 only when it advanced at half its undisturbed speed or more, no accepted
+contribution was lost or counted twice, and nothing leaked. The faults follow from the seed. Everything happens on
+this machine, in user space.
 """
 
 from __future__ import annotations
@@ -36,19 +37,19 @@ from node.testnet.processes import processes_of
 
 SIZES = {"workers": 2, "validators": 3, "relays": 2, "trainers": 2, "steps": 100_000}
 FIRST_STEP = 4
-"""The reference begins when this checkpoint is committed: starting up is over."""
+"""The reference begins when this checkpoint is committed, i.e. after the start-up."""
 START_SECONDS = 300.0
 SETTLE_SECONDS = 240.0
-"""After the last fault: what may pass until everything accepted is final."""
+"""Maximum time after the last fault until everything accepted is final."""
 LEAST_SPEED = 0.5
 LEAK = 1.5
-"""So many times what was held at the start is a leak."""
+"""Growth over the resources held at the start that counts as a leak."""
 SLACK = {"files": 60, "sockets": 60, "memory": 200 * 2**20}
 
 
 @dataclass
 class Report:
-    """What is measured, and what is wrong with it."""
+    """The measurements, and the problems found."""
 
     seed: int
     minutes: float
@@ -64,12 +65,12 @@ class Report:
 
 
 def say(text: str) -> None:
-    """To whoever asked for it."""
+    """Print to the user."""
     sys.stderr.write(f"{time.strftime('%H:%M:%S')} {text}\n")
 
 
 async def run(folder: Path, *, minutes: float, reference: float, seed: int) -> Report:
-    """The whole of it."""
+    """The whole experiment."""
     report = Report(seed, minutes)
     draft = folder / "draft.toml"
     draft.write_text(_draft())
@@ -97,7 +98,7 @@ async def run(folder: Path, *, minutes: float, reference: float, seed: int) -> R
 
 
 def _keep_logs(stage: Stage, folder: Path) -> None:
-    """Out of the nodes' own disks, which end with us."""
+    """Copy the logs from the nodes' own disks, which end with this process."""
     for path in stage.plan.directory.glob("*/*"):
         if path.suffix in (".jsonl", ".log"):
             (folder / path.parent.name).mkdir(parents=True, exist_ok=True)
@@ -109,7 +110,7 @@ def _roles(stage: Stage) -> list[str]:
 
 
 def _draft() -> str:
-    """The testnet's own, whose policy hardly learns: one that has learnt all would end the run."""
+    """The testnet's own draft, with a policy that hardly learns; one that had learnt everything would end the run."""
     text = (Path(__file__).parents[2] / "node" / "testnet" / "run.toml").read_text()
     return text.replace('learning_rate = "0.0001"', 'learning_rate = "0.00000001"')
 
@@ -127,14 +128,14 @@ async def _at_least(seconds: float, work: object) -> None:
 
 
 async def _speed(stage: Stage, work: object) -> float:
-    """Steps a minute while this goes on."""
+    """Steps per minute while this work runs."""
     begun, first = time.monotonic(), stage.step
     await work  # type: ignore[misc]
     return (stage.step - first) / (time.monotonic() - begun) * 60
 
 
 async def _settle(stage: Stage, report: Report) -> None:
-    """Left alone, until all that was accepted before is final; then everything is counted again."""
+    """Leave the network undisturbed until everything accepted before is final, then recount everything."""
     last, begun = stage.step, time.monotonic()
     expected = [place for place in stage.accepted if place[1] <= last]
     with contextlib.suppress(TimeoutError):
@@ -203,7 +204,7 @@ def _print(report: Report) -> None:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run, print, and judge."""
+    """Run, print the results and judge them."""
     parser = argparse.ArgumentParser(prog="chaos", description="A network of real processes under random faults.")
     parser.add_argument("--minutes", type=float, default=10.0, help="how long it is disturbed")
     parser.add_argument("--reference", type=float, help="minutes it is left alone first (default: a third, 1 to 3)")

@@ -1,4 +1,4 @@
-"""Whether contributions are what was accepted: counted again from blobs and chain, and held against what workers saw."""
+"""Whether contributions match what was accepted: recounted from blobs and chain, and compared with what workers saw."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ from roles.shardcast.replies import RelayInfo
 from tests.recount import Fetch, recount
 
 Place = tuple[str, int, int]
-"""Node, step, index: what is credited at most once."""
+"""Node, step, index: credited at most once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Accounts:
-    """`counted` and `credited` are tokens by worker: ours, and the ledger's. `lost` was accepted, and is credited nowhere."""
+    """`counted` and `credited` are tokens by worker: our count, and the ledger's. `lost` was
+    accepted but is credited nowhere."""
 
     tallies: int
     counted: Mapping[str, int]
@@ -34,16 +35,17 @@ class Accounts:
 
     @property
     def is_equal(self) -> bool:
-        """Whether every token credited was earned, and the other way round."""
+        """Whether the tokens credited are exactly those earned."""
         return dict(self.counted) == dict(self.credited) and sum(self.counted.values()) > 0
 
     def lost(self, accepted: Collection[Place], *, until: int) -> list[Place]:
-        """Accepted places of steps up to one that no tally holds."""
+        """Accepted places of steps up to `until` that no tally contains."""
         return sorted(place for place in accepted if place[1] <= until and place not in self.places)
 
 
 async def count_again(stage: Stage) -> Accounts:
-    """Fetch every tally and every blob in it. Raises AssertionError for a credit that a quorum did not sign, or twice."""
+    """Fetch every tally and every blob in it. Raises AssertionError for a credit without a quorum's
+    signatures, or a double one."""
     async with _records(stage) as (ledger, fetch):
         roots = await ledger.final_roots()
         counted, credited = await recount(stage.prepared.spec, roots, fetch)
@@ -52,7 +54,7 @@ async def count_again(stage: Stage) -> Accounts:
 
 
 async def credited_places(stage: Stage) -> frozenset[Place]:
-    """What the final tallies hold now."""
+    """The places credited in the final tallies so far."""
     async with _records(stage) as (ledger, fetch):
         found = [_places(await fetch(root.blob), root.blob) for root in await ledger.final_roots()]
     return frozenset(place for places in found for place in places)
@@ -60,7 +62,7 @@ async def credited_places(stage: Stage) -> frozenset[Place]:
 
 @asynccontextmanager
 async def _records(stage: Stage) -> AsyncIterator[tuple[LedgerClient, Fetch]]:
-    """The run's ledger, and what fetches a blob from any relay, as anybody may."""
+    """The run's ledger, and a function that fetches a blob from any relay, as anybody may."""
     spec = stage.prepared.spec
     ledger = await LedgerClient.connect([stage.prepared.rpc], contract=spec.ledger.contract, run=spec.run_id)
     async with ledger, make_http() as http:

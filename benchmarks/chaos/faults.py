@@ -1,4 +1,4 @@
-"""Faults as they happen: each begins, lasts, and is undone."""
+"""Executes faults: each begins, lasts a while, and is undone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.chaos.stage import Stage
 
 
 async def play(stage: Stage, faults: Sequence[Fault], say: Callable[[str], None]) -> None:
-    """All of them, each at its time, and bad lines all the while. Returns when the last is undone."""
+    """Execute all faults, each at its time, with bad lines throughout. Returns when the last one is undone."""
     begun = asyncio.get_running_loop().time()
     stage.weather.is_bad = True
     try:

@@ -1,8 +1,9 @@
-"""The lines between the processes: every connection goes through a proxy here, which loses, delays and repeats messages,
-and cuts who is in a partition off from who is not.
+"""The lines between the processes. Every connection goes through a proxy here, which loses, delays and repeats
+messages, and separates the nodes in a partition from the rest.
 
-Requests to relays and to the chain are seen one by one: a request is lost, its answer is lost, it comes late, or (when it
-is short) it arrives twice. What p2pd daemons say to each other is encrypted: there, bytes come late and connections break.
+Requests to relays and to the chain are handled one by one: a request is lost, its response is lost, it is
+delayed, or (when it is short) it arrives twice. Traffic between p2pd daemons is encrypted, so there bytes are
+delayed and connections break.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from benchmarks.chaos.processes import Owners
 
 CHUNK = 64 * 1024
 SHORT = 32 * 1024
-"""Bytes of a request that may be repeated."""
+"""Maximum size in bytes of a request that may be repeated."""
 _HEAD = re.compile(rb"^(GET|HEAD|POST|PUT|DELETE) ")
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE)
 DIAL_SECONDS = 5.0
@@ -28,7 +29,7 @@ DIAL_SECONDS = 5.0
 
 @dataclass(slots=True)
 class Weather:
-    """Chances of a fault, for each request (`chunk`: for each piece of an encrypted stream). Seconds bound a delay."""
+    """Probabilities of each fault per request (`chunk`: per piece of an encrypted stream). Seconds limit a delay."""
 
     is_bad: bool = False
     lost: float = 0.01
@@ -42,7 +43,7 @@ class Weather:
     happened: Counter[str] = field(default_factory=Counter)
 
     def strikes(self, rng: random.Random, name: str, chance: float) -> bool:
-        """Whether it happens now."""
+        """Whether the fault happens now."""
         if not self.is_bad or rng.random() >= chance:
             return False
         self.happened[name] += 1
@@ -51,14 +52,14 @@ class Weather:
 
 @dataclass(slots=True)
 class Partition:
-    """Who is cut off from everybody else; nobody when empty. `owners` looks whose connections are."""
+    """The nodes cut off from all others; empty for none. `owners` finds the owners of connections."""
 
     owners: Callable[[], Owners]
     apart: frozenset[str] = frozenset()
     healed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def divides(self, source: str | None, target: str) -> bool:
-        """Whether these two may not speak to each other."""
+        """Whether these two are separated."""
         return source is not None and (source in self.apart) != (target in self.apart)
 
 
@@ -70,7 +71,7 @@ class _Connection:
 
 
 class Line:
-    """All connections to one listener. `source` is whose they are where the line is one node's own."""
+    """All connections to one listener. `source` is their owner where the line belongs to one node."""
 
     def __init__(
         self,
@@ -91,12 +92,12 @@ class Line:
         self._server: asyncio.Server | None = None
 
     async def open(self, port: int) -> None:
-        """Listen; port 0 takes a free one."""
+        """Listen; port 0 picks a free one."""
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", port)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
-        """Stop, and end what is open."""
+        """Stop listening, and close open connections."""
         if self._server is not None:
             self._server.close()
         for connection in list(self._open):
@@ -105,7 +106,7 @@ class Line:
         await asyncio.gather(*(c.task for c in self._open if c.task is not None), return_exceptions=True)
 
     def divide(self, owners: Owners) -> None:
-        """End the connections that the partition goes through."""
+        """Close the connections that cross the partition."""
         for connection in list(self._open):
             source = connection.source or owners.of(*connection.ports)
             if self._partition.divides(source, self.target) and connection.task is not None:
@@ -153,14 +154,15 @@ class _Ended(OSError):
 
 
 class _Exchange:
-    """One connection's two directions."""
+    """The two directions of one connection."""
 
     def __init__(self, weather: Weather, rng: random.Random, behind: int) -> None:
         self._weather, self._rng, self._behind = weather, rng, behind
         self._loses_answer = False
 
     async def carry_requests(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """A piece that begins like a request is taken for the beginning of one: clients here send no two at once."""
+        """Forward requests. A piece that begins like a request is taken for the start of one, since
+        clients here do not pipeline."""
         while data := await reader.read(CHUNK):
             if _HEAD.match(data):
                 await self._strike(data)
@@ -178,7 +180,7 @@ class _Exchange:
         self._loses_answer = weather.strikes(rng, "answer lost", weather.answer_lost)
 
     async def _send_first_copy(self, data: bytes) -> None:
-        """The same request arrives over another connection, and its answer goes nowhere."""
+        """Deliver the same request over another connection, and discard its response."""
         with contextlib.suppress(OSError, TimeoutError):
             async with asyncio.timeout(DIAL_SECONDS):
                 reader, writer = await asyncio.open_connection("127.0.0.1", self._behind)
@@ -189,7 +191,7 @@ class _Exchange:
                     writer.transport.abort()
 
     async def carry_answers(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """What comes back."""
+        """Forward responses."""
         while data := await reader.read(CHUNK):
             if self._loses_answer:
                 raise _Ended
@@ -197,7 +199,7 @@ class _Exchange:
         raise _Ended
 
     async def carry_chunks(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Bytes nobody here can read."""
+        """Forward encrypted bytes."""
         weather, rng = self._weather, self._rng
         while data := await reader.read(CHUNK):
             if weather.strikes(rng, "stream cut", weather.chunk_cut):
@@ -214,7 +216,7 @@ async def _send(writer: asyncio.StreamWriter, data: bytes) -> None:
 
 
 def _is_whole(data: bytes) -> bool:
-    """Whether a piece is a short request with all of its body."""
+    """Whether a piece is a short request with its complete body."""
     head, found, body = data.partition(b"\r\n\r\n")
     if not found or len(data) > SHORT or b"transfer-encoding" in head.lower():
         return False

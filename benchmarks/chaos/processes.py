@@ -1,4 +1,5 @@
-"""What the processes of the network hold, by /proc: processes, open files, sockets, memory; and whose a connection is."""
+"""Resources held by the network's processes, from /proc: processes, open files, sockets,
+memory; and owners of connections."""
 
 from __future__ import annotations
 
@@ -14,17 +15,17 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """Of all processes of the network together."""
+    """Totals over all processes of the network."""
 
     processes: int
     files: int
     sockets: int
     memory: int  # resident bytes
     disk: int  # bytes in the data folders
-    stale_sockets: int  # control sockets in the temporary folder whose process is gone
+    stale_sockets: int  # control sockets in the temporary folder without a process
 
     def row(self) -> list[str]:
-        """For a table."""
+        """A row of a table."""
         values = (self.processes, self.files, self.sockets, round(self.memory / 2**20), round(self.disk / 2**20))
         return [str(value) for value in (*values, self.stale_sockets)]
 
@@ -33,7 +34,7 @@ COLUMNS = ("processes", "open files", "sockets", "memory, MiB", "disk, MiB", "st
 
 
 def sessions() -> dict[int, list[int]]:
-    """Processes by session: a node and what it started (p2pd, scorers) share one."""
+    """Processes by session. A node shares its session with what it started (p2pd, scorers)."""
     found: dict[int, list[int]] = {}
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -67,7 +68,7 @@ def measure(leaders: Iterable[int], folder: Path) -> Holdings:
 
 
 class Owners:
-    """Whose loopback connections are, at the moment this is made: by the ports they come from and go to."""
+    """Owners of loopback connections at the moment of creation, found by source and destination ports."""
 
     def __init__(self, leaders: Mapping[int, str]) -> None:
         ports = _connections()
@@ -78,12 +79,12 @@ class Owners:
                     self._names[ports[link]] = leaders[leader]
 
     def of(self, source: int, target: int) -> str | None:
-        """The name of the process whose session has it."""
+        """The name of the process whose session owns the connection."""
         return self._names.get((source, target))
 
 
 def _connections() -> dict[str, tuple[int, int]]:
-    """Ports of each TCP connection over IPv4, by what its descriptor links to."""
+    """Ports of each IPv4 TCP connection, by the link target of its descriptor."""
     found: dict[str, tuple[int, int]] = {}
     with contextlib.suppress(OSError):
         for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:

@@ -1,4 +1,4 @@
-"""Which fault happens when: everything follows from the seed."""
+"""Which fault happens when, derived entirely from the seed."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ CHAIN = "chain"
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """`at` is seconds after the beginning; it lasts `seconds` (of what is killed: until it is started again)."""
+    """`at` is in seconds after the beginning. It lasts `seconds` (for a kill: until the restart)."""
 
     at: float
     kind: Kind
     victims: tuple[str, ...]
     seconds: float
-    amount: float = 0.0  # seconds by which a clock is set on, or back
+    amount: float = 0.0  # seconds by which a clock is set forward, or back
 
     def __str__(self) -> str:
         what = f"{self.kind}: {', '.join(self.victims)}"
@@ -29,8 +29,8 @@ class Fault:
 
 
 def make_schedule(seed: int, *, seconds: float, roles: Mapping[str, Sequence[str]]) -> list[Fault]:
-    """Faults for so long. `roles` are the nodes' names by role. Each kind of fault, and the death of each role, comes up
-    once before any comes up again."""
+    """Faults for this many seconds. `roles` are the nodes' names by role. Each kind of fault, and the death of each
+    role, comes up once before any comes up again."""
     rng = random.Random(seed)
     faults, at = list[Fault](), rng.uniform(0, 5)
     for what in _deal(rng, roles):

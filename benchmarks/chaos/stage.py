@@ -1,4 +1,5 @@
-"""The network on stage: its processes, each behind lines of its own, with a clock and a disk that can be tampered with."""
+"""The network under test: its processes, each behind lines of its own, with a clock and a
+disk that can be tampered with."""
 
 from __future__ import annotations
 
@@ -29,17 +30,17 @@ from node.testnet.setup import Prepared, node_child, prepare_run, start_chain
 
 MNT_DETACH = 2
 DISK_BYTES = 2**30
-"""Of each node's own small disk, where we may make one."""
+"""Size of each node's own small disk, where we may create one."""
 FULL = 16 * 1024
-"""Where we may not: files of the node grow no further than this."""
+"""File size limit for a node's files, where we may not."""
 CLOCK_FOLDER = Path(__file__).parent / "clock"
 AGAIN_SECONDS = 2.0
-"""After which what ended by itself is started again, as a service manager would."""
+"""Delay before a process that ended by itself is restarted, as a service manager would."""
 
 
 @dataclass
 class Stage:
-    """Everything that runs. `newest` are the committed steps seen, with the moment on our monotonic clock."""
+    """Everything that runs. `newest` maps the committed steps seen to the time on our monotonic clock."""
 
     plan: TestnetPlan
     prepared: Prepared
@@ -52,11 +53,11 @@ class Stage:
     newest: list[tuple[float, int]] = field(default_factory=lambda: [(time.monotonic(), 0)])
     accepted: dict[tuple[str, int, int], int] = field(
         default_factory=dict
-    )  # (node, step, index): tokens, as workers saw
-    counts: Counter[str] = field(default_factory=Counter)  # events that were warnings, by name
-    ended: list[str] = field(default_factory=list)  # what ended though nobody killed it
+    )  # (node, step, index): tokens, as workers reported
+    counts: Counter[str] = field(default_factory=Counter)  # warning events by name
+    ended: list[str] = field(default_factory=list)  # processes that ended without being killed
     _tails: dict[str, EventTail] = field(default_factory=dict)
-    _down: set[str] = field(default_factory=set)  # killed on purpose, and not to be started again yet
+    _down: set[str] = field(default_factory=set)  # killed on purpose, not to be restarted yet
     _last: dict[str, tuple[int, float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -69,7 +70,7 @@ class Stage:
     # -- processes -------------------------------------------------------------------------------------------------
 
     async def start(self, name: str) -> None:
-        """Start a node or the chain, or start it again."""
+        """Start or restart a node or the chain."""
         if name == CHAIN:
             await self.chain.start()
         else:
@@ -81,14 +82,14 @@ class Stage:
         self._down.discard(name)
 
     async def kill(self, name: str) -> None:
-        """Kill -9, and what it started with it."""
+        """Kill -9 a process with everything it started."""
         self._down.add(name)
         child = self.chain if name == CHAIN else self.children[name]
         child.kill()
         await child.wait()
 
     def kill_daemon(self, name: str) -> None:
-        """Kill -9 a node's p2pd alone."""
+        """Kill -9 only a node's p2pd."""
         pid = daemon_of(self.children[name].pid) if self.children[name].is_running else None
         if pid is not None:
             with contextlib.suppress(ProcessLookupError):
@@ -96,12 +97,12 @@ class Stage:
 
     @property
     def leaders(self) -> dict[int, str]:
-        """Name by process id, of everything that runs."""
+        """Name by process id, for everything that runs."""
         running = {child.pid: name for name, child in self.children.items() if child.is_running}
         return running | ({self.chain.pid: CHAIN} if self.chain.is_running else {})
 
     async def watch(self) -> None:
-        """Read what nodes say, and start again what ended by itself, for ever."""
+        """Read the nodes' events, and restart what ended by itself, forever."""
         while True:
             for name in list(self.children):
                 self._read(name)
@@ -134,17 +135,17 @@ class Stage:
     # -- clock and disk --------------------------------------------------------------------------------------------
 
     def clock_file(self, name: str) -> Path:
-        """Holds the seconds by which this node's clock is ahead."""
+        """Path of the file with the seconds by which this node's clock is ahead."""
         return self.plan.directory / "clocks" / name
 
     def set_clock(self, name: str, ahead: float) -> None:
-        """Set a node's clock on or back; 0 sets it right."""
+        """Set a node's clock forward or back; 0 corrects it."""
         self.clock_file(name).parent.mkdir(exist_ok=True)
         with self.clock_file(name).open("r+b" if self.clock_file(name).exists() else "w+b") as file:
             file.write(struct.pack("d", ahead))
 
     def fill_disk(self, name: str) -> None:
-        """Take the last byte of a node's disk; without disks of our own, let its files grow no further."""
+        """Fill a node's disk completely. Where it has no disk of its own, stop its files from growing."""
         if self.has_disks:
             free = shutil.disk_usage(self.node(name).home).free
             with contextlib.suppress(OSError), (self.node(name).home / "ballast").open("wb") as file:
@@ -153,7 +154,7 @@ class Stage:
             resource.prlimit(self.children[name].pid, resource.RLIMIT_FSIZE, (FULL, resource.RLIM_INFINITY))
 
     def empty_disk(self, name: str) -> None:
-        """Give it back."""
+        """Free the disk again."""
         (self.node(name).home / "ballast").unlink(missing_ok=True)
         if not self.has_disks and self.children[name].is_running:
             unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
@@ -162,21 +163,21 @@ class Stage:
     # -- lines -----------------------------------------------------------------------------------------------------
 
     async def divide(self, apart: frozenset[str]) -> None:
-        """Cut these off from everybody else."""
+        """Cut these nodes off from all others."""
         self.partition.apart, self.partition.healed = apart, asyncio.Event()
         owners = await asyncio.to_thread(self.partition.owners)
         for line in self.lines:
             line.divide(owners)
 
     def heal(self) -> None:
-        """Let all speak to each other again."""
+        """End the partition."""
         self.partition.apart = frozenset()
         self.partition.healed.set()
 
 
 @asynccontextmanager
 async def running_stage(options: TestnetOptions) -> AsyncIterator[Stage]:
-    """A chain with a run on it, lines, and every node started. On leaving, everything is stopped."""
+    """A chain with a run on it, lines, and every node started. Everything is stopped on leaving."""
     plan = make_plan(options)
     has_disks = all([_make_disk(node.home) for node in plan.nodes])  # noqa: C419 - each of them, also after a failure
     async with contextlib.AsyncExitStack() as stack:
@@ -205,7 +206,8 @@ async def _close(stage: Stage) -> None:
 
 
 async def _lay_lines(stage: Stage, *, seed: int) -> None:
-    """A line to each listener, and one of each node to the chain; nodes are told of the lines only."""
+    """Create a line to each listener, and one from each node to the chain. Nodes are
+    given only the lines' addresses."""
     plan = stage.plan
     ports = iter(free_ports(2 * len(plan.nodes) + len(plan.relays)))
 
@@ -245,7 +247,7 @@ async def _lay_lines(stage: Stage, *, seed: int) -> None:
 
 
 def _make_disk(folder: Path) -> bool:
-    """A small disk in memory at this folder, where the system lets us (`scripts/chaos` makes a mount namespace)."""
+    """Mount a small memory disk on this folder, where the system permits (`scripts/chaos` makes a mount namespace)."""
     folder.mkdir(parents=True, exist_ok=True)
     if "CHAOS_DISKS" not in os.environ or sys.platform != "linux":
         return False

@@ -75,7 +75,7 @@ class HashSink:
         self._hash.update(block)
 
     def commit(self) -> None:
-        """The digest must be right."""
+        """Check the digest."""
         assert self._hash.hexdigest() == self._digest
 
 
@@ -100,7 +100,8 @@ def compare(base: Path, new: Path, scratch: Path, *, lr: float, steps: int) -> R
 
 
 def measure_speeds(base: Path, new: Path, scratch: Path) -> dict[str, Speed]:
-    """Speeds of our codec, which leaves its delta in `scratch`; what it rebuilds is compared."""
+    """Speeds of our codec, which leaves its delta in `scratch`. The rebuilt
+    checkpoint is compared with the original."""
     model = new / "model.safetensors"
     full, delta = model.stat().st_size, scratch / "delta"
     encode = timed(lambda: encode_delta(base, new, delta), full)
@@ -115,13 +116,13 @@ def measure_speeds(base: Path, new: Path, scratch: Path) -> dict[str, Speed]:
 
 
 def decode_and_verify(layout: Layout, base: Path, delta: Path) -> None:
-    """Every shard rebuilt and compared with its digest."""
+    """Rebuild every shard and compare it with its digest."""
     shards = layout.manifest.shards
     asyncio.run(rebuild(layout, lambda index: HashSink(shards[index]), base=FolderBase(base), chain=[[delta]]))
 
 
 def timed(work: Callable[[], object], full: int) -> Speed:
-    """The best of some runs."""
+    """The best of several runs."""
     return max(time_once(work, full) for _ in range(TIMES))
 
 
@@ -134,7 +135,7 @@ def time_once(work: Callable[[], object], full: int) -> Speed:
 
 
 def copy_and_hash(source: Path, into: Path) -> None:
-    """What no decoder that writes can leave out."""
+    """The minimum work of any decoder that writes its output."""
     digest = hashlib.sha256()
     with source.open("rb") as file, into.open("wb") as out:
         while block := file.read(2**23):
@@ -152,7 +153,7 @@ def show(row: Row) -> str:
 
 
 def load_rows(results: Path, kind: str) -> dict[tuple[float, int], Row]:
-    """Rows kept of the same model and batch, by learning rate and steps; the newest of each."""
+    """Stored rows of the same model and batch, by learning rate and steps; the newest of each."""
     kept = [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
     rows = [entry["row"] for entry in kept if entry["kind"] == kind and "speeds" in entry["row"]]
     return {(row["lr"], row["steps"]): Row(**row) for row in rows}

@@ -1,4 +1,5 @@
-"""What other codecs and the bounds make of a change between two bfloat16 checkpoints, in bytes."""
+"""Sizes in bytes that other codecs, and the theoretical bounds, give for the change
+between two bfloat16 checkpoints."""
 
 from __future__ import annotations
 
@@ -14,14 +15,14 @@ Integers = NDArray[np.int64]
 
 
 def read_bits(directory: Path) -> Bits:
-    """All elements of a checkpoint that is bfloat16 throughout, as they lie in its file."""
+    """All elements of an all-bfloat16 checkpoint, in file order."""
     data = np.fromfile(directory / "model.safetensors", np.uint8)
     (length,) = struct.unpack("<Q", data[:8].tobytes())
     return data[8 + length :].view("<u2")
 
 
 def other_sizes(base: Bits, new: Bits) -> tuple[float, dict[str, float]]:
-    """The share of elements that changed; and bytes by codec and bound."""
+    """The share of elements that changed, and bytes by codec and bound."""
     changed = np.flatnonzero(base != new)
     values, gaps = new[changed].tobytes(), np.diff(changed, prepend=-1) - 1
     return len(changed) / len(base), {

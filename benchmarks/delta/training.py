@@ -1,4 +1,4 @@
-"""Real optimizer steps, and the checkpoints before and after them, kept so that a codec can be measured again."""
+"""Runs real optimizer steps, and keeps the checkpoints before and after them, so that a codec can be measured again."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Training:
         self._optimizer = torch.optim.AdamW(model.parameters(), lr=WARM_UP_RATE, betas=(0.9, 0.99), weight_decay=0.01)
 
     def take_steps(self, count: int, *, lr: float) -> None:
-        """Real steps."""
+        """Take `count` optimizer steps."""
         for group in self._optimizer.param_groups:
             group["lr"] = lr
         for _ in range(count):
@@ -40,7 +40,7 @@ class Training:
             self._optimizer.zero_grad(set_to_none=True)
 
     def publish(self, directory: Path) -> Path:
-        """Write the bfloat16 checkpoint; there whole, or not at all."""
+        """Write the bfloat16 checkpoint, completely or not at all."""
         temporary = directory.with_name(f".{directory.name}")
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
@@ -52,14 +52,14 @@ class Training:
 
 
 class Pairs:
-    """Checkpoints of one training in a folder: of each learning rate the base, and those some steps after it."""
+    """A folder with one training's checkpoints: for each learning rate the base, and those some steps after it."""
 
     def __init__(self, folder: Path, make: Callable[[], Training]) -> None:
         self._folder, self._make = folder, make
         self._training: Training | None = None
 
     def find(self, lr: float, steps: tuple[int, ...]) -> tuple[Path, dict[int, Path]]:
-        """The base and the later ones, by count of steps (ascending); trained now unless all are here."""
+        """The base, and the later checkpoints by step count (ascending). Trains now if any is missing."""
         base, later = self._folder / f"{lr:.0e}-0", {count: self._folder / f"{lr:.0e}-{count}" for count in steps}
         if all(folder.exists() for folder in (base, *later.values())):
             return base, later
@@ -76,7 +76,7 @@ class Pairs:
 
 
 def load_training(path: Path, *, batch: int, tokens: int) -> Training:
-    """A model of a checkpoint folder or a GGUF file, with text it knows how to read."""
+    """A model from a checkpoint folder or a GGUF file, with text that it can read."""
     is_built_in = path == POLICY
     text = (
         sums() if is_built_in else "".join((Path(sysconfig.get_path("stdlib")) / name).read_text() for name in SOURCES)
@@ -89,7 +89,7 @@ def load_training(path: Path, *, batch: int, tokens: int) -> Training:
 
 
 def sums() -> str:
-    """Text the built-in policy knows how to read."""
+    """Text that the built-in policy can read."""
     draw = random.Random(0)
     pairs = [(draw.randrange(100), draw.randrange(100)) for _ in range(2000)]
     return "".join(f"{a}+{b}={a + b};" for a, b in pairs)

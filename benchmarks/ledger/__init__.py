@@ -1,1 +1,1 @@
-"""What the ledger costs: gas of every call, trees and tallies, the sender on a bad line."""
+"""Costs of the ledger: gas of every call, trees and tallies, the sender on a bad line."""

@@ -1,8 +1,8 @@
-"""What the ledger costs.
+"""Costs of the ledger.
 
-    python -m benchmarks.ledger [--quick] [--only NAME ...]
+python -m benchmarks.ledger [--quick] [--only NAME ...]
 
-Each part prints its table; the last line is all of it as JSON.
+Each part prints its table; the last line contains all of it as JSON.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PARTS: Mapping[str, Callable[[bool], dict[str, Any]]] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the parts asked for."""
+    """Run the requested parts."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.ledger", description="What the ledger costs.")
     parser.add_argument("--quick", action="store_true", help="small sizes")
     parser.add_argument("--only", nargs="+", choices=sorted(PARTS), default=list(PARTS), help="these parts")

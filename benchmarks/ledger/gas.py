@@ -1,4 +1,4 @@
-"""Gas of every call of the registry on an in-process EVM, and of an epoch by its contributions and validators."""
+"""Gas of every registry call on an in-process EVM, and of an epoch by its number of contributions and validators."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def measure(quick: bool) -> dict[str, Any]:
 
 
 def gas_of_calls() -> Iterable[Row]:
-    """Every call once, in an order in which each succeeds; slots that a call meets for the first time cost most."""
+    """Every call once, in an order in which each succeeds. Storage slots used for the first time cost most."""
     registry = Registry()
     yield "deploy", used(registry.chain.receipts()[0])
     trainers = (make_operator(0), make_operator(4))
@@ -150,7 +150,7 @@ def gas_of_quorum(count: int) -> tuple[int, int, int]:
 
 
 def make_leaves(count: int) -> list[Leaf]:
-    """So many nodes of one wallet, each with ten units and one base unit."""
+    """This many nodes of one wallet, each with ten units and one base unit."""
     return [
         Leaf(node_from_public_key(b"node" + place.to_bytes(28, "big")), PAYEE, 10, amount=1) for place in range(count)
     ]

@@ -1,6 +1,6 @@
-"""The sender on a bad line: payments over an RPC proxy that drops, delays, repeats and re-orders, with its process killed
-now and then. Counted on the chain: what arrived, and how many transactions it took. Faults follow a seed, times do not.
-"""
+"""The sender on a bad line: payments over an RPC proxy that drops, delays, repeats and re-orders, with the sender's
+process killed now and then. Counts on the chain what arrived, and how many transactions it took. The faults follow
+from a seed, their times do not."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ LINES = {
     "poor": Faults(),
     "bad": Faults(0.12, 0.12, 0.12, 0.12, 0.2, 0.12),
 }
-"""Chances of each fault, a request; `poor` has 5% of each but for delays (10%)."""
+"""Probability of each fault per request. `poor` has 5% of each, except for delays (10%)."""
 KILLED = 0.005
-"""Chance that the process ends before or after a request."""
+"""Probability that the process ends before or after a request."""
 
 
 class Killed(BaseException):
-    """The process's end."""
+    """The process has ended."""
 
 
 class MortalRequests(JsonRpc):
@@ -60,7 +60,7 @@ class MortalRequests(JsonRpc):
 
 
 class MortalRpc(Rpc):
-    """An Rpc of such a process."""
+    """An Rpc in such a process."""
 
     def __init__(self, line: BadLine, dice: random.Random, chance: float) -> None:
         super().__init__(["http://chain"], patience=0.5, transport=line)
@@ -68,7 +68,7 @@ class MortalRpc(Rpc):
 
 
 def measure(quick: bool) -> dict[str, Any]:
-    """Send payments over each line; what arrived, and at what cost."""
+    """Send payments over each line. Returns what arrived, and the cost."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
     count = 10 if quick else 100
     sys.stdout.write(f"\n{count} payments over an RPC line, the process killed in {KILLED:.1%} of the moments\n")
@@ -91,7 +91,7 @@ async def _send(faults: Faults, count: int, *, kills: bool) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         journal = Path(folder) / "transaction.json"
         for index in range(count):
-            while True:  # as a caller does: until it is done
+            while True:  # retry until done, as a caller does
                 try:
                     await _sender(line, dice, journal, KILLED if kills else 0.0).send(TARGET, _data(index), 1)
                     break

@@ -1,7 +1,7 @@
 """CPU time to build a tally and to check it, by the number of credited submissions: every signature in it is verified.
 
-What one tally does not hold (`roles.tally.body.MAX_ROWS`) goes into the next ones, as in a run: 100,000 submissions take
-several, each checked on top of the one before.
+Rows that do not fit into one tally (`roles.tally.body.MAX_ROWS`) go into the next ones, as in a run. 100,000
+submissions take several, each checked on top of the one before.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _final(proposal: Proposal) -> FinalRoot:
     return FinalRoot(
         epoch=proposal.epoch,
         round=proposal.round,
-        closing_block=0,  # the window of creditable steps stays open here
+        closing_block=0,  # keeps the window of creditable steps open
         root=proposal.root,
         total=proposal.total,
         blob=proposal.blob,
@@ -85,7 +85,7 @@ def _node(kind: int, number: int) -> _Node:
 
 
 class _Run:
-    """A run with as many workers as its submissions ask for."""
+    """A run with as many workers as its submissions require."""
 
     def __init__(self) -> None:
         self.validators = [_node(1, number) for number in range(1, VALIDATORS + 1)]
@@ -159,7 +159,7 @@ class _Run:
         )
 
     def context(self) -> TallyContext:
-        """What the ledger says of it all."""
+        """What the ledger says of this run."""
         commits = {step: Commit(1, step, f"{step:064x}", "0" * 64, False, 10 + step, step) for step in range(STEPS + 1)}
         return TallyContext(
             spec=self.spec,

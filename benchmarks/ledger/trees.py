@@ -1,4 +1,4 @@
-"""Time to build the tree of a tally, to prove a leaf of it and to check the proof."""
+"""Time to build the tree of a tally, to prove one of its leaves and to check the proof."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""How long a checkpoint takes from the publish call to the last client: see `__main__`."""
+"""Time of a checkpoint from the publish call to the last client: see `__main__`."""

@@ -1,13 +1,13 @@
-"""A checkpoint's way from the publish call to the last client that has verified it, in processes of their own.
+"""Time from publishing a checkpoint until the last client has verified it, with every node in its own process.
 
-    python -m benchmarks.shardcast [--quick | --large | --sizes MB ...] [--peer PYTHON] [--only NAME ...]
+python -m benchmarks.shardcast [--quick | --large | --sizes MB ...] [--peer PYTHON] [--only NAME ...]
 
-Origin, two relays, two or four clients on loopback; the floor is one copy and one SHA-256 of the same bytes by one
-process, measured in the same run; that of a whole broadcast is as much for each relay and client, shared by the cores.
-`--peer` names an interpreter that has PyPI `shardcast==0.3.2` (it needs wget), which then moves the same bytes: once as it
-is, and once `helped`, with clients that begin when the relays have everything. Before each of these memory is filled with
-file pages, as on a machine that has been up for a while (`--memory as-it-is` leaves that out). The throttled case is a
-chain of three links of 200 Mbit/s and 20 ms each.
+Origin, two relays, two or four clients on loopback. The floor is one copy and one SHA-256 of the same bytes by one
+process, measured in the same run; the floor of a whole broadcast is that much for each relay and client, divided among
+the cores. `--peer` names an interpreter that has PyPI `shardcast==0.3.2` (it needs wget), which then moves the same
+bytes: once as it is, and once `helped`, with clients that begin when the relays have everything. Before each of these,
+memory is filled with file pages, as on a machine that has been up for a while (`--memory as-it-is` omits that). The
+throttled case is a chain of three links of 200 Mbit/s and 20 ms each.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _beside_peer(
 
 
 def measure_throttled(base: Path, size: int) -> dict[str, object]:
-    """The chain of narrow links; the bound is size over bandwidth."""
+    """The chain of narrow links. The bound is size divided by bandwidth."""
     source = make_source(base / "source", size)
     (base / "ours").mkdir()
     ours = asyncio.run(throttled_chain(source, base / "ours", link=LINK))

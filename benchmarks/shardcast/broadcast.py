@@ -1,4 +1,4 @@
-"""The broadcasts measured: ours over loopback, ours over throttled links, and the peer package's."""
+"""The broadcasts that are measured: ours over loopback, ours over throttled links, and the peer package's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.shardcast.throttle import Link, throttled
 from node.testnet.plan import free_ports
 
 SHARDS, SHARDS_OF_CHAIN = 64, 128
-"""As the trainer cuts; a chain adds two shards' time a hop, and wants more of them."""
+"""As many as the trainer makes. A chain adds the time of two shards per hop, so it needs more of them."""
 PEER_SHARD = 50_000_000
 RELAYS = 2
 PEER_SCRIPT = Path(__file__).with_name("peer_node.py")
@@ -22,7 +22,8 @@ PEER_SCRIPT = Path(__file__).with_name("peer_node.py")
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Seconds from the publish call, and what the processes used: MB and CPU seconds by kind, the largest of a kind."""
+    """Seconds from the publish call, and resources used: MB and CPU seconds by kind of
+    process, the largest of each kind."""
 
     sealed: float
     published: float
@@ -35,19 +36,19 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """The processes of one broadcast, ready."""
+    """The processes of one broadcast, ready to start."""
 
     origin: Child
     relays: list[Child]
     clients: list[Child]
 
     def all(self) -> list[Child]:
-        """Every one."""
+        """All of them."""
         return [self.origin, *self.relays, *self.clients]
 
 
 async def broadcast(source: Path, into: Path, *, clients: int, relays: int = RELAYS) -> Outcome:
-    """Origin, relays that know each other, clients that know every relay; all on loopback."""
+    """Origin, relays that know each other, and clients that know every relay, all on loopback."""
     ports = free_ports(relays)
     urls = {str(number): f"http://127.0.0.1:{port}" for number, port in enumerate(ports)}
     async with AsyncExitStack() as stack:
@@ -71,7 +72,8 @@ async def broadcast(source: Path, into: Path, *, clients: int, relays: int = REL
 
 
 async def throttled_chain(source: Path, into: Path, *, link: Link) -> Outcome:
-    """Origin -> relay -> relay -> client, each knowing only the one before, each link as narrow and as long as `link`."""
+    """Origin -> relay -> relay -> client, each knowing only the one before; every link has the
+    bandwidth and delay of `link`."""
     ports = free_ports(2)
     row = str(into / "row")
     async with AsyncExitStack() as stack:
@@ -142,10 +144,11 @@ def _most(spent: dict[str, list[Said]], name: str) -> dict[str, float]:
 async def peer_broadcast(
     python: str, file: Path, into: Path, *, clients: int, relays: int = RELAYS, is_helped: bool
 ) -> Outcome:
-    """The same with the `shardcast` package of the interpreter given: origin first, relays that look every second.
+    """The same with the `shardcast` package of the given interpreter: origin first, and relays that poll every second.
 
-    Its relays announce a version before they have its shards, and its clients, which meet 404s then, wait 2 to 15 seconds
-    between tries. `is_helped`: they are started the moment both relays hold every shard, which nobody could tell them.
+    Its relays announce a version before they have its shards, so clients get 404s and wait 2 to 15 seconds
+    between tries. `is_helped`: the clients are started once both relays have every shard, which nothing
+    could tell them in practice.
     """
     origin_port, *ports = free_ports(1 + relays)
     upstream = f"http://127.0.0.1:{origin_port}"
@@ -156,7 +159,7 @@ async def peer_broadcast(
         async def started(*arguments: object) -> AsyncIterator[Child]:
             command = [python, str(PEER_SCRIPT), *map(str, arguments)]
             async with child(command, quiet=True) as one:
-                await one.hear("ready")  # one after the other: they share a file in /tmp
+                await one.hear("ready")  # one after the other, because they share a file in /tmp
                 yield one
 
         origin = await stack.enter_async_context(started("origin", into / "origin", origin_port, file))

@@ -1,9 +1,9 @@
-"""Which relays a node asks, over time: simulated transfers of 1 MB from unequal relays, one of which comes and goes.
+"""Which relays a node uses over time: simulated transfers of 1 MB from unequal relays, one of which comes and goes.
 
-    python -m benchmarks.shardcast.choice
+python -m benchmarks.shardcast.choice
 
-Shares of the traffic in spans of transfers, and in brackets those in proportion to the speeds: the optimum where readers are
-many and share each relay's line.
+Prints each relay's share of the traffic per span of transfers and, in brackets, its share in proportion to the speeds.
+That is the optimum where many readers share each relay's line.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from roles.shardcast.server_choice import ServerChoice
 SPEEDS = {"a": 40.0, "b": 20.0, "c": 10.0, "d": 5.0, "flaps": 25.0}
 """MB/s."""
 SPANS = ((40, False), (200, False), (12, True), (200, True), (100, False), (400, False))
-"""Transfers, and whether `flaps` is down meanwhile."""
+"""Transfers, and whether `flaps` is down during them."""
 
 
 def run_span(choice: ServerChoice, draw: random.Random, transfers: int, *, is_down: bool) -> Counter[str]:
-    """How often each relay was asked first."""
+    """How often each relay was chosen first."""
     asked = Counter[str]()
     for _ in range(transfers):
         relay = choice.order(SPEEDS)[0]

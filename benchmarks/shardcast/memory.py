@@ -1,8 +1,8 @@
-"""Memory as it is on a machine that has been up for a while: full of what was read.
+"""Puts memory into the state of a machine that has been up for a while: full of cached file pages.
 
-A virtual machine may give memory it does not use back to its host, and the first touch of a page then costs several times
-what writing it does: a broadcast would measure that. Reading a file that is one hole fills the page cache without a disk;
-who writes is given those pages.
+A virtual machine may return unused memory to its host, and the first touch of a page then costs several times as much
+as writing it; a broadcast benchmark would measure that. Reading a sparse file fills the page cache without a disk, and
+writers then get those pages.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ LEFT_FREE = 2**29
 
 
 class Filler:
-    """One hole, as long as memory is free. It goes with its folder."""
+    """A sparse file as long as free memory. It disappears with its folder."""
 
     def __init__(self, folder: Path) -> None:
         self._path, self._size = folder / "hole", 0
 
     def fill(self) -> None:
-        """Have no more than half a GiB free, and nothing left to write. The first time takes about two seconds a GiB."""
+        """Leave at most half a GiB free, and nothing left to write back. The first time
+        takes about two seconds per GiB."""
         os.sync()
         more, room = max(0, _free() - LEFT_FREE), bytearray(BLOCK)
         with self._path.open("ab", buffering=0) as file:

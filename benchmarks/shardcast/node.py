@@ -1,6 +1,7 @@
-"""One process of a broadcast: origin, relay or client. Told what to do as JSON: once in its argument, then by lines.
+"""One process of a broadcast: origin, relay or client. It is configured by JSON in its
+argument, then controlled by lines.
 
-Every line it says has `at`, the monotonic clock, which all processes of one machine share.
+Every line it prints has `at`, the monotonic clock, which all processes of one machine share.
 """
 
 from __future__ import annotations
@@ -31,18 +32,18 @@ RUN = "ab" * 32
 TRAINER = NodeKey(b"t" * 32)
 WORKER = NodeKey(b"w" * 32)
 MANIFEST_WAIT = 0.02
-"""Seconds between two tries of a client told of a manifest that no relay has yet."""
+"""Seconds between retries of a client whose manifest no relay has yet."""
 Config = dict[str, Any]
 
 
 @cache
 def relay_key(number: int) -> NodeKey:
-    """The same in every process."""
+    """A relay's key, the same in every process."""
     return NodeKey(bytes([number + 1]) * 32)
 
 
 def infos(config: Config) -> tuple[RelayInfo, ...]:
-    """The relays this process knows: `relays` maps a number to a URL."""
+    """The relays that this process knows: `relays` maps a number to a URL."""
     return tuple(RelayInfo(relay_key(int(number)).node, url) for number, url in config["relays"].items())
 
 
@@ -59,12 +60,12 @@ def spent(since: float) -> dict[str, float]:
 
 
 def make_row(digest: str, holders: Sequence[str]) -> bytes:
-    """The row that tells of a checkpoint, as JSON the relays' reader takes."""
+    """The row that announces a checkpoint, as JSON that the relays' reader accepts."""
     return json.dumps({"manifest": digest, "holders": list(holders)}).encode()
 
 
 class RowFile:
-    """Stands for the directory: the row lies in a file once the origin has sealed its manifest."""
+    """Stands in for the directory: the row is in a file once the origin has sealed its manifest."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -90,7 +91,7 @@ class RowFile:
 
 
 async def run_relay(config: Config) -> None:
-    """Serve and pull until stdin says to stop."""
+    """Serve and pull until told on stdin to stop."""
     settings = RelaySettings(max_disk=2**36)
     async with make_http() as http:
         relay = Relay(
@@ -115,7 +116,7 @@ async def run_relay(config: Config) -> None:
 
 
 def cut_and_sign(folder: Path, shards: int) -> Envelope:
-    """The manifest of everything in the folder, cut into about so many shards."""
+    """The manifest of everything in the folder, cut into about `shards` shards."""
     total = sum(path.stat().st_size for path in folder.iterdir())
     shard_size = choose_shard_size(total, shards=shards)
     return seal_manifest(
@@ -124,7 +125,7 @@ def cut_and_sign(folder: Path, shards: int) -> Envelope:
 
 
 async def run_origin(config: Config) -> None:
-    """Digest, sign and publish when stdin says so."""
+    """Digest, sign and publish when told to on stdin."""
     folder = Path(config["folder"])
     async with make_http() as http, asyncio.TaskGroup() as group:
         client = RelayClient(TRAINER, run=RUN, trainers=[TRAINER.node], relays=lambda: infos(config), http=http)
@@ -147,7 +148,7 @@ async def run_origin(config: Config) -> None:
 
 
 async def run_client(config: Config) -> None:
-    """Fetch the checkpoint whose digest stdin names; every byte is verified when `done` is said."""
+    """Fetch the checkpoint whose digest arrives on stdin. When `done` is printed, every byte is verified."""
     async with make_http() as http:
         client = RelayClient(WORKER, run=RUN, trainers=[TRAINER.node], relays=lambda: infos(config), http=http)
         idle = time.process_time()

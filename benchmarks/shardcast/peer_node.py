@@ -1,5 +1,6 @@
-"""One process of the peer package (PyPI `shardcast` 0.3.2), run by an interpreter that has it. Arguments: role, folder,
-port, then the file (origin) or the servers (middle, client). Looks for new versions every second, as its flag would."""
+"""One process of the peer package (PyPI `shardcast` 0.3.2), run by an interpreter that has it. Arguments:
+role, folder, port, then the file (origin) or the servers (middle, client). It polls for new versions every
+second, like its command-line flag."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ def say(event: str) -> None:
 
 
 def main(role: str, folder: str, port: int, rest: list[str]) -> None:
-    """Be one of the three."""
+    """Run one of the three roles."""
     Path(folder).mkdir(parents=True, exist_ok=True)
     (Path(folder) / "data1.bin").write_bytes(bytes(1_000_000))  # its speed probe
     if role == "origin":

@@ -1,4 +1,4 @@
-"""Child processes that talk in lines of JSON, and end with the block that started them."""
+"""Child processes that communicate in lines of JSON, and end with the block that started them."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ class Child:
         self._process = process
 
     def cpu(self) -> float:
-        """CPU seconds of it and of the children it waited for, user and kernel, since it began."""
+        """CPU seconds since its start, user and kernel, including children it has waited for."""
         fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
         return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
     def tell(self, line: str = "") -> None:
-        """Write one line to it."""
+        """Write one line to its stdin."""
         if self._process.stdin is not None:
             self._process.stdin.write(line.encode() + b"\n")
 
     async def hear(self, event: str) -> Said:
-        """Its next line of this event. Raises RuntimeError when it ends before, TimeoutError after five minutes."""
+        """Its next line for this event. Raises RuntimeError when it ends first, TimeoutError after five minutes."""
         if self._process.stdout is None:
             raise RuntimeError("the process has no output")
         async with asyncio.timeout(PATIENCE):
@@ -45,14 +45,14 @@ class Child:
         raise RuntimeError(f"a process ended before it said {event!r}")
 
     async def stop(self) -> Said:
-        """Ask for what it used."""
+        """Request its resource usage."""
         self.tell()
         return await self.hear("spent")
 
 
 @asynccontextmanager
 async def child(arguments: Sequence[str], *, quiet: bool = False) -> AsyncIterator[Child]:
-    """Start one; killed at the end if it lives still."""
+    """Start one; it is killed at the end if still alive."""
     process = await asyncio.create_subprocess_exec(
         *arguments,
         cwd=ROOT,

@@ -1,10 +1,11 @@
-"""What it costs a relay to be served by one HTTP server or another: CPU seconds of the server for the same work.
+"""Cost of serving a relay with different HTTP servers: CPU seconds of the server for the same work.
 
-    python -m benchmarks.shardcast.servers [--servers NAME ...]
+python -m benchmarks.shardcast.servers [--servers NAME ...]
 
-Shards of 16 MiB to four readers at once, short answers over eight kept connections, and 300 questions held open. `ours` is
-`roles.relay.serve`: uvicorn's protocol, with our limits, `sendfile`, and bodies received in threads. The others serve the
-same application; `aiohttp` is no ASGI server and serves the bare files, as a bound. What is not installed is left out.
+Shards of 16 MiB to four readers at once, short responses over eight kept connections, and 300 long polls. `ours`
+is `roles.relay.serve`: uvicorn's protocol, with our limits, `sendfile`, and bodies received in threads. The
+others serve the same application; `aiohttp` is not an ASGI server and serves the bare files, as a bound. Servers
+that are not installed are left out.
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ FOLDER = "SERVERS_FOLDER"
 
 
 def make_relay() -> Relay:
-    """A relay over the folder of this measurement."""
+    """A relay over this measurement's folder."""
     settings = RelaySettings(max_disk=2**40, rate=1e9, burst=1e9)
     root, key = Path(os.environ[FOLDER]), NodeKey(b"r" * 32)
     return Relay(key, root=root, run="ab" * 32, trainers=[], is_member=lambda node: False, settings=settings)
 
 
 def run_server(name: str, port: int) -> None:
-    """Be that server."""
+    """Run that server in this process."""
     match name:
         case "ours":
             asyncio.run(_serve_ours(port))
@@ -68,7 +69,7 @@ def run_server(name: str, port: int) -> None:
 
 
 async def granian_app(scope: object, receive: object, send: object) -> None:
-    """The application, made in granian's own process at the first request."""
+    """The application, created in granian's own process at the first request."""
     if not hasattr(granian_app, "inner"):
         granian_app.inner = make_relay().app  # type: ignore[attr-defined]
     await granian_app.inner(scope, receive, send)  # type: ignore[attr-defined]
@@ -80,7 +81,7 @@ async def _serve_ours(port: int) -> None:
 
 
 def _flat(root: Path) -> Path:
-    """The same blobs side by side."""
+    """The same blobs in one flat folder."""
     flat = root / "flat"
     flat.mkdir(exist_ok=True)
     for path in (root / "blobs").glob("*/*"):
@@ -91,7 +92,7 @@ def _flat(root: Path) -> Path:
 
 @contextmanager
 def serving(name: str, folder: Path, port: int) -> Iterator[int]:
-    """The server as a process; its id, once it answers."""
+    """Run the server as a process; yields its id once it answers."""
     command = [sys.executable, "-m", "benchmarks.shardcast.servers", "--be", name, "--port", str(port)]
     process = subprocess.Popen(command, env=os.environ | {FOLDER: str(folder)}, stderr=subprocess.DEVNULL)
     try:
@@ -108,7 +109,7 @@ def serving(name: str, folder: Path, port: int) -> Iterator[int]:
 
 
 def ask(connection: http.client.HTTPConnection, method: str, path: str) -> int:
-    """One request; the bytes of its answer."""
+    """Make one request. Returns the size of the response."""
     connection.request(method, path)
     reply, size, room = connection.getresponse(), 0, bytearray(2**18)
     while got := reply.readinto(room):
@@ -117,14 +118,14 @@ def ask(connection: http.client.HTTPConnection, method: str, path: str) -> int:
 
 
 def in_threads(count: int, work: Callable[[http.client.HTTPConnection], object], port: int) -> None:
-    """The same work over so many connections at once."""
+    """Do the same work over `count` connections at once."""
     with ThreadPoolExecutor(count) as pool:
         connections = [http.client.HTTPConnection("127.0.0.1", port, timeout=60) for _ in range(count)]
         list(pool.map(work, connections))
 
 
 async def hold(port: int) -> float:
-    """Questions held open for some seconds, each answered; seconds it took."""
+    """Seconds for long polls held open for a while and all answered."""
     began = time.monotonic()
 
     async def one() -> None:
@@ -140,7 +141,7 @@ async def hold(port: int) -> float:
 
 
 def family(pid: int) -> list[int]:
-    """The process and all below it."""
+    """The process and all its descendants."""
     parents = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -155,7 +156,7 @@ def family(pid: int) -> list[int]:
 
 
 def cpu(pid: int) -> float:
-    """CPU seconds of the family."""
+    """CPU seconds of the process and its descendants."""
     ticks = 0
     for one in family(pid):
         fields = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
@@ -164,7 +165,7 @@ def cpu(pid: int) -> float:
 
 
 def resident(pid: int) -> float:
-    """Peak MB of the largest of the family."""
+    """Peak MB of the largest of these processes."""
     texts = [Path(f"/proc/{one}/status").read_text() for one in family(pid)]
     return max(int(text.split("VmHWM:")[1].split()[0]) for text in texts if "VmHWM:" in text) / 1e3
 
@@ -193,7 +194,7 @@ def measure(name: str, folder: Path, digests: list[str], port: int) -> str:
 
 
 def available(name: str) -> bool:
-    """Whether it is installed."""
+    """Whether the server is installed."""
     return name in ("ours", "uvicorn-h11") or importlib.util.find_spec(name.rpartition("-")[2]) is not None
 
 

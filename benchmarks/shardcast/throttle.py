@@ -1,4 +1,4 @@
-"""A link in user space: so many bits a second each way, so much delay. One gate stands before one server."""
+"""A link emulated in user space: limited bandwidth in each direction, plus delay. One gate per server."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 BLOCK = 64 * 1024
 SLACK, BACKLOG_SLACK = 0.01, 0.2
-"""Seconds of the link's past that may be used later: what a sleep that lasts too long, or a busy machine while bytes
-wait here, would waste."""
+"""Seconds of unused link time that may be used later. This makes up for sleeps that last too long, or for a busy
+machine while bytes wait here."""
 AT_ONCE = 0.002
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Bits per second, and seconds one way."""
+    """Bandwidth in bits per second, and one-way delay in seconds."""
 
     bandwidth: float
     delay: float
@@ -30,7 +30,8 @@ class _Way:
         self._link, self._free = link, 0.0
 
     async def admit(self, size: int, *, waited: float) -> float:
-        """Wait until the link has sent bytes that came after `waited` seconds; when they arrive, in the loop's time."""
+        """Wait until the link has sent these bytes, which the reader waited `waited` seconds for. Returns when
+        they arrive, in the loop's time."""
         loop = asyncio.get_running_loop()
         slack = BACKLOG_SLACK if waited < AT_ONCE else SLACK
         self._free = max(self._free, loop.time() - slack) + size * 8 / self._link.bandwidth
@@ -42,7 +43,7 @@ class _Way:
 
 @asynccontextmanager
 async def throttled(port: int, link: Link) -> AsyncIterator[str]:
-    """A gate before a port of this machine; its URL."""
+    """Run a gate in front of a local port; yields its URL."""
     there, back = _Way(link), _Way(link)
     tasks: set[asyncio.Task[None]] = set()
 
@@ -68,7 +69,7 @@ async def throttled(port: int, link: Link) -> AsyncIterator[str]:
 
 
 async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: _Way) -> None:
-    """Bytes go in at the link's rate and come out `delay` later, those under way beside each other."""
+    """Bytes enter at the link's rate and leave `delay` later; those in transit overlap."""
     flight: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(maxsize=256)
 
     async def land() -> None:

@@ -1,1 +1,2 @@
-"""Scorings a second of each task, how the maths scorer judges what people write, and what the code scorer withstands."""
+"""Scorings per second of each task, how the maths scorer judges human-style answers, and
+what the code scorer withstands."""

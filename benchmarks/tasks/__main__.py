@@ -37,14 +37,14 @@ def main() -> None:
 
 
 def print_rates(seconds: float) -> dict[str, float]:
-    """Scorings a second."""
+    """Scorings per second."""
     rates = measure_all(seconds)
     _print(("task", "scorings/s", "threads"), ((r.name, f"{r.a_second:,.1f}", str(r.threads)) for r in rates))
     return {rate.name: round(rate.a_second, 1) for rate in rates}
 
 
 def print_answers() -> dict[str, int]:
-    """The agreement table: what a person says, what the scorer says."""
+    """The agreement table: a person's judgement, and the scorer's."""
     with tempfile.TemporaryDirectory() as folder:
         task = _maths(Path(folder))
         judged = [(*pair, task.score(number, pair[2]) == 1.0) for number, pair in enumerate(PAIRS)]
@@ -63,7 +63,7 @@ def print_answers() -> dict[str, int]:
 
 
 def print_hostile() -> dict[str, Any]:
-    """What became of each hostile program."""
+    """The outcome of each hostile program."""
     found = list_hostile()
     _print(("kind", "program", "what became of it"), found)
     bad = [name for _, name, outcome in found if outcome in ("DONE", "CREDITED")]

@@ -1,4 +1,5 @@
-"""Answers in the forms people write them: form, right answer, what a completion says, whether a person takes both for one."""
+"""Answers in human-style notations: form, right answer, a completion's answer,
+whether a person considers them equal."""
 
 from __future__ import annotations
 
@@ -123,5 +124,5 @@ MISSED: tuple[Pair, ...] = (
     ("set", r"\emptyset", r"\boxed{\varnothing}", True),
     ("time", "3:30", r"\boxed{3:30 PM}", True),
 )
-"""What a person takes for the same, and math-verify does not: a right answer so written earns nothing."""
+"""Pairs that a person considers equal and math-verify does not: a right answer in this form earns nothing."""
 PAIRS = SAME + OTHER + MISSED

@@ -1,4 +1,4 @@
-"""Programs that hand in anything but a solution, and what became of each. The tests' own, run again."""
+"""Programs that submit anything but a solution, and the outcome of each. Reuses those of the tests."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ EXHAUSTING = {
     "endless_number": "print(9 ** 9 ** 9)",
     "endless_pattern": "import re; re.match('(a+)+$', 'a' * 64 + 'b')",
 }
-"""What uses up a machine."""
+"""Programs that exhaust a machine's resources."""
 
 
 def list_hostile() -> list[tuple[str, str, str]]:
-    """Kind, name, and what became of it: "killed", "refused", "no credit" - or "CREDITED"."""
+    """Kind, name, and outcome: "killed", "refused", "no credit" - or "CREDITED"."""
     found = [("reach out", name, _escape(source)) for name, source in REFUSED.items()]
     task = Code((Problem("Do it.", json.dumps(ADD)),), digest="0" * 64, limits=LIMITS)
     found += [("pass for solved", name, _credit(task, source)) for name, source in WRONG.items()]

@@ -1,4 +1,4 @@
-"""Scorings a second of each task, on right and wrong answers in turn."""
+"""Scorings per second of each task, on right and wrong answers in turn."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GYM: Mapping[str, int | str] = {"dataset": "chain_sum", "seed": 1, "size": 64}
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """How many scorings were made in how long, by how many threads at once."""
+    """Number of scorings, the time they took, and the number of threads."""
 
     name: str
     scorings: int

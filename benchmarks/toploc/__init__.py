@@ -1,1 +1,1 @@
-"""What TOPLOC proofs cost, beside the reference library."""
+"""Costs of TOPLOC proofs, compared with the reference library."""

@@ -1,11 +1,11 @@
-"""What a TOPLOC proof costs to build and to verify, beside the reference library on the same tensors, and as a share of making
-the tokens it is of.
+"""Cost of building and verifying a TOPLOC proof, compared with the reference library and with generating the tokens.
 
-    python -m benchmarks.toploc [--quick] [--peer PYTHON] [--model DIR] [--threads N]
+python -m benchmarks.toploc [--quick] [--peer PYTHON] [--model DIR] [--threads N]
 
-`--peer` names an interpreter that has PyPI `toploc==0.1.6`; the two take turns, and the quickest round of each counts. `--model`
-names a folder with a real model (SmolLM2-135M-Instruct for the published figures): a group of 8 completions of 128 tokens is
-generated, its proofs built and verified. Without it the built-in policy stands in. The last line printed is JSON.
+Both libraries get the same tensors. `--peer` names an interpreter that has PyPI `toploc==0.1.6`; the two take turns,
+and the fastest round of each counts. `--model` names a folder with a real model (SmolLM2-135M-Instruct for the
+published figures): a group of 8 completions of 128 tokens is generated, and its proofs are built and verified. Without
+it the built-in policy is used. The last line printed is JSON.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from roles.toploc.proof import CHUNK, TOPK, build_proofs
 from roles.toploc.verify import verify_proofs
 
 SHAPES = ((1000, 5120), (1024, 576))
-"""States and their size: the reference library's own bound (100 ms to verify), and a group on SmolLM2-135M."""
+"""Number of states and their size: the case of the reference library's own bound (100 ms to verify),
+and a group on SmolLM2-135M."""
 QUICK_SHAPES = ((256, 576),)
 PROMPT = "Tell me a long story about a dragon, a river and the people who live beside it."
 PEER_NODE = Path(__file__).with_name("peer_node.py")
@@ -63,7 +64,7 @@ class Peer:
 
 
 def compare(tokens: int, hidden: int, *, rounds: int, peer: str | None, threads: int) -> dict[str, object]:
-    """Both on one tensor, in turns."""
+    """Both libraries on the same tensor, in turns."""
     states = torch.randn(tokens, hidden, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
     (proof,) = build_proofs([states])
     row: dict[str, object] = {"case": f"{tokens} states of {hidden}"}
@@ -95,7 +96,7 @@ def compare(tokens: int, hidden: int, *, rounds: int, peer: str | None, threads:
 
 
 def _in_turns(call: Callable[[], object], peer: Peer | None, name: str, rounds: int) -> tuple[Spent, Spent | None]:
-    """The quickest round of each; the first of either only warms it up."""
+    """The fastest round of each; the first round of each is only a warm-up."""
     ours, theirs = [], []
     for _ in range(rounds + 1):
         ours.append(clocked(call))
@@ -110,7 +111,7 @@ def _quickest(spent: Sequence[Spent]) -> Spent:
 
 
 def overhead(model: Path, *, rows: int, tokens: int, threads: int) -> dict[str, object]:
-    """Proofs of a group beside its generation, in CPU seconds: both run in this process."""
+    """Proofs of a group compared with its generation, in CPU seconds; both run in this process."""
     engine, encoding = load_engine(model, threads=threads), ENCODINGS[dtype_of(model)]
     requests = [Request(engine.encode(PROMPT), seed) for seed in range(rows)]
     settings = SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, max_tokens=tokens)
@@ -141,7 +142,7 @@ def show(row: dict[str, object]) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Measure and print. 1 when the reference gives other bytes."""
+    """Measure and print. Returns 1 when the reference library gives other bytes."""
     torch.set_num_threads(options.threads)
     rounds = 3 if options.quick else 15
     rows = []

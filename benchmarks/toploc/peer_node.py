@@ -1,5 +1,6 @@
-"""One process of the reference library (PyPI `toploc` 0.1.6), run by an interpreter that has it. Arguments: the file of states
-(bfloat16, raw), hidden size, topk, chunk, threads. For each line "build" or "verify" that it reads it says what that took."""
+"""One process of the reference library (PyPI `toploc` 0.1.6), run by an interpreter that has it. Arguments:
+the file of states (bfloat16, raw), hidden size, topk, chunk, threads. For each input line "build" or
+"verify" it prints the time taken."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from typing import Any
 
 
 def main(path: str, hidden: int, topk: int, chunk: int, threads: int) -> None:
-    """Answer until there is no more to read."""
+    """Answer until the input ends."""
     torch: Any = import_module("torch")
     toploc: Any = import_module("toploc")
     torch.set_num_threads(threads)

@@ -1,1 +1,1 @@
-"""An update of the learner beside the same update by TRL's GRPOTrainer."""
+"""A learner update compared with the same update by TRL's GRPOTrainer."""

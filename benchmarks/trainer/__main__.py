@@ -1,10 +1,11 @@
-"""An update of the learner, beside the same update by TRL's `GRPOTrainer`: tokens/s, losses, memory.
+"""A learner update compared with the same update by TRL's `GRPOTrainer`: tokens/s, losses, memory.
 
-Both get the same model in fp32, the same completions (lengths spread as rollouts' are), advantages and old log-probabilities,
-the same two-sided loss over all tokens, clipping and AdamW, each in processes of its own that take turns. `--peer` is a Python
-that has trl; without it only our figures are printed. The losses of both must agree to 1e-4.
+Both get the same model in fp32, the same completions (with lengths distributed like rollouts'), advantages
+and old log-probabilities, the same two-sided loss over all tokens, clipping and AdamW, each in processes of
+its own that take turns. `--peer` is a Python that has trl; without it only our figures are printed. The
+losses of both must agree to 1e-4.
 
-    python -m benchmarks.trainer [--quick] [--peer PYTHON] [--model DIRECTORY] [--rounds N] [--threads N]
+python -m benchmarks.trainer [--quick] [--peer PYTHON] [--model DIRECTORY] [--rounds N] [--threads N]
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def write_random_model(folder: Path) -> Path:
 
 
 def run(command: list[str]) -> Said:
-    """One side's answer: its last line. Raises CalledProcessError, after what it said."""
+    """The last output line of one side. Raises CalledProcessError, after printing its output."""
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "TOKENIZERS_PARALLELISM": "false"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode:
@@ -64,7 +65,8 @@ def run(command: list[str]) -> Said:
 
 
 def summarise(rounds: Sequence[Said], tokens: int) -> dict[str, float]:
-    """Seconds are the median of every update but each process's first; memory is what the updates added to the loaded model."""
+    """Seconds are the median over every update except each process's first. Memory is what the
+    updates add to the loaded model."""
     updates = [update for said in rounds for update in (said["updates"][1:] or said["updates"])]
     seconds = statistics.median(update["seconds"] for update in updates)
     return {
@@ -77,7 +79,7 @@ def summarise(rounds: Sequence[Said], tokens: int) -> dict[str, float]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print the table, print the JSON line; 1 when the losses do not agree."""
+    """Measure, print the table and the JSON line. Returns 1 when the losses do not agree."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.trainer", description=__doc__.partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="a small batch, one round")
     parser.add_argument("--peer", help="a Python that has trl")
@@ -107,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def report(ours: list[Said], theirs: list[Said], *, tokens: int, options: argparse.Namespace) -> int:
-    """Both sides beside each other."""
+    """Print both sides next to each other."""
     figures = {"ours": summarise(ours, tokens)} | ({"trl": summarise(theirs, tokens)} if theirs else {})
     print(f"{'':22}" + "".join(f"{name:>12}" for name in figures))
     for text, key in (

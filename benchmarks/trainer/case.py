@@ -1,4 +1,4 @@
-"""The batch that both sides train on, as a file, and what each says of itself."""
+"""The batch that both sides train on, as a file, and the results that each reports."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from pathlib import Path
 LEARNING_RATE, BETAS, MAX_GRAD_NORM = 1e-5, (0.9, 0.999), 0.1
 EPS, DELTA = 0.2, 4.0
 GROUP = 8
-"""Completions of one prompt, as GRPO has them."""
+"""Completions per prompt, as in GRPO."""
 SPREAD = 0.15
-"""Standard deviation of the noise between old and current log-probabilities: some ratios are clipped."""
+"""Standard deviation of the noise between old and current log-probabilities; large
+enough that some ratios are clipped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Completions, `rows` of which go into one of the peer's passes. `steps` updates are made of all of them."""
+    """Completions, `rows` of which make up one of the peer's passes. `steps` updates are made on all of them."""
 
     model: str
     lines: tuple[Line, ...]
@@ -41,7 +42,7 @@ class Case:
         return max(len(line.prompt) + len(line.completion) for line in self.lines)
 
     def save(self, path: Path) -> None:
-        """For the other process."""
+        """Write the case for the other process."""
         path.write_text(json.dumps(asdict(self)))
 
     @classmethod
@@ -56,7 +57,7 @@ class Case:
 
 
 def draw_lines(*, count: int, vocabulary: int, longest: int, seed: int = 0) -> tuple[Line, ...]:
-    """Completions whose lengths spread as those of rollouts do: lognormal, a median of a quarter of the longest allowed."""
+    """Completions with lengths distributed like rollouts': lognormal, with a median of a quarter of the maximum."""
     rng = random.Random(seed)
     lines = []
     for number in range(count):

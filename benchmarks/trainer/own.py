@@ -22,7 +22,8 @@ from roles.rl.settings import GrpoSettings
 
 
 def main(path: Path, *, score: bool) -> None:
-    """Make the updates and say how long each took; or score the lines, and put old log-probabilities near that."""
+    """Make the updates and report their times; or score the lines, and set old
+    log-probabilities close to the scores."""
     case = Case.load(path)
     torch.set_num_threads(case.threads)
     learner = Learner(Path(case.model), make_settings(case), device="cpu")
@@ -37,7 +38,7 @@ def main(path: Path, *, score: bool) -> None:
 
 
 def make_settings(case: Case) -> GrpoSettings:
-    """The numbers of the peer; in one pass as many tokens as half of its, padding counted."""
+    """The peer's settings. One pass has half as many tokens as the peer's, counting padding."""
     return GrpoSettings(
         learning_rate=LEARNING_RATE,
         betas=BETAS,
@@ -51,7 +52,7 @@ def make_settings(case: Case) -> GrpoSettings:
 
 
 def with_old_logprobs(case: Case, learner: Learner) -> Case:
-    """The case with log-probabilities of a policy that is not quite the current one."""
+    """The case with log-probabilities of a policy that differs slightly from the current one."""
     rng = random.Random(1)
     lines = []
     for line in case.lines:
@@ -62,7 +63,7 @@ def with_old_logprobs(case: Case, learner: Learner) -> Case:
 
 
 def plan_updates(case: Case, learner: Learner, rows: list[Row]) -> list[Pass]:
-    """The passes of an update with the old log-probabilities of the case."""
+    """The passes of an update, with the old log-probabilities of the case."""
     old = {(line.prompt, line.completion): line.old for line in case.lines}
     scorer = learner._scorer
     passes = plan_passes(rows, ranks=learner.ranks, settings=learner.settings, packs=scorer.packs, shares=scorer.shares)

@@ -1,8 +1,8 @@
 """TRL's side, in a Python of its own: `PYTHON trl_peer.py CASE`. Prints one line of JSON.
 
-`GRPOTrainer` is built as its users build it, and given the tensors it would make of the batch itself: completions padded to the
-longest of the batch, split into passes by its own functions. What is timed is its `training_step` for each pass, clipping and its
-optimizer: no generation, no data loader.
+`GRPOTrainer` is built as its users build it, and given the tensors that it would make of the batch itself: completions
+padded to the longest of the batch, split into passes by its own functions. The time covers its `training_step` for each
+pass, clipping and its optimizer: no generation, no data loader.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from benchmarks.trainer.case import BETAS, DELTA, EPS, LEARNING_RATE, MAX_GRAD_N
 
 
 def main(path: Path) -> None:
-    """Make the updates, say how long each took."""
+    """Make the updates, and report the time of each."""
     warnings.filterwarnings("ignore")
     case = Case.load(path)
     torch.set_num_threads(case.threads)
     trainer = build_trainer(case)
     passes = build_passes(case)
-    # as after it has generated a batch, and with many updates to come before the next
+    # the state after it has generated a batch, with many updates to come before the next
     trainer._buffered_inputs, trainer._step, trainer.num_iterations = passes, len(passes), 10**9
     loaded = peak_mib()
     said = [update(trainer, passes) for _ in range(case.steps)]
@@ -43,7 +43,7 @@ def main(path: Path) -> None:
 
 
 def build_trainer(case: Case) -> Any:
-    """The trainer on a CPU in fp32, two-sided, normalised by tokens, without a reference."""
+    """The trainer on a CPU in fp32, two-sided, normalised by tokens, without a reference model."""
     passes = len(case.lines) // case.rows
     config = GRPOConfig(
         output_dir=tempfile.mkdtemp(),
@@ -91,7 +91,7 @@ def build_trainer(case: Case) -> Any:
 
 
 def build_passes(case: Case) -> list[dict[str, Any]]:
-    """The batch as `_generate_and_score_completions` leaves it, split as `_prepare_inputs` does."""
+    """The batch in the form that `_generate_and_score_completions` returns, split as in `_prepare_inputs`."""
     prompts = [torch.tensor(line.prompt) for line in case.lines]
     completions = [torch.tensor(line.completion) for line in case.lines]
     whole = {

@@ -1,1 +1,1 @@
-"""What judging a submission costs, beside making it."""
+"""Cost of judging a submission, compared with making it."""

@@ -1,11 +1,11 @@
-"""What a validator spends on a submission, beside what its worker spent: everything, and by part.
+"""What a validator spends on a submission, compared with its worker: in total, and by part.
 
-    python -m benchmarks.verification [--quick] [--model DIR] [--validators N] [--threads N]
+python -m benchmarks.verification [--quick] [--model DIR] [--validators N] [--threads N]
 
-A group of 8 completions of 128 tokens is made as a worker makes it (sampled in a batch, proofs, Parquet) and judged as a
-validator does, once with an audit and once without. `--model` names a folder with a real model (SmolLM2-135M-Instruct for the
-published figures); without it the built-in policy stands in. Shares are of CPU seconds, which other processes disturb less.
-The last figures are the whole validator side: of every submission each validator does the cheap checks, and of a part the audit.
+A group of 8 completions of 128 tokens is made as by a worker (sampled in a batch, proofs, Parquet) and judged as by a
+validator, once with an audit and once without. `--model` names a folder with a real model (SmolLM2-135M-Instruct for
+the published figures); without it the built-in policy is used. Shares are of CPU seconds, which other processes disturb
+less. The last figures are for all validators together: each does the cheap checks on every submission, and audits some.
 The last line printed is JSON.
 """
 
@@ -32,7 +32,7 @@ from roles.worker.generation import HeldPolicy, Made
 from tests.builders import World, make_rollouts, make_spec, make_world, manifest_of
 
 RATES = (1000, 200, 100, 50, 20)
-"""Audits of a thousand submissions."""
+"""Audits per thousand submissions."""
 GOAL = 5.0
 WIDE = Threshold(exponent_mismatches=38, mantissa_mean=10_000, mantissa_median=8000, margin_mean=400)
 
@@ -50,14 +50,14 @@ class Bench:
         return make_rollouts(self.world, policy=policy, seed=digest("benchmark", 0))
 
     def judge(self, made: Made, *, audit: bool) -> Finding:
-        """A validator's finding; what it has accepted before is forgotten each time."""
+        """A validator's finding. What it has accepted before is forgotten each time."""
         world = self.world
         verifier = Verifier(spec=world.spec, engine=world.engine, task=world.task)
         return verifier.judge(made.submission, seed=digest("benchmark", 0), data=made.blob, audit=audit)
 
 
 def build_bench(model: Path, *, rows: int, tokens: int, threads: int) -> Bench:
-    """A run of one group a submission on this model, with thresholds no honest work comes near."""
+    """A run with one group per submission on this model, with thresholds that no honest work comes near."""
     engine, task = load_engine(model, threads=threads), load_task("arithmetic", {})
     base = make_spec()
     spec: RunSpec = make_spec(
@@ -72,10 +72,10 @@ def build_bench(model: Path, *, rows: int, tokens: int, threads: int) -> Bench:
 
 
 def measure(bench: Bench, *, rounds: int) -> dict[str, object]:
-    """One group made and judged, by part."""
+    """Make and judge one group, timing each part."""
     made: list[Made] = []
     making = clocked(lambda: made.append(bench.make()))
-    submission, found = made[-1], bench.judge(made[-1], audit=True)  # which also warms up
+    submission, found = made[-1], bench.judge(made[-1], audit=True)  # also warms up
     before = _peak()
     audit = clocked(lambda: bench.judge(submission, audit=True), rounds=rounds)
     grown = _peak() - before
@@ -133,7 +133,8 @@ def _peak() -> int:
 
 
 def validator_side(row: dict[str, object], validators: int) -> dict[str, object]:
-    """Percent of the swarm's generation that all validators together spend, by audit rate (thousandths)."""
+    """CPU time that all validators together spend, as a percentage of the swarm's generation,
+    by audit rate (thousandths)."""
     audit, cheap = float(str(row["audit_percent_of_generation"])), float(str(row["cheap_percent_of_generation"]))
     shares = {rate: validators * (cheap + rate / 1000 * (audit - cheap)) for rate in RATES}
     rate = max(0.0, (GOAL / validators - cheap) / (audit - cheap))
@@ -154,7 +155,7 @@ def show(row: dict[str, object]) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Measure and print. 1 when honest work was called a fault."""
+    """Measure and print. Returns 1 when honest work was called a fault."""
     model = options.model or default_model()
     rows, tokens = (4, 32) if options.quick else (8, 128)
     bench = build_bench(model, rows=rows, tokens=tokens, threads=options.threads)

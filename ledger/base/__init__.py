@@ -1,5 +1,5 @@
-"""The part of a ledger that is the same on a chain and in memory: reading a run, attesting, and sending such that
-repeating is harmless."""
+"""The part of a ledger that is the same on a chain and in memory: reading a run, attesting,
+and sending calls idempotently."""
 
 from ledger.base.money import MoneyCalls
 from ledger.base.nodes import NodeCalls
@@ -10,4 +10,4 @@ __all__ = ["BaseLedger"]
 
 
 class BaseLedger(NodeCalls, TrainingCalls, MoneyCalls, StrikeCalls):
-    """A ledger for one run, seen with or without an operator key."""
+    """A ledger for one run, with or without an operator key."""

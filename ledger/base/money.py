@@ -1,4 +1,4 @@
-"""Coins: rewards funded, claimed and reclaimed, stakes put down and taken back."""
+"""Coins: rewards are funded, claimed and reclaimed; stakes are deposited and withdrawn."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ class MoneyCalls(LedgerSending):
     """Funds, claims and stakes."""
 
     async def fund(self, amount: int) -> None:
-        """Add base units of the run's token to its rewards. Repeated, it funds again."""
+        """Add base units of the run's token to its rewards. Not idempotent: a second call funds again."""
         await self._now("fund", amount)
 
     async def reclaim(self, to: str) -> None:
-        """Pay the owner's `to` what no root has promised. Raises LedgerRejected before the run is over."""
+        """Pay the funds that no root has promised to the owner's address `to`. Raises
+        LedgerRejected before the run is over."""
         await self._now("reclaim", checked_address(to))
 
     async def claim(self, epoch: int, leaf: Leaf, proof: MerkleProof) -> None:
-        """Pay a leaf's wallet what it is owed; anyone may send this. One that was paid already is a success."""
+        """Pay a leaf's wallet what it is owed. Anyone may send this. Succeeds if it was paid already."""
 
         async def is_done() -> bool:
             return 0 < leaf.amount <= await self.claimed(leaf)
@@ -28,11 +29,12 @@ class MoneyCalls(LedgerSending):
         await self._ensure(is_done, lambda: self._call("claim", epoch, leaf, proof))
 
     async def stake(self, node: str, wallet: str, amount: int) -> None:
-        """Put base units of ours behind a node, for a wallet to have back. Repeated, it stakes again."""
+        """Stake our base units on a node, returnable to `wallet`. Not idempotent: a second call stakes again."""
         await self._now("stake", node, checked_address(wallet), amount)
 
     async def unbond(self, node: str) -> None:
-        """Begin to unbond our stake in a node (the operator key is the wallet's). One that is begun already is a success."""
+        """Begin to unbond our stake in a node (the operator key is the wallet's). Succeeds if
+        unbonding has begun already."""
 
         async def is_done() -> bool:
             held = (await self.stakes()).get((node, self.operator or ""))

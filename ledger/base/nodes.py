@@ -1,4 +1,4 @@
-"""Node keys: registered, and put in the place of others."""
+"""Node keys: registration and rotation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from ledger.wallet import checked_address
 
 @dataclass(frozen=True, slots=True)
 class RotationMessages:
-    """What a rotation needs signed: bytes by the node keys, EIP-712 data by the wallet (None where the old key signs)."""
+    """What must be signed for a rotation: bytes by the node keys, EIP-712 data by the wallet
+    (None where the old key signs)."""
 
     node: bytes
     wallet: dict[str, Any] | None
@@ -25,14 +26,14 @@ class NodeCalls(LedgerSending):
     """Registrations and rotations."""
 
     async def register(self, request: RegistrationRequest) -> None:
-        """Send a registration, paying its gas. One in force already is a success.
+        """Send a registration and pay its gas. Succeeds if it is in force already.
 
         Raises LedgerRejected for a wrong signature or an old nonce, WalletError for a malformed address or node id.
         """
         request = _normal_form(request)
         if request.run != self._must_have_run():
             raise LedgerRejected("unknown run")
-        # The contract cannot tell, and readers would ignore it: no gas for that.
+        # The contract cannot check this signature, and readers would ignore the event: do not spend gas on it.
         event = RegistrationEvent(
             request.node, request.wallet, request.claimed, request.nonce, request.node_signature, block=0
         )
@@ -52,7 +53,7 @@ class NodeCalls(LedgerSending):
     def rotation_messages(
         self, old_node: str, new_node: str, *, wallet: str | None = None, nonce: int
     ) -> RotationMessages:
-        """What to sign to put `new_node` in the place of `old_node`: by the wallet (typed data), or by the old key."""
+        """What to sign to replace `old_node` by `new_node`: typed data for the wallet, or bytes for the old key."""
         fields = {"run": self._must_have_run(), "old_node": old_node, "new_node": new_node}
         message = rotation_message(self.domain, **fields, wallet=wallet, nonce=nonce)
         if wallet is None:
@@ -60,9 +61,10 @@ class NodeCalls(LedgerSending):
         return RotationMessages(message, rotation_typed_data(self.domain, **fields, wallet=wallet, nonce=nonce))
 
     async def rotate(self, request: RotationRequest) -> None:
-        """Replace an old node key by a new one. A rotation that was made already is a success.
+        """Replace an old node key by a new one. Succeeds if the rotation was made already.
 
-        Raises LedgerRejected when a signature is missing, or for a key that has no registration or had one before.
+        Raises LedgerRejected when a signature is missing, when the old key has no registration, or
+        when the new key had one before.
         """
         request = _normal_rotation(request)
         if request.run != self._must_have_run():
@@ -76,7 +78,7 @@ class NodeCalls(LedgerSending):
             request.new_node_signature,
             block=0,
         )
-        # The contract cannot tell, and readers would ignore it: no gas for that.
+        # The contract cannot check this signature, and readers would ignore the event: do not spend gas on it.
         if not is_signed_by_node(event, domain=self.domain, run=request.run):
             raise LedgerRejected("node signature")
 
@@ -93,7 +95,7 @@ class NodeCalls(LedgerSending):
 
 
 def _normal_form(request: RegistrationRequest) -> RegistrationRequest:
-    """The request with addresses and signatures as records have them: it may come from a stranger."""
+    """The request with addresses and signatures in canonical form, since it may come from a stranger."""
     if not 0 < request.nonce <= MAX_NONCE:
         raise LedgerRejected("nonce")
     return replace(
@@ -106,7 +108,7 @@ def _normal_form(request: RegistrationRequest) -> RegistrationRequest:
 
 
 def _normal_rotation(request: RotationRequest) -> RotationRequest:
-    """The request with addresses and signatures as records have them: it may come from a stranger."""
+    """The request with addresses and signatures in canonical form, since it may come from a stranger."""
     if not 0 < request.nonce <= MAX_NONCE:
         raise LedgerRejected("nonce")
     return replace(

@@ -1,4 +1,4 @@
-"""Sending calls to the ledger such that repeating one is harmless."""
+"""Sending calls to the ledger idempotently."""
 
 from __future__ import annotations
 
@@ -32,14 +32,15 @@ class LedgerSending(LedgerView):
 
     @abstractmethod
     async def _call(self, name: str, *arguments: object) -> None:
-        """Send one of the contract's other calls: its name, and after the run what its parameters are as records."""
+        """Send one of the contract's other calls by name. `arguments` are those after the run id, as records."""
 
     @abstractmethod
     async def _settle(self) -> None:
-        """Finish left-over transactions and read the newest state."""
+        """Finish pending transactions and read the newest state."""
 
     async def _ensure(self, is_done: Callable[[], Awaitable[bool]], send: Callable[[], Awaitable[None]]) -> None:
-        """Send unless `is_done` says that the effect is there already, by an earlier try of ours or by somebody else."""
+        """Send unless `is_done` says that the effect is there already, through an earlier try of
+        ours or somebody else's call."""
         await self._settle()
         if await is_done():
             return
@@ -52,7 +53,7 @@ class LedgerSending(LedgerView):
         await self._settle()
 
     async def _now(self, name: str, *arguments: object) -> None:
-        """Send a call whatever the state is: one that is repeated takes effect again."""
+        """Send a call whatever the state. Not idempotent: repeating it takes effect again."""
         await self._settle()
         await self._call(name, *arguments)
         await self._settle()
@@ -64,5 +65,5 @@ class LedgerSending(LedgerView):
 
 
 def is_attested(typed_data: dict[str, Any], attestation: Attestation) -> bool:
-    """Whether the signature is the named operator's."""
+    """Whether the signature is by the operator it names."""
     return recover_typed_data(typed_data, attestation.signature) == attestation.operator

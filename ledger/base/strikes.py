@@ -1,4 +1,4 @@
-"""Strikes: attested, made, disputed, taken back, settled."""
+"""Strikes: attest, make, dispute, lift and settle them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ class StrikeCalls(LedgerSending):
         return self._attestation(strike_typed_data(self.domain, strike))
 
     async def check_strike_attestation(self, strike: Strike, attestation: Attestation) -> bool:
-        """Whether the signature is the named operator's. That it is a validator's, `validators_at` says."""
+        """Whether the signature is by the operator it names. Whether that is a validator's
+        operator, `validators_at` says."""
         try:
             check_strike(strike)
         except LedgerError:
@@ -28,7 +29,7 @@ class StrikeCalls(LedgerSending):
         return is_attested(strike_typed_data(self.domain, strike), attestation)
 
     async def strike(self, strike: Strike, attestations: Sequence[Attestation]) -> None:
-        """Eject a node. That this strike stands already is a success."""
+        """Eject a node. Succeeds if this strike is on the ledger already."""
         check_strike(strike)
 
         async def is_done() -> bool:
@@ -37,16 +38,17 @@ class StrikeCalls(LedgerSending):
         await self._ensure(is_done, lambda: self._send_strike(strike, attestations))
 
     async def dispute(self, node: str, counter_evidence: str) -> None:
-        """Answer the open strike of a node of ours (the key is the wallet's) with a digest."""
+        """Dispute the open strike of a node of ours with a digest (the operator key is the wallet's)."""
         check_digest(counter_evidence)
         await self._now("dispute", node, counter_evidence)
 
     async def attest_lift(self, node: str, number: int) -> Attestation:
-        """Sign with the operator key that a strike is to be lifted."""
+        """Sign with the operator key that a strike be lifted."""
         return self._attestation(lift_typed_data(self.domain, run=self._must_have_run(), node=node, number=number))
 
     async def check_lift_attestation(self, node: str, number: int, attestation: Attestation) -> bool:
-        """Whether the signature is the named operator's. That it is a validator's, `validators_at` says."""
+        """Whether the signature is by the operator it names. Whether that is a validator's
+        operator, `validators_at` says."""
         try:
             typed = lift_typed_data(self.domain, run=self._must_have_run(), node=node, number=number)
         except LedgerError:
@@ -54,14 +56,14 @@ class StrikeCalls(LedgerSending):
         return is_attested(typed, attestation)
 
     async def lift(self, node: str, number: int, attestations: Sequence[Attestation]) -> None:
-        """Lift a strike. One that is lifted already is a success."""
+        """Lift a strike. Succeeds if it is lifted already."""
         await self._ensure(
             lambda: self._is_struck(node, number, "lifted"),
             lambda: self._call("lift", node, number, tuple(attestations)),
         )
 
     async def settle(self, node: str) -> None:
-        """Close a strike whose window has passed. One that is closed already is a success."""
+        """Close a strike whose dispute window has passed. Succeeds if it is closed already."""
         number = await self.strike_number(node) - 1
         await self._ensure(lambda: self._is_struck(node, number, "settled"), lambda: self._call("settle", node))
 

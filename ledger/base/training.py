@@ -15,7 +15,7 @@ class TrainingCalls(LedgerSending):
     """Leases, commits, tallies, and what the owner may change."""
 
     async def commit_checkpoint(self, *, term: int, step: int, manifest: str, parent: str, final: bool) -> None:
-        """Put a checkpoint in force. Repeated with the same arguments, also after a restart, it is a success."""
+        """Commit a checkpoint. Succeeds if repeated with the same arguments, also after a restart."""
         check_digest(manifest)
         check_digest(parent)
         block_unknown = 0
@@ -31,7 +31,7 @@ class TrainingCalls(LedgerSending):
         await self._now("renew")
 
     async def report_lapse(self) -> None:
-        """Say that the lease has lapsed. That it was said already is a success."""
+        """Report that the lease has lapsed. Succeeds if that was reported already."""
 
         async def is_done() -> bool:
             return (await self.lease()).lapse_block > 0
@@ -39,7 +39,8 @@ class TrainingCalls(LedgerSending):
         await self._ensure(is_done, lambda: self._call("report_lapse"))
 
     async def take_over(self) -> None:
-        """Lead in a new term. Raises LedgerRejected ("lapse", "lease") when it is not time. Leading is a success."""
+        """Take the lead in a new term. Succeeds if we lead already. Raises LedgerRejected ("lapse",
+        "lease") when it is too early."""
         trainers = {each.operator: each.node for each in (await self.terms()).trainers}
 
         async def is_done() -> bool:
@@ -48,15 +49,15 @@ class TrainingCalls(LedgerSending):
         await self._ensure(is_done, lambda: self._call("take_over"))
 
     async def attest(self, proposal: Proposal) -> Attestation:
-        """Sign a tally with the operator key. No chain access: whether to sign is the caller's judgement.
+        """Sign a tally with the operator key. No chain access: the caller decides whether to sign.
 
-        Raises LedgerError without a key, or for a tally no contract could take.
+        Raises LedgerError without a key, or for a tally that no contract could accept.
         """
         check_proposal(proposal)
         return self._attestation(tally_typed_data(self.domain, proposal))
 
     async def check_attestation(self, proposal: Proposal, attestation: Attestation) -> bool:
-        """Whether the signature is the named operator's. That it is a validator's, `terms` says."""
+        """Whether the signature is by the operator it names. Whether that is a validator's operator, `terms` says."""
         try:
             check_proposal(proposal)
         except LedgerError:
@@ -64,7 +65,8 @@ class TrainingCalls(LedgerSending):
         return is_attested(tally_typed_data(self.domain, proposal), attestation)
 
     async def finalise(self, proposal: Proposal, attestations: Sequence[Attestation]) -> None:
-        """Make a tally final. That it is already, by whomever, is a success; another one in its place is rejected."""
+        """Make a tally final. Succeeds if it is final already, whoever sent it; LedgerRejected if
+        another one is in its place."""
         check_proposal(proposal)
 
         async def is_done() -> bool:
@@ -73,7 +75,7 @@ class TrainingCalls(LedgerSending):
         await self._ensure(is_done, lambda: self._send_tally(proposal, attestations))
 
     async def propose_validators(self, validators: Sequence[Operator], quorum: int) -> None:
-        """Announce another set of validators: the owner's call."""
+        """Announce a new set of validators. For the owner only."""
         await self._now("propose_validators", tuple(validators), quorum)
 
     async def apply_validators(self) -> None:
@@ -81,7 +83,7 @@ class TrainingCalls(LedgerSending):
         await self._now("apply_validators")
 
     async def pause(self, on: bool) -> None:
-        """Stop or resume the run: the owner's call. So already is a success."""
+        """Pause or resume the run. For the owner only. Succeeds if it is in that state already."""
 
         async def is_done() -> bool:
             return await self.is_paused() == on

@@ -1,4 +1,4 @@
-"""The reading half of every ledger, on a chain or in memory: the registry's events, and what they add up to."""
+"""The reading half of every ledger, on a chain or in memory: the registry's events, and the state derived from them."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ class LedgerView(ABC):
 
     @abstractmethod
     async def block(self, number: int) -> Block | None:
-        """Block by number; None when it is not there yet."""
+        """The block with this number; None when it does not exist yet."""
 
     @abstractmethod
     async def registrations(self, until: int | None = None) -> Mapping[str, Registration]:
-        """Registrations in force, by node, now or as of block `until`. Not to be changed by the caller."""
+        """Registrations in force, by node, now or as of block `until`. The caller must not modify the result."""
 
     @abstractmethod
     async def close(self) -> None:
@@ -62,7 +62,7 @@ class LedgerView(ABC):
 
     @abstractmethod
     async def _log(self) -> EventLog:
-        """All events of the run up to the newest block. Not to be changed by the caller."""
+        """All events of the run up to the newest block. The caller must not modify the result."""
 
     async def commits(self, from_step: int = 0) -> Sequence[Commit]:
         """Committed checkpoints from `from_step` on, in order."""
@@ -78,16 +78,17 @@ class LedgerView(ABC):
         return standing.lease_of(await self.terms(), log.commits, log.changes, until)
 
     async def validators_at(self, block: int | None = None) -> ValidatorSet:
-        """Whose attestations count, now or as of a block. The contract judges by the set of the block a call is in."""
+        """The validators whose attestations count, now or as of a block. The contract uses the set in
+        force at the call's own block."""
         return standing.validators_of(await self.terms(), (await self._log()).changes, block)
 
     async def waiting_validators(self) -> ValidatorsProposed | None:
-        """The set of validators the owner announced that is not in force yet."""
+        """The validator set that the owner has announced and that is not in force yet."""
         return standing.waiting_validators((await self._log()).changes)
 
     async def funds_at(self, block: int | None = None) -> int:
-        """Base units funded and slashed less what was reclaimed, now or as of a block: what roots may promise in all.
-        Claims do not lower it."""
+        """Base units funded and slashed, less those reclaimed, now or as of a block: the limit on what all roots
+        together may promise. Claims do not lower it."""
         return standing.funds_of((await self._log()).changes, block)
 
     async def stakes(self, block: int | None = None) -> Mapping[tuple[str, str], Stake]:
@@ -95,15 +96,15 @@ class LedgerView(ABC):
         return standing.stakes_of((await self._log()).changes, block)
 
     async def strikes(self, block: int | None = None) -> Sequence[HeldStrike]:
-        """Every strike in the order made, as it stands now or stood at a block."""
+        """Every strike in the order made, in its state now or at a block."""
         return standing.strikes_of(self._must_have_run(), (await self._log()).changes, block)
 
     async def strike_number(self, node: str) -> int:
-        """Number the next strike of a node has."""
+        """The number that the next strike of a node will have."""
         return sum(each.strike.node == node for each in await self.strikes())
 
     async def claimed(self, leaf: Leaf) -> int:
-        """Base units paid to the leaf's wallet for its node and role, of all epochs."""
+        """Base units paid to the leaf's wallet for its node and role, over all epochs."""
         return (await self.paid())[(leaf.role, leaf.node, leaf.wallet)] if leaf.wallet else 0
 
     async def paid(self) -> Counter[tuple[Role, str, str]]:
@@ -115,7 +116,7 @@ class LedgerView(ABC):
         return tuple((await self._log()).changes)
 
     async def is_paused(self) -> bool:
-        """Whether the owner has stopped the run."""
+        """Whether the owner has paused the run."""
         return standing.paused_of((await self._log()).changes)
 
     async def registration(self, node: str) -> Registration | None:
@@ -123,7 +124,7 @@ class LedgerView(ABC):
         return (await self.registrations()).get(node)
 
     async def closing_block(self, after: int | None = None) -> Block | None:
-        """Where the epoch that begins after block `after` closes; see `rules.find_closing_block`."""
+        """The block at which the epoch that begins after block `after` closes; see `rules.find_closing_block`."""
         return await find_closing_block(self, after)
 
     def _must_have_run(self) -> str:

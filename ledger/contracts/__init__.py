@@ -1,1 +1,1 @@
-"""The registry contract: its Vyper source, and what the pinned compiler makes of it (`run_registry.json`)."""
+"""The registry contract: its Vyper source, and the output of the pinned compiler (`run_registry.json`)."""

@@ -1,6 +1,6 @@
 """Compile the registry: `python -m ledger.contracts.build` rewrites `run_registry.json` from the `.vy` files here.
 
-Needs the pinned vyper, which a node never does: nodes read the built file.
+Needs the pinned vyper. A node does not, because it reads the built file.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Funds, claims and stakes. Each function returns what it pays out, where it pays."""
+"""Funds, claims and stakes. Functions that pay return the amount paid."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def fund(state: RunState, amount: int, sender: str, block: Block) -> None:
 
 
 def reclaim(state: RunState, to: str, sender: str, block: Block) -> int:
-    """Give the owner back what no root has promised. Raises LedgerRejected."""
+    """Return to the owner what no root has promised. Raises LedgerRejected."""
     require(sender == state.terms.owner, "not the owner")
     require(to != NO_ADDRESS, "receiver is zero")
     patience = state.terms.unbond_seconds + (0 if state.has_ended else ABANDONED_SECONDS)
@@ -34,7 +34,7 @@ def reclaim(state: RunState, to: str, sender: str, block: Block) -> int:
 
 
 def claim(state: RunState, epoch: int, leaf: Leaf, proof: MerkleProof, block: Block) -> int:
-    """Pay a leaf's wallet what a final root grants it and was not paid yet. Raises LedgerRejected."""
+    """Pay a leaf's wallet what a final root grants it and has not been paid yet. Raises LedgerRejected."""
     require(0 <= epoch < len(state.events.roots), "epoch")
     if leaf.wallet is None:
         raise LedgerRejected("leaf has no wallet")
@@ -52,7 +52,7 @@ def claim(state: RunState, epoch: int, leaf: Leaf, proof: MerkleProof, block: Bl
 
 
 def stake(state: RunState, owner: tuple[str, str], amount: int, sender: str, block: Block) -> None:
-    """Put coins of a wallet behind a node; `owner` is (node, wallet). Raises LedgerRejected."""
+    """Stake a wallet's coins on a node; `owner` is (node, wallet). Raises LedgerRejected."""
     node, wallet = owner
     require(wallet != NO_ADDRESS, "wallet is zero")
     require(state.standing_strikes[node] == 0, "node is struck")
@@ -67,7 +67,7 @@ def stake(state: RunState, owner: tuple[str, str], amount: int, sender: str, blo
 
 
 def unbond(state: RunState | None, owner: tuple[str, str], block: Block) -> None:
-    """Begin to take a stake away. Raises LedgerRejected."""
+    """Begin to unbond a stake. Raises LedgerRejected."""
     state, held = _held(state, owner)
     require(held.unbond_at == 0, "unbonding")
     unbond_at = block.timestamp + state.terms.unbond_seconds
@@ -76,7 +76,7 @@ def unbond(state: RunState | None, owner: tuple[str, str], block: Block) -> None
 
 
 def withdraw(state: RunState | None, owner: tuple[str, str], block: Block) -> int:
-    """Pay an unbonded stake. Raises LedgerRejected."""
+    """Pay out an unbonded stake. Raises LedgerRejected."""
     state, held = _held(state, owner)
     require(0 < held.unbond_at <= block.timestamp, "bonded")
     strike = state.strikes.get(held.node)

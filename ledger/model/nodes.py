@@ -51,7 +51,7 @@ def rotate(state: RunState, domain: Domain, request: RotationRequest, block: Blo
 
 
 def strike(state: RunState, domain: Domain, made: Strike, attestations: Sequence[Attestation], block: Block) -> None:
-    """Eject a node and freeze a stake of it. Raises LedgerRejected."""
+    """Eject a node and freeze one of its stakes. Raises LedgerRejected."""
     last = state.strikes.get(made.node)
     require(last is None or not last.is_open, "strike is open")
     require(made.number == state.strike_count[made.node], "number")
@@ -77,7 +77,7 @@ def strike(state: RunState, domain: Domain, made: Strike, attestations: Sequence
 
 
 def dispute(state: RunState | None, node: str, counter_evidence: str, sender: str, block: Block) -> None:
-    """Answer a strike, once, inside its window. Raises LedgerRejected."""
+    """Dispute a strike, once, within its window. Raises LedgerRejected."""
     state, held = _open_strike(state, node)
     require(sender == held.wallet, "not the wallet")
     require(not held.is_disputed, "disputed before")
@@ -97,7 +97,7 @@ def lift(
     attestations: Sequence[Attestation],
     block: Block,
 ) -> None:
-    """Take an open strike back. Raises LedgerRejected."""
+    """Lift an open strike. Raises LedgerRejected."""
     state, held = _open_strike(state, node)
     require(number == held.number, "number")
     typed = lift_typed_data(domain, run=state.terms.run, node=node, number=number)
@@ -108,7 +108,7 @@ def lift(
 
 
 def settle(state: RunState | None, node: str, block: Block) -> None:
-    """Close a strike whose window has passed: the stake goes to the run's funds. Raises LedgerRejected."""
+    """Close a strike whose window has passed; the stake goes to the run's funds. Raises LedgerRejected."""
     state, held = _open_strike(state, node)
     require(block.timestamp > held.until, "window is open")
     stake = state.stakes.get((node, held.wallet or ""))
@@ -128,7 +128,7 @@ def _open_strike(state: RunState | None, node: str) -> tuple[RunState, LastStrik
 
 
 def _use_nonce(state: RunState, key: tuple[str, str], nonce: int, typed_data: dict[str, Any], signature: str) -> None:
-    """Refuse an older nonce than the last, and any signature but the wallet's."""
+    """Refuse a nonce older than the last, and any signature but the wallet's."""
     require(nonce >= state.nonces.get(key, 0), "nonce")
     require(recover_typed_data(typed_data, signature) == key[1], "wallet signature")
     state.nonces[key] = nonce

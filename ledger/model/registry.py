@@ -1,6 +1,8 @@
-"""The registry's calls: each is judged as of the block it would be in, or changes nothing. Raises LedgerRejected.
+"""The registry's calls. Each is judged in the state of the block it would be in. A refused call raises
+LedgerRejected and changes nothing.
 
-Where anyone may send a call, `sender` does not matter to it."""
+Calls that anyone may send ignore `sender`.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ from ledger.wallet import Domain
 
 
 class RegistryModel:
-    """The contract's state and its calls. `received` is what each address got in coins, less what it gave."""
+    """The contract's state and its calls. `received` is what each address received in coins, less what it paid."""
 
     def __init__(self, domain: Domain) -> None:
         self.domain = domain
@@ -36,7 +38,7 @@ class RegistryModel:
         self.received: Counter[str] = Counter()
 
     def create_run(self, terms: RunTerms, *, block: Block) -> None:
-        """Open a run."""
+        """Create a run."""
         require(terms.run not in self.runs, "run exists")
         check_terms(terms)
         first = HeldSet(terms.validators, terms.quorum, 0)
@@ -45,15 +47,15 @@ class RegistryModel:
         )
 
     def register(self, request: RegistrationRequest, *, block: Block) -> None:
-        """Emit a registration. The node's signature is not judged."""
+        """Emit a registration. The node's signature is not checked."""
         nodes.register(self._open(request.run), self.domain, request, block)
 
     def rotate(self, request: RotationRequest, *, block: Block) -> None:
-        """Emit a rotation. The nodes' signatures are not judged."""
+        """Emit a rotation. The nodes' signatures are not checked."""
         nodes.rotate(self._open(request.run), self.domain, request, block)
 
     def commit_checkpoint(self, run: str, commit: Commit, *, sender: str, block: Block) -> None:
-        """Put a checkpoint in force; its block and time are `block`'s."""
+        """Commit a checkpoint; its block and time are those of `block`."""
         training.commit_checkpoint(self._open(run), commit, sender, block)
 
     def renew(self, run: str, *, sender: str, block: Block) -> None:
@@ -61,11 +63,11 @@ class RegistryModel:
         training.renew(self._run(run), sender, block)
 
     def report_lapse(self, run: str, *, sender: str, block: Block) -> None:
-        """Say that the lease has lapsed."""
+        """Report that the lease has lapsed."""
         training.report_lapse(self._open(run), sender, block)
 
     def take_over(self, run: str, *, sender: str, block: Block) -> None:
-        """Lead in a new term."""
+        """Take the lead in a new term."""
         training.take_over(self._open(run), sender, block)
 
     def finalise(self, proposal: Proposal, attestations: Sequence[Attestation], *, block: Block) -> None:
@@ -78,39 +80,39 @@ class RegistryModel:
         self.received[sender] -= amount
 
     def reclaim(self, run: str, to: str, *, sender: str, block: Block) -> None:
-        """Give the owner back what no root has promised."""
+        """Return to the owner what no root has promised."""
         self.received[to] += money.reclaim(self._open(run), to, sender, block)
 
     def claim(self, run: str, epoch: int, leaf: Leaf, proof: MerkleProof, *, sender: str, block: Block) -> None:
-        """Pay a leaf's wallet what a final root grants it and was not paid yet."""
+        """Pay a leaf's wallet what a final root grants it and has not been paid yet."""
         paid = money.claim(self._run(run), epoch, leaf, proof, block)
         self.received[leaf.wallet or ""] += paid
 
     def stake(self, run: str, node: str, wallet: str, amount: int, *, sender: str, block: Block) -> None:
-        """Put coins of a wallet behind a node."""
+        """Stake a wallet's coins on a node."""
         money.stake(self._open(run), (node, wallet), amount, sender, block)
         self.received[sender] -= amount
 
     def unbond(self, run: str, node: str, *, sender: str, block: Block) -> None:
-        """Begin to take the sender's stake from a node."""
+        """Begin to unbond the sender's stake in a node."""
         money.unbond(self.runs.get(run), (node, sender), block)
 
     def withdraw(self, run: str, node: str, *, sender: str, block: Block) -> None:
-        """Pay the sender its unbonded stake."""
+        """Pay the sender's unbonded stake out."""
         self.received[sender] += money.withdraw(self.runs.get(run), (node, sender), block)
 
     def strike(self, strike: Strike, attestations: Sequence[Attestation], *, block: Block) -> None:
-        """Eject a node and freeze a stake of it."""
+        """Eject a node and freeze one of its stakes."""
         nodes.strike(self._open(strike.run), self.domain, strike, attestations, block)
 
     def dispute(self, run: str, node: str, counter_evidence: str, *, sender: str, block: Block) -> None:
-        """Answer a strike."""
+        """Dispute a strike."""
         nodes.dispute(self.runs.get(run), node, counter_evidence, sender, block)
 
     def lift(
         self, run: str, node: str, number: int, attestations: Sequence[Attestation], *, sender: str, block: Block
     ) -> None:
-        """Take an open strike back."""
+        """Lift an open strike."""
         nodes.lift(self.runs.get(run), self.domain, node, number, attestations, block)
 
     def settle(self, run: str, node: str, *, sender: str, block: Block) -> None:
@@ -120,7 +122,7 @@ class RegistryModel:
     def propose_validators(
         self, run: str, validators: Sequence[Operator], quorum: int, *, sender: str, block: Block
     ) -> None:
-        """Announce another set of validators."""
+        """Announce a new set of validators."""
         state = self._owned(run, sender)
         check_set(validators, quorum)
         apply_at, number = block.timestamp + state.terms.change_seconds, len(state.sets)
@@ -146,7 +148,7 @@ class RegistryModel:
         )
 
     def pause(self, run: str, on: bool, *, sender: str, block: Block) -> None:
-        """Stop or resume what the owner may stop."""
+        """Pause or resume what the owner may pause."""
         state = self._owned(run, sender)
         require(state.is_paused != on, "nothing changes")
         state.is_paused = on

@@ -1,4 +1,4 @@
-"""A run as the contract holds it, and the checks its calls share."""
+"""A run's state in the contract, and the checks its calls share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ledger.rules import MAX_STEP, MAX_TOTAL
 from ledger.wallet import NO_ADDRESS, recover_typed_data
 
 ABANDONED_SECONDS = 30 * 86400
-"""A run without a final checkpoint counts as over after this long without a commit or a tally."""
+"""A run without a final checkpoint counts as over when this long has passed without a commit or a tally."""
 
 
 @dataclass(slots=True)
@@ -39,8 +39,9 @@ class LastStrike:
 
 @dataclass(slots=True)
 class RunState:
-    """A run as the contract holds it. `closed_at` and `closing_block` are the last tally's, or the creation's;
-    `leader` is a place among the trainers; `funds` is less what was reclaimed, `promised` and `paid` are cumulative."""
+    """A run's state in the contract. `closed_at` and `closing_block` are those of the last tally, or of
+    the run's creation. `leader` is an index into the trainers. `funds` excludes what was reclaimed;
+    `promised` and `paid` are cumulative."""
 
     terms: RunTerms
     closed_at: int
@@ -67,11 +68,11 @@ class RunState:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the last checkpoint is the final one."""
+        """Whether the last commit is the final checkpoint."""
         return bool(self.events.commits) and self.events.commits[-1].final
 
     def extend_lease(self, block: Block) -> None:
-        """A new lease from `block` on."""
+        """Start a new lease at `block`."""
         self.until, self.lapse_block = block.timestamp + self.terms.lease_seconds, 0
 
     def credit(self, amount: int) -> None:
@@ -108,7 +109,7 @@ def require(condition: bool, reason: str) -> None:
 
 
 def check_terms(terms: RunTerms) -> None:
-    """Refuse windows of no length and numbers that could overflow. Raises LedgerRejected."""
+    """Refuse windows of zero length and numbers that could overflow. Raises LedgerRejected."""
     require(terms.run != ZERO_DIGEST, "run id is zero")
     require(len(terms.trainers) > 0, "no trainer")
     check_set(terms.validators, terms.quorum)
@@ -130,7 +131,7 @@ def check_terms(terms: RunTerms) -> None:
 
 
 def check_set(validators: Sequence[Operator], quorum: int) -> None:
-    """Refuse a set no quorum of which could mean anything. Raises LedgerRejected."""
+    """Refuse a set in which no quorum would be meaningful. Raises LedgerRejected."""
     require(len(validators) > 0, "no validator")
     require(quorum * 2 > len(validators) and quorum <= len(validators), "quorum")
     check_operators(validators)

@@ -13,7 +13,7 @@ from ledger.wallet import Domain, tally_typed_data
 
 
 def commit_checkpoint(state: RunState, commit: Commit, sender: str, block: Block) -> None:
-    """Put a checkpoint in force and renew the lease. Raises LedgerRejected."""
+    """Commit a checkpoint and renew the lease. Raises LedgerRejected."""
     commits = state.events.commits
     _must_lead(state, sender)
     require(commit.term == state.term, "term")
@@ -36,7 +36,7 @@ def renew(state: RunState, sender: str, block: Block) -> None:
 
 
 def report_lapse(state: RunState, sender: str, block: Block) -> None:
-    """Say that the lease has lapsed. Raises LedgerRejected."""
+    """Report that the lease has lapsed. Raises LedgerRejected."""
     _distance(state, sender)
     _must_have_lease(state)
     require(block.timestamp > state.until, "lease")
@@ -46,7 +46,7 @@ def report_lapse(state: RunState, sender: str, block: Block) -> None:
 
 
 def take_over(state: RunState, sender: str, block: Block) -> None:
-    """Lead in a new term. Raises LedgerRejected."""
+    """Take the lead in a new term. Raises LedgerRejected."""
     distance = _distance(state, sender)
     require(state.lapse_block > 0 and block.number >= state.lapse_block + state.terms.takeover_blocks, "lapse")
     require(block.timestamp > state.until + (distance - 1) * state.terms.lease_seconds, "lease")
@@ -99,7 +99,7 @@ def _must_have_lease(state: RunState) -> None:
 
 
 def _distance(state: RunState, sender: str) -> int:
-    """How many places after the leader the sender stands among the trainers, at least 1."""
+    """How many places after the leader the sender is in the list of trainers, at least 1."""
     places = [place for place, each in enumerate(state.terms.trainers) if each.operator == sender]
     if not places:
         raise LedgerRejected("not a trainer")

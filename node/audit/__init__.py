@@ -1,4 +1,4 @@
-"""The audit of a run: everything that can be checked from its public records alone, checked."""
+"""The audit of a run: checks everything that can be checked from its public records alone."""
 
 from node.audit.auditor import audit_run
 from node.audit.report import AuditFailed, Report

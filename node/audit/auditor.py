@@ -19,9 +19,9 @@ from roles.spec import RunSpec
 async def audit_run(
     spec: RunSpec, *, ledger: BaseLedger, relays: Relays, home: Path, sample: Sample | None = None
 ) -> Report:
-    """Check a run from chain and blobs alone; checkpoints are fetched into `home`.
+    """Check a run from chain and blobs alone. Checkpoints are fetched into `home`.
 
-    Raises AuditFailed with the first thing that does not hold, LedgerError when the ledger cannot be read.
+    Raises AuditFailed for the first inconsistency found, LedgerError when the ledger cannot be read.
     """
     records, report = Records(relays, home), Report(spec.run_id)
     if differing_terms(await ledger.terms(), terms_of(spec)):

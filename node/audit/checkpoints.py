@@ -1,4 +1,5 @@
-"""Checkpoints: committed in order, each linked to the one before, signed by the trainer that led, begun at the base model."""
+"""Checkpoints: committed in order, each linked to the one before, signed by the leading trainer,
+starting from the base model."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from roles.spec import RunSpec
 
 
 async def audit_checkpoints(spec: RunSpec, ledger: BaseLedger, records: Records, report: Report) -> None:
-    """Check every commit and, where it is to be had, its manifest. Raises AuditFailed."""
+    """Check every commit and, where available, its manifest. Raises AuditFailed."""
     commits = await ledger.commits()
     check_links(commits)
     report.held("commits", len(commits))
@@ -22,7 +23,8 @@ async def audit_checkpoints(spec: RunSpec, ledger: BaseLedger, records: Records,
 
 
 def check_links(commits: Sequence[Commit]) -> None:
-    """Check that steps count up from 0, parents match, terms never fall and the final one is last. Raises AuditFailed."""
+    """Check that steps count up from 0, parents match, terms never decrease and the final one
+    is last. Raises AuditFailed."""
     before: Commit | None = None
     for number, commit in enumerate(commits):
         where = f"commit of checkpoint {commit.step}"

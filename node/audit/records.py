@@ -1,4 +1,4 @@
-"""The records an audit reads: manifests and blobs by digest, each asked for once, absence remembered."""
+"""The records that an audit reads: manifests and blobs by digest. Each is requested once; absence is remembered."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PATIENCE = 120.0
 
 
 class Records:
-    """A run's records as relays hold them, each fetched once."""
+    """A run's records as relays serve them, each fetched once."""
 
     def __init__(self, relays: Relays, home: Path) -> None:
         self._relays, self._home = relays, home
@@ -27,7 +27,7 @@ class Records:
         self._policies: dict[str, Path | None] = {}
 
     async def blob(self, digest: str, *, limit: int) -> bytes | None:
-        """Bytes with this digest; None when no relay has them."""
+        """The blob with this digest; None when no relay has it."""
         try:
             async with asyncio.timeout(PATIENCE):
                 data = await self._relays.get(digest, limit=limit)
@@ -36,7 +36,7 @@ class Records:
         return data if sha256(data) == digest else None
 
     async def manifest(self, digest: str) -> Envelope | None:
-        """The signed manifest of a checkpoint; None when no relay has it, or has it from a trainer of the run."""
+        """The signed manifest of a checkpoint; None when no relay has one signed by a trainer of the run."""
         if digest not in self._manifests:
             try:
                 async with asyncio.timeout(PATIENCE):
@@ -46,7 +46,8 @@ class Records:
         return self._manifests[digest]
 
     async def published(self, spec: RunSpec, commits: Mapping[int, Commit]) -> dict[int, int]:
-        """Bytes of each committed checkpoint whose manifest is to be had; those of the base model stand in the spec."""
+        """Size in bytes of each committed checkpoint whose manifest is available. The
+        base model's comes from the spec."""
         found = {0: sum(file.size for file in spec.model.files)}
         for step, commit in commits.items():
             envelope = await self.manifest(commit.manifest)
@@ -55,7 +56,7 @@ class Records:
         return found
 
     async def policy(self, digest: str) -> Path | None:
-        """A checkpoint on this disk, every byte verified; None when no relay has it."""
+        """A checkpoint in a local folder, every byte verified; None when no relay has it."""
         if digest not in self._policies:
             try:
                 self._policies[digest] = await self._relays.fetch_checkpoint(digest, self._home)
@@ -65,7 +66,7 @@ class Records:
 
 
 def parse_manifest(envelope: Envelope) -> CheckpointManifest:
-    """The manifest in an envelope. Raises AuditFailed."""
+    """Parse the manifest in an envelope. Raises AuditFailed."""
     try:
         return decode(CheckpointManifest, envelope.payload)
     except Malformed as error:

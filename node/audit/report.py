@@ -15,7 +15,7 @@ NOT_RECORDED = (
 
 
 class AuditFailed(NodeError):
-    """Something in the run's records does not hold. `what` names it for programs."""
+    """Something in the run's records is wrong. `what` names it for programs."""
 
     def __init__(self, what: str, why: str) -> None:
         self.what, self.why = what, why
@@ -24,14 +24,14 @@ class AuditFailed(NodeError):
 
 @dataclass(slots=True)
 class Report:
-    """Counts of what holds, by name; sentences for what is missing."""
+    """Counts of what was verified, by name, and sentences for what could not be checked."""
 
     run: str
     checked: Counter[str] = field(default_factory=Counter)
     missing: list[str] = field(default_factory=list)
 
     def held(self, what: str, count: int = 1) -> None:
-        """Count things of a kind that were checked and hold."""
+        """Count items of a kind that were checked and are correct."""
         self.checked[what] += count
 
     def lack(self, what: str) -> None:

@@ -1,4 +1,4 @@
-"""A random share of the credited rollouts, verified once more with the model itself. Heavy imports stay inside."""
+"""Re-verifies a random sample of the credited rollouts with the model itself. Heavy imports stay inside functions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WHOLE = 2**64
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Which share of the submissions is verified anew (0 to 1), drawn by `seed`, and with what."""
+    """The share of submissions to re-verify (0 to 1), the `seed` of the draw, and the settings for it."""
 
     share: float
     seed: str
@@ -36,7 +36,7 @@ class Sample:
     task: Callable[[], Task]
 
     def takes(self, submission: str) -> bool:
-        """Whether the draw falls on the submission of this digest."""
+        """Whether the draw selects the submission with this digest."""
         return int(digest("audit-sample/1", self.seed, submission)[:16], 16) < self.share * WHOLE
 
 
@@ -90,7 +90,7 @@ def _open(spec: RunSpec, row: Envelope) -> Submission:
 
 
 async def seed_from_ledger(spec: RunSpec, ledger: BaseLedger, submission: Submission) -> str | None:
-    """The assignment's seed, from the ledger alone."""
+    """The assignment's seed, derived from the ledger alone."""
     registrations = await ledger.registrations()
     held = registrations.get(submission.node) or next(
         (each for each in registrations.values() if submission.node in each.previous), None

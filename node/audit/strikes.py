@@ -1,4 +1,4 @@
-"""Strikes: each rests on evidence that a quorum's signatures prove, and was made and lifted by a quorum."""
+"""Strikes: each needs evidence proven by a quorum's signatures, and a quorum to be made or lifted."""
 
 from __future__ import annotations
 

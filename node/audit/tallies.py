@@ -1,4 +1,5 @@
-"""Tallies: each final root recounted from the signed rows in its blob and the ledger's facts, and paid no more than it says."""
+"""Tallies: recounts each final root from the signed rows in its blob and the ledger's facts, and
+checks that no more was paid."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ from roles.tally import (
 
 
 async def audit_tallies(spec: RunSpec, ledger: BaseLedger, records: Records, report: Report) -> list[TallyBody]:
-    """Recount every final root; the bodies read. Raises AuditFailed."""
+    """Recount every final root. Returns the tally bodies read. Raises AuditFailed."""
     roots = await ledger.final_roots()
     published = await records.published(spec, {commit.step: commit for commit in await ledger.commits()})
     bodies: list[TallyBody] = []
@@ -61,9 +62,9 @@ async def audit_tallies(spec: RunSpec, ledger: BaseLedger, records: Records, rep
 
 
 def _recount(blob: bytes, root: FinalRoot, contexts: Sequence[TallyContext]) -> tuple[TallyBody, list[int]]:
-    """The tally of a root, if it holds by the validators in force when it was sent, or (they were replaced on its way) by
-    those of its closing block; and the checkpoints of its receipts whose size nobody knows any more: for those any size is
-    taken. Raises AuditFailed."""
+    """Recount a root's tally under the validators in force when it was sent or, if they were replaced in the meantime,
+    under those of its closing block. Also returns the checkpoints in its receipts whose size is no longer known; for
+    those any size is accepted. Raises AuditFailed."""
     context = contexts[0]
     where = f"tally of epoch {root.epoch}"
     proposal = Proposal(
@@ -96,7 +97,8 @@ def _recount(blob: bytes, root: FinalRoot, contexts: Sequence[TallyContext]) -> 
 
 
 def _sizes_said(receipts: Sequence[Receipt], context: TallyContext) -> dict[int, int]:
-    """For each checkpoint whose manifest is not to be had the most bytes that a receipt names: nothing of it is cut."""
+    """For each checkpoint whose manifest is unavailable, the largest size that a receipt names,
+    so that no receipt is capped."""
     said: dict[int, int] = {}
     for receipt in receipts:
         if receipt.step not in context.published:
@@ -119,7 +121,8 @@ def _count(body: TallyBody, report: Report, *, unknown: Sequence[int]) -> None:
 
 
 async def _check_attesters(ledger: BaseLedger, root: FinalRoot) -> None:
-    """Check the attesters named in the contract's event, which verified their signatures. Raises AuditFailed."""
+    """Check the attesters named in the contract's event; the contract has verified their
+    signatures. Raises AuditFailed."""
     judges = await ledger.validators_at(root.block)
     allowed = {item.operator.lower() for item in judges.validators}
     attesters = {name.lower() for name in root.attesters}
@@ -138,5 +141,5 @@ async def _check_paid(ledger: BaseLedger, last: TallyBody) -> None:
 
 
 def credited_rows(bodies: Sequence[TallyBody]) -> list[str]:
-    """Credited submissions, as rows in base64, in the order of the tallies."""
+    """Credited submissions as base64 rows, in the order of the tallies."""
     return [item.submission for body in bodies for item in body.items]

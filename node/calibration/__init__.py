@@ -1,1 +1,1 @@
-"""Honest runs under everything that may differ between honest nodes, and the thresholds that follow from them."""
+"""Honest runs under all conditions in which honest nodes may differ, and the thresholds derived from them."""

@@ -1,4 +1,4 @@
-"""Makes honest submissions, as many as are missing, and keeps what is measured of each on disk."""
+"""Generates the honest submissions that are still missing, and stores the measurements of each on disk."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from roles.toploc.observing import Proven, observe, prove
 
 MAX_LINE = 1 << 24
 BLOCK = 4
-"""Submissions collected in one environment before the next one has its turn."""
+"""Submissions collected in one environment before switching to the next."""
 Builder = Callable[[Environment], Engine]
 Said = Callable[[str, int, float], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is collected: so many submissions in each environment, of the shape a run's draft gives. `name` changes with
-    everything that changes what is measured."""
+    """What to collect: this many submissions per environment, of the shape given by a run's draft. `name` changes with
+    everything that affects the measurements."""
 
     name: str
     sampling: SamplingSpec
@@ -41,11 +41,11 @@ class Plan:
 
     @property
     def settings(self) -> SamplingSettings:
-        """As the engine takes it."""
+        """The sampling settings in the form the engine takes."""
         return SamplingSettings.from_spec(self.sampling)
 
     def requests(self, environment: str, number: int, engine: Engine) -> list[Request]:
-        """The rows of one submission, drawn as a worker's assignment draws them."""
+        """The rows of one submission, drawn in the same way as a worker's assignment."""
         groups = assigned_groups(
             digest("calibration/1", self.seed, environment, number),
             problems=self.task.task.size,
@@ -58,11 +58,12 @@ class Plan:
 
 
 class Kept:
-    """Observations by environment and number, in a file with a line each; the first line names the plan and the device."""
+    """Observations by environment and number, in a file with one line each. The first line
+    names the plan and the device."""
 
     def __init__(self, path: Path, name: str, device: str | None) -> None:
-        """Raises ConfigError for a file that is another plan's or device's, or none of observations. With `device` None the
-        file is another machine's, which is read as it is."""
+        """Open or create the file. With `device` None it comes from another machine and is only read. Raises
+        ConfigError for a file of another plan or device, or one without observations."""
         self._path, self._name, self._device = path, name, device
         self._file = LineFile(path, longest=MAX_LINE)
         self.table: dict[str, dict[int, Observation]] = {}
@@ -79,16 +80,16 @@ class Kept:
             raise ConfigError(f"cannot use {path}: {error.strerror}; name another file by --keep") from error
 
     def add(self, environment: str, number: int, observation: Observation) -> None:
-        """Keep an observation; it is on disk when this returns."""
+        """Store an observation; it is on disk when this returns."""
         self._file.append({"environment": environment, "number": number, "observation": observation.to_plain()})
         self.table.setdefault(environment, {})[number] = observation
 
     def of(self, environment: str, most: int | None = None) -> list[Observation]:
-        """Observations of an environment by number, at most `most`."""
+        """Observations of an environment ordered by number, at most `most`."""
         return [observation for _, observation in sorted(self.table.get(environment, {}).items())][:most]
 
     def _read(self) -> bool:
-        """Take what was kept before; whether there was anything, be it only the header."""
+        """Load what was stored before. Returns whether there was anything, even if only the header."""
         try:
             lines = self._file.read()
             if not lines:
@@ -106,7 +107,8 @@ class Kept:
 
 @dataclass(slots=True)
 class Collector:
-    """Collects a block of submissions in each environment in turn, so that a run cut short has seen them all."""
+    """Collects a block of submissions in each environment in turn, so that an
+    interrupted run has covered all of them."""
 
     plan: Plan
     kept: Kept
@@ -118,7 +120,7 @@ class Collector:
     _held: tuple[Build, Engine] | None = field(default=None)
 
     def collect(self, environments: Sequence[Environment]) -> None:
-        """Make what is missing. Blocking, for as long as it takes; can be killed at any moment."""
+        """Generate what is missing. Blocking, and may take long; can be killed at any moment."""
         began, made = time.monotonic(), 0
         missing = list(self._missing(environments))
         total = sum(len(numbers) for _, numbers in missing)
@@ -137,7 +139,7 @@ class Collector:
                     yield environment, numbers
 
     def _make(self, environment: Environment, numbers: Sequence[int]) -> None:
-        """As many submissions at a time as the environment generates together, kept before the next ones."""
+        """Generate submissions in batches of the environment's size, storing each batch before the next."""
         size = self.plan.sampling.groups_per_submission * self.plan.sampling.group_size
         together = max(1, environment.rows // size)
         for start in range(0, len(numbers), together):
@@ -167,10 +169,11 @@ class Collector:
         ]
 
     def _engine(self, environment: Environment) -> Engine:
-        """The validator's own engine where it is built alike; else one, kept until another is wanted."""
+        """The validator's own engine if it has the same build; otherwise another, kept
+        until a different one is needed."""
         if environment.build == self.pinned:
             return self.validator
         if self._held is None or self._held[0] != environment.build:
-            self._held = None  # before the next one takes its memory
+            self._held = None  # free its memory before the next one is built
             self._held = environment.build, self.build(environment)
         return self._held[1]

@@ -1,4 +1,5 @@
-"""Puts measured thresholds into a run's draft: tables `checks.honest`, `checks.fraud` and `checks.joined`, and nothing else."""
+"""Writes measured thresholds into a run's draft: only the tables `checks.honest`,
+`checks.fraud` and `checks.joined`."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ MARK = "# Measured by intellect-node calibrate"
 
 
 def write_checks(draft: Path, out: Path, checks: Mapping[str, Any], *, note: str) -> None:
-    """Write the draft with these tables under `checks` to `out`. Raises ConfigError where they cannot be put in."""
+    """Write the draft with these tables under `checks` to `out`. Raises ConfigError where they cannot be inserted."""
     text = _without_ours(draft.read_text())
     text = f"{text.rstrip()}\n\n{MARK}: {note}\n{_tables('checks', checks)}"
     try:
@@ -46,7 +47,7 @@ def _without_ours(text: str) -> str:
 
 
 def _tables(name: str, table: Mapping[str, Any]) -> str:
-    """TOML of nested tables of whole numbers and lists of them."""
+    """TOML for nested tables of integers and lists of integers."""
     plain = {key: value for key, value in table.items() if not isinstance(value, Mapping)}
     lines = [f"[{name}]", *(f"{key} = {value}" for key, value in plain.items()), ""] if plain else []
     inner = [_tables(f"{name}.{key}", value) for key, value in table.items() if isinstance(value, Mapping)]
@@ -54,5 +55,5 @@ def _tables(name: str, table: Mapping[str, Any]) -> str:
 
 
 def thousandths(value: float) -> int:
-    """Rounded to the careful side."""
+    """In thousandths, rounded to the cautious side."""
     return math.ceil(value * 1000)

@@ -1,4 +1,5 @@
-"""In what honest nodes differ: kernel, batch, threads, engine. A run pins its dtype, so another is measured but not fitted."""
+"""How honest nodes may differ: kernel, batch, threads, engine. A run pins its dtype, so other dtypes
+are measured but not fitted."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ Build = tuple[EngineKind, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """How a prover runs. `rows` are generated together, 0: one submission's. `threads` 0: as many as PyTorch takes. One that is
-    not `fitted` is only shown."""
+    """How a prover runs. `rows` are generated together; 0 means those of one submission. `threads` 0 means PyTorch's
+    default. An environment that is not `fitted` is only reported."""
 
     name: str
     engine: EngineKind
@@ -30,13 +31,13 @@ class Environment:
 
     @property
     def build(self) -> Build:
-        """Environments of one build can share an engine."""
+        """Environments with the same build can share an engine."""
         return self.engine, self.dtype, self.attention
 
 
 def environments_for(model: ModelSpec, *, rows: int) -> list[Environment]:
-    """What is tried for a run whose submissions have so many rows; the first is as the spec pins it. vLLM, where it is
-    installed: which engine it runs is each node's own choice."""
+    """The environments to try for a run whose submissions have `rows` rows; the first is the one the spec pins.
+    Includes vLLM where it is installed, because each node chooses its own engine."""
     pinned = Environment("pinned", model.engine, model.dtype, model.attention)
     other_kernel = "eager" if model.attention == "sdpa" else "sdpa"
     other_dtype = "bfloat16" if model.dtype == "float32" else "float32"
@@ -53,7 +54,7 @@ def environments_for(model: ModelSpec, *, rows: int) -> list[Environment]:
 
 
 def chosen(environments: list[Environment], names: str | None, *, quick: bool) -> list[Environment]:
-    """Those asked for, by name. Raises UsageError."""
+    """The requested environments, by name. Raises UsageError."""
     known = {each.name: each for each in environments}
     if names is None:
         return (
@@ -70,7 +71,7 @@ def chosen(environments: list[Environment], names: str | None, *, quick: bool) -
 
 @contextmanager
 def threads(count: int) -> Iterator[None]:
-    """PyTorch with so many threads; 0 leaves them as they are."""
+    """Run PyTorch with this many threads inside the block; 0 leaves the number unchanged."""
     import torch
 
     before = torch.get_num_threads()

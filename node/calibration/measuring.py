@@ -1,4 +1,4 @@
-"""What `calibrate` is asked on the command line, as objects, and the collecting itself."""
+"""Turns the command line of `calibrate` into objects, and runs the collection."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from roles.toploc.encoding import ENCODINGS
 
 
 def plan_of(options: argparse.Namespace, spec: RunSpec) -> Plan:
-    """What is to be collected. Raises ConfigError."""
+    """The collection plan. Raises ConfigError."""
     parts = (spec.model, *spec.tasks, spec.sampling, *([spec.length] if spec.length else []))
     weights, checks = weights_digest(options.checkpoint.expanduser()), spec.checks
     name = digest("calibration/1", weights, *map(encode, parts), checks.topk, checks.chunk, options.seed)
@@ -37,7 +37,7 @@ def plan_of(options: argparse.Namespace, spec: RunSpec) -> Plan:
 def collect(
     options: argparse.Namespace, spec: RunSpec, plan: Plan, kept: Kept, environments: Sequence[Environment]
 ) -> None:
-    """Make what is missing, and say how far it is on standard error. Blocking."""
+    """Generate what is missing, and report progress on standard error. Blocking."""
     screen, total = Terminal(sys.stderr), plan.submissions * len(environments)
 
     def said(name: str, done: int, left: float) -> None:
@@ -60,7 +60,7 @@ def collect(
 
 
 def _task(options: argparse.Namespace, spec: RunSpec) -> Task:
-    with tempfile.TemporaryDirectory() as folder:  # a task is read whole, and needs its file no more
+    with tempfile.TemporaryDirectory() as folder:  # the task is read completely and does not need its file afterwards
         for task in read_draft(options.spec).get("tasks", []):
             if "file" in task:
                 place_data_set(Path(str(task["file"])), Path(folder))
@@ -78,7 +78,7 @@ def _engine(options: argparse.Namespace, spec: RunSpec, environment: Environment
             attention=environment.attention,
             chat=spec.model.chat,
             engine=environment.engine,
-            gpu_share=0.45,  # the other environments' engines hold memory of their own
+            gpu_share=0.45,  # leave memory for the engines of the other environments
         )
         engine.load(options.checkpoint.expanduser())
     except (BadCheckpoint, InferenceError) as error:

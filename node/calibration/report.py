@@ -1,4 +1,5 @@
-"""What was measured, what follows from it, and how well the model of the noise fits: as a table, and as plain values."""
+"""The measurements, the thresholds derived from them, and the fit of the noise model,
+as a table and as plain values."""
 
 from __future__ import annotations
 
@@ -17,17 +18,18 @@ from roles.toploc.joined.thresholds import BOUNDS, LEAST, find_bounds, largest_v
 from roles.toploc.observation import Observation
 
 FRAUD_ONE_IN = 10**9
-"""What no honest chunk or completion reaches by luck: beyond it a refusal is a fault."""
+"""Rarity that no honest chunk or completion reaches by chance. Beyond it a refusal is a fault."""
 FRAUD_TIMES = 2.0
 FRAUD_LEAST = (20.0, 4.5, 4.5, 0.1, 2.0)
-"""And never nearer than this to what honest nodes are held to, nor below what honest GPUs of other kinds have shown of each other
-(17 mismatches, mantissa mean 4.2, median 4: TOPLOC, arXiv 2501.16007): a machine that was not measured is no fraud."""
-LARGEST_MARGIN = 4999  # 5000 says that sampling is not checked
+"""Lower bounds of the fraud thresholds, which are also at least FRAUD_TIMES the honest ones. They are not below what
+honest GPUs of different kinds have shown against each other (17 mismatches, mantissa mean 4.2, median 4: TOPLOC, arXiv
+2501.16007), since a machine that was not measured is not fraud."""
+LARGEST_MARGIN = 4999  # 5000 means that sampling is not checked
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """False positives asked for: one submission in so many, one node in so many a month of so many submissions."""
+    """Accepted false positive rates: one submission in `submission`, and one node in `node` per `month` submissions."""
 
     submission: int
     node: int
@@ -36,13 +38,13 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """Of proofs: values committed to in each chunk, and bits of their mantissas in the run's encoding."""
+    """Format of proofs: values committed to per chunk, and mantissa bits in the run's encoding."""
 
     topk: int
     mantissa_bits: int
 
     def scaled(self, bounds: Sequence[float]) -> list[float]:
-        """Bounds meant for mantissas of 7 bits."""
+        """Convert bounds meant for mantissas of 7 bits to this format."""
         factor = 2.0 ** (self.mantissa_bits - 7)
         return [
             bound * (factor if name.startswith("mantissa") else 1) for name, bound in zip(BOUNDS, bounds, strict=True)
@@ -52,7 +54,8 @@ class Format:
 def checks_of(
     environments: Mapping[str, Sequence[Observation]], fitted: Fit, rates: Rates, form: Format
 ) -> dict[str, Any]:
-    """Tables for the spec. Half of a submission's false positives are left to the joined test, half to single values."""
+    """Threshold tables for the spec. Half of a submission's false positive rate goes to the joined
+    test, half to single values."""
     honest = find_bounds(environments, one_in=2 * rates.submission, least=form.scaled(LEAST))
     far = find_bounds(environments, one_in=FRAUD_ONE_IN)
     least = form.scaled(FRAUD_LEAST)
@@ -75,7 +78,8 @@ def report_of(
     rates: Rates,
     form: Format,
 ) -> dict[str, Any]:
-    """Everything, as plain values. `shown` environments are described and not fitted. Raises ValueError for too few."""
+    """The complete report as plain values. `shown` environments are described but not fitted. Raises
+    ValueError for too few observations."""
     fitted = fit(environments)
     tables = checks_of(environments, fitted, rates, form)
     everything = {**environments, **shown}
@@ -152,5 +156,5 @@ def _threshold(bounds: Sequence[float], topk: int) -> dict[str, int]:
         "exponent_mismatches": min(math.floor(values["exponent_mismatches"]), topk),
         **{name: thousandths(values[name]) for name in BOUNDS[1:3]},
         "margin_mean": min(thousandths(values["margin_mean"]), LARGEST_MARGIN),
-        "margin_largest": min(thousandths(values["margin_largest"]), 10**9),  # of one token, which nothing clips
+        "margin_largest": min(thousandths(values["margin_largest"]), 10**9),  # of a single token, which nothing clips
     }

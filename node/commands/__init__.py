@@ -1,1 +1,1 @@
-"""One file a command: its flags, and what it prints."""
+"""One file per command: its flags, and what it prints."""

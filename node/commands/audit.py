@@ -34,7 +34,7 @@ exit codes: 0 all of it holds; 1 something does not, and is named; 3 nothing is 
 """
 INCOMPLETE = 3
 DATA_SET_SECONDS = 120.0
-"""After which no relay has what the run's tasks need."""
+"""Timeout for finding the data sets of the run's tasks at the relays."""
 
 
 def main(words: Sequence[str]) -> int:
@@ -81,7 +81,7 @@ async def _audit(options: argparse.Namespace, config: NodeConfig) -> int:
 
 
 async def _fetch_data_sets(visit: Visit, home: Path) -> None:
-    """What scores the rollouts again. Raises ConfigError when no relay has it."""
+    """Fetch the data sets needed to score the rollouts again. Raises ConfigError when no relay has them."""
     from node.data_sets import digests_of, find_data_sets
 
     try:
@@ -139,7 +139,7 @@ def _print(report: Report, *, seed: str | None, as_json: bool) -> None:
 
 
 def condensed(lines: Sequence[str]) -> list[str]:
-    """Lines one after the other that differ only in the number of their checkpoint, as one line each."""
+    """Merge consecutive lines that differ only in the checkpoint's number into one line each."""
     ranges: list[tuple[str, int, int, str]] = []
     for line in lines:
         found = _OF_CHECKPOINT.match(line)

@@ -1,4 +1,5 @@
-"""`intellect-node calibrate`: how much honest nodes differ, and the tightest thresholds that follow, put into a run's draft."""
+"""`intellect-node calibrate`: measures how much honest nodes differ, and writes the tightest
+thresholds into a run's draft."""
 
 from __future__ import annotations
 
@@ -89,7 +90,7 @@ def _check_numbers(options: argparse.Namespace) -> None:
 
 
 def _spec(options: argparse.Namespace) -> RunSpec:
-    """The draft as a spec; operators and ledger, which do not matter here, are made up where it names none."""
+    """The draft as a spec. Operators and ledger, which do not matter here, are made up where it names none."""
     from dht.identity import NodeKey
     from ledger.records import Operator
     from node.run_creation import NOWHERE, build_spec, read_draft

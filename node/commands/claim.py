@@ -78,7 +78,7 @@ async def _claim(options: argparse.Namespace) -> int:
 
 
 def _wallet(options: argparse.Namespace, purse: Purse) -> str | None:
-    """Whose rewards are meant; None: whoever the node named earned them for."""
+    """The wallet whose rewards are meant; None means every wallet that the named node earned them for."""
     from node.errors import UsageError
     from node.registration import named_address
 
@@ -105,7 +105,7 @@ def _lines(due: Sequence[Holding], waiting: int, *, token: str | None, sent: boo
 
 
 def _keys(node: str | None, held: Mapping[str, Registration]) -> tuple[str, ...]:
-    """Every key of the node named by one of them; none where no node is named."""
+    """Every key that the node has had, given any one of them; empty where no node is named."""
     if node is None:
         return ()
     return held[node].keys if node in held else (node,)
@@ -114,7 +114,8 @@ def _keys(node: str | None, held: Mapping[str, Registration]) -> tuple[str, ...]
 def _waiting(
     holdings: Sequence[Holding], wallet: str | None, keys: Collection[str], held: Mapping[str, Registration]
 ) -> int:
-    """Base units that the node, or nodes that claim the wallet or are linked to it now, earned before they were linked."""
+    """Base units earned before being linked, by the given node or by nodes that claim the
+    wallet or are linked to it now."""
     return sum(
         each.leaf.amount
         for each in holdings

@@ -1,6 +1,6 @@
-"""`intellect-node completion bash|zsh|fish`: a script that asks the program itself what may come next.
+"""`intellect-node completion bash|zsh|fish`: a script that asks the program itself for completions.
 
-The answers are read off the commands' own parsers, so that completion never falls behind them.
+The answers come from the commands' own parsers, so completion is always up to date with them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import argparse
 
 ASK = "--words"
-"""What the scripts call: `completion --words WORD..`, the last of them being the one under the cursor."""
+"""What the scripts call: `completion --words WORD..`; the last word is the one under the cursor."""
 SCRIPTS = {
     "bash": """\
 _intellect_node() {
@@ -44,7 +44,7 @@ EXAMPLES = """\
   intellect-node completion fish > ~/.config/fish/completions/intellect-node.fish
 """
 Candidate = tuple[str, str]
-"""A word that may stand here, and what it means."""
+"""A word that is valid here, and what it means."""
 
 
 def main(words: Sequence[str]) -> int:
@@ -60,7 +60,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def candidates(words: Sequence[str]) -> list[Candidate]:
-    """What may stand in place of the last word, given those before it. Empty where a file name may."""
+    """Candidates for the last word, given those before it. Empty where a file name is expected."""
     *before, current = words or [""]
     return [(word, text) for word, text in _possible(before, current) if word.startswith(current)]
 

@@ -1,4 +1,4 @@
-"""`intellect-node contributions`: what a wallet or node has earned, step by step and in all."""
+"""`intellect-node contributions`: what a wallet or node has earned, per step and in total."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EXAMPLES = """\
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was found; `missing` are final epochs whose tally no relay has any more."""
+    """The results. `missing` are final epochs whose tally no relay has any more."""
 
     run: str
     token: str | None
@@ -109,7 +109,7 @@ def _is_about(node: str, wallet: str | None, report: Report, options: argparse.N
 
 
 def _totals(report: Report, options: argparse.Namespace) -> list[dict[str, object]]:
-    """One entry for each (role, node, wallet) that the question is about. Amounts are text: they may be large."""
+    """One entry for each (role, node, wallet) asked about. Amounts are text, since they may be large."""
     rows: dict[tuple[str, str, str | None], dict[str, object]] = {}
     for holding in report.found.holdings:
         leaf = holding.leaf
@@ -147,7 +147,7 @@ def _claims(node: str, wallet: str | None, report: Report) -> str | None:
 
 
 def _linked(node: str, wallet: str | None, report: Report) -> str | None:
-    """The wallet of a node whose units here were counted before it was linked."""
+    """The wallet that a node is linked to now, if its units here were counted before it was linked."""
     from node.contributions import linked_wallet
 
     return None if wallet else linked_wallet(node, report.registrations)
@@ -181,7 +181,7 @@ def _csv(steps: Sequence[dict[str, object]]) -> str:
 
 
 def _proofs(report: Report, options: argparse.Namespace) -> list[dict[str, object]]:
-    """The arguments of `claim`, for sending it by another program."""
+    """The arguments of `claim`, so that another program can send it."""
     found, proofs = report.found, []
     for holding in found.holdings:
         leaf = holding.leaf
@@ -238,7 +238,7 @@ def _print_totals(report: Report, totals: Sequence[dict[str, object]]) -> None:
 
 
 def _stand_in(row: Mapping[str, object]) -> str:
-    """Text shown in place of the wallet of units that were counted while the node had none."""
+    """Text shown instead of a wallet for units that were counted while the node had none."""
     if row["linked"]:
         return f"{row['linked']} +"
     return f"{row['claims']} *" if row["claims"] else "-"

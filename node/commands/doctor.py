@@ -1,4 +1,5 @@
-"""`intellect-node doctor`: is this machine, with these settings, ready to take part? Each fault comes with its fix."""
+"""`intellect-node doctor`: checks whether this machine, with these settings, can take part,
+and gives a fix for each fault."""
 
 from __future__ import annotations
 
@@ -66,7 +67,7 @@ async def _examine(config: NodeConfig, *, as_json: bool) -> int:
 
 
 class _Display:
-    """Prints findings; in colour on a terminal that wants it."""
+    """Prints findings, in colour on a terminal that supports it."""
 
     def __init__(self, is_terminal: bool) -> None:
         from rich.console import Console
@@ -76,7 +77,7 @@ class _Display:
             print_line("looking; a silent seed takes some seconds")
 
     def add(self, finding: Finding) -> None:
-        """One finding, and its fix beneath."""
+        """Print one finding with its fix below."""
         from rich.text import Text
 
         state = str(finding.state)
@@ -87,7 +88,7 @@ class _Display:
             self._console.print(Text(f"{'':24} -> {line}"))
 
     def close(self, findings: Sequence[Finding]) -> None:
-        """How many of each kind."""
+        """Print how many findings there are of each kind."""
         counts = {state: sum(str(each.state) == state for each in findings) for state in MARKS}
         faults, warnings = counts["fault"], counts["warning"]
         if faults:

@@ -1,4 +1,5 @@
-"""`intellect-node eval`: how often a checkpoint passes a task, with confidence intervals; and whether another does better."""
+"""`intellect-node eval`: a checkpoint's pass rate on a task, with confidence intervals; and
+whether another does better."""
 
 from __future__ import annotations
 
@@ -62,7 +63,8 @@ def main(words: Sequence[str]) -> int:
 def _sample(
     options: argparse.Namespace, checkpoint: Path, *, name: str, engine: Engine | None = None
 ) -> tuple[Table, Engine]:
-    """Scores of a checkpoint, and its engine, to be reused for the next one: a machine may not have room for two."""
+    """Scores of a checkpoint, and its engine, which is reused for the next one because a machine
+    may not have memory for two."""
     import tempfile
 
     from node.evaluation.sampling import Scores, run_plan
@@ -91,7 +93,7 @@ def _sample(
 
 
 def _show(screen: Terminal, task: Task, most: int, problem: int, scored: Sequence[tuple[str, float]]) -> None:
-    """Beside the figures, on the error stream. What --keep holds was sampled before, and its texts are gone."""
+    """Show completions on standard error. Texts exist only for problems sampled now, not for those loaded by --keep."""
     if problem >= most:
         return
     lines = [f"-- problem {problem + 1}", *task.prompt(problem).split("\n")]

@@ -1,4 +1,5 @@
-"""`intellect-node filter`: the problems of a data set that a base model can learn from: passed sometimes, not always."""
+"""`intellect-node filter`: selects the problems of a data set that a base model can learn
+from: those it sometimes passes."""
 
 from __future__ import annotations
 
@@ -67,14 +68,14 @@ def _filter(options: argparse.Namespace) -> int:
 
 
 def is_kept(scores: Sequence[float], low: float, high: float) -> bool:
-    """Whether the share of samples that pass lies within the bounds, both included."""
+    """Whether the share of samples that pass is within the bounds, inclusive."""
     from node.evaluation.figures import passes
 
     return low <= passes(scores) / len(scores) <= high
 
 
 def write_lines(source: Path, numbers: Sequence[int], out: Path) -> None:
-    """The rows of these numbers, whole as they were, to a file that is there complete or not at all."""
+    """Write the rows with these numbers, unchanged, to a file that is created completely or not at all."""
     from dht.disk import write_durably
     from roles.tasks.problems import read_rows, row_line
 

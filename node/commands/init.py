@@ -1,4 +1,5 @@
-"""`intellect-node init`: a configuration file with every setting explained; those given as flags are set in it."""
+"""`intellect-node init`: writes a configuration file that explains every setting;
+those given as flags are set in it."""
 
 from __future__ import annotations
 
@@ -53,7 +54,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def format_config(config: NodeConfig, *, given: Mapping[str, Any], file: str) -> str:
-    """The file's text. Settings in `given` are set; the others stand as comments with their default."""
+    """The file's text. Settings in `given` are set; the others appear as comments with their default."""
     lines = [HEAD.format(file=file if file != "-" else DEFAULT_FILE)]
     for title, names in grouped_settings().items():
         lines.append(f"# ---- {title} ----\n")
@@ -70,7 +71,7 @@ def _format_setting(config: NodeConfig, name: str, *, is_set: bool) -> Iterator[
 
 
 def format_value(value: Any) -> str:
-    """A value as TOML; nothing as an empty text."""
+    """A value as TOML; None as an empty string."""
     if isinstance(value, bool | int | float):
         return json.dumps(value)
     if isinstance(value, tuple):
@@ -82,7 +83,7 @@ def _write_new(path: Path, text: str) -> None:
     from node.errors import ConfigError
 
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)  # an RPC URL may hold an access key
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)  # an RPC URL may contain an access key
     except FileExistsError as error:
         raise ConfigError(f"{path} exists already; name another file, or move that one away") from error
     except OSError as error:

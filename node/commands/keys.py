@@ -133,7 +133,7 @@ def _restore(options: argparse.Namespace, path: Path) -> int:
         raise IdentityError(f"{path} exists already; move it away, or name another file by --key")
     with source.open("rb") as file:
         data = file.read(MAX_BACKUP + 1)
-    backed_up_node(data)  # what is no backup needs no password
+    backed_up_node(data)  # do not ask for a password if the file is not a backup
     key = open_backup(data, known_password(source, options.password_file, NODE_KEY_PASSWORD))
     key.save(path)
     print_hint("one key, one machine: two nodes with the same key stop each other")
@@ -150,7 +150,7 @@ async def _rotate(options: argparse.Namespace, path: Path) -> int:
     old = None if options.old else NodeKey.load(path)
     old_node = old.node if old else str(options.old)
     new_path = options.file.expanduser()
-    if not new_path.exists():  # kept, whatever comes: a rotation that was sent needs it
+    if not new_path.exists():  # kept even if the command fails: a rotation already sent needs it
         NodeKey.generate().save(new_path)
     new = NodeKey.load(new_path)
     only_prints = bool(wallet.address and wallet.key is None and not options.signature)
@@ -168,7 +168,7 @@ async def _rotate(options: argparse.Namespace, path: Path) -> int:
 async def _signed(
     options: argparse.Namespace, purse: Purse, *, old: NodeKey | None, old_node: str, new: NodeKey, wallet: Wallet
 ) -> dict[str, Any] | None:
-    """Sign and send the rotation, or return what the wallet has to sign first where its key is elsewhere."""
+    """Sign and send the rotation. If the wallet's key is elsewhere, return what the wallet has to sign first."""
     from ledger.records import RotationRequest
     from ledger.wallet import sign_typed_data
     from node.errors import UsageError

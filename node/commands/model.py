@@ -1,5 +1,5 @@
-"""`intellect-node model import|make|fetch`: a checkpoint folder out of a GGUF file or a Hugging Face folder, a random one, or
-what a run has trained."""
+"""`intellect-node model import|make|fetch`: makes a checkpoint folder from a GGUF file or a Hugging Face folder, with
+random weights, or from what a run has trained."""
 
 from __future__ import annotations
 

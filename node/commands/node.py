@@ -33,7 +33,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def run_configured(config: NodeConfig, *, build: Build | None = None) -> int:
-    """Run a node from its settings, with its log; `build` may make another actor than the role's own."""
+    """Run a node from its settings, with logging. `build` may make an actor other than the role's own."""
     from dht.disk import make_folder
     from node.disk import is_disk_full, share_of_events
     from node.errors import ConfigError, UsageError
@@ -47,7 +47,7 @@ def run_configured(config: NodeConfig, *, build: Build | None = None) -> int:
     except OSError as error:
         kind = ConfigError if is_disk_full(error) else UsageError
         raise kind(f"cannot write to the data folder {home}: {error.strerror}; choose another by --data") from error
-    os.environ["INTELLECT_NODE_DATA"] = str(home)  # where an error of the program itself is written
+    os.environ["INTELLECT_NODE_DATA"] = str(home)  # where unexpected errors are written
     configure_logging(
         events=events,
         terminal=sys.stderr,
@@ -57,7 +57,7 @@ def run_configured(config: NodeConfig, *, build: Build | None = None) -> int:
     )
     try:
         code = asyncio.run(_run(config, events, build))
-    except Exception as error:  # said here: model work under way would hold up the process's end
+    except Exception as error:  # print it now: model work in progress would delay the process's exit
         code = report(error)
     finally:
         events.close()

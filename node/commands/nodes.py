@@ -1,4 +1,4 @@
-"""`intellect-node nodes`: who takes part in a run, on what machine, and how well each has done."""
+"""`intellect-node nodes`: the nodes of a run, their machines, and how well each has done."""
 
 from __future__ import annotations
 

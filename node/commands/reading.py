@@ -1,4 +1,4 @@
-"""Flags and settings shared by the commands that read a run or move money in it, and how they answer."""
+"""Flags and settings shared by commands that read a run or move its money, and the format of their output."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def add_run_flags(parser: argparse.ArgumentParser, only: str = "") -> None:
-    """Which run, and where to look for it. `only` names the actions that ask for one, as `rotate: `."""
+    """Flags for the run, and where to find it. `only` names the actions that these flags apply to, as in `rotate: `."""
     parser.add_argument("--join", help=f"{only}join string of the run, or a file that holds it")
     parser.add_argument("--config", type=Path, help=f"{only}a node's configuration file, instead of --join")
     parser.add_argument("--rpc", action="append", help=f"{only}URL of a ledger end-point, may be repeated")
@@ -28,8 +28,8 @@ def add_run_flags(parser: argparse.ArgumentParser, only: str = "") -> None:
 
 
 def add_paying_flags(parser: Parser, only: str = "") -> None:
-    """Who sends a transaction, and where what is known of the run is kept. `--key` names the account too, as for `run`,
-    unless the command has a node's key by that name."""
+    """Flags for the account that sends a transaction, and where local knowledge of the run is kept. `--key` names the
+    account too, as for `run`, unless the command uses `--key` for a node's key."""
     names = ("--operator-key",) if parser.action_of("--key") else ("--key", "--operator-key")
     parser.add_argument(
         "--spec", type=Path, help=f"{only}file with the run's spec; no peer need be up then, only the ledger"
@@ -44,12 +44,12 @@ def add_paying_flags(parser: Parser, only: str = "") -> None:
 
 
 def add_json_flag(parser: argparse.ArgumentParser) -> None:
-    """For programs that read the answer."""
+    """A flag for machine-readable output."""
     parser.add_argument("--json", action="store_true", help="the answer as JSON")
 
 
 def answer(options: argparse.Namespace, fields: Mapping[str, object], *lines: str) -> int:
-    """Print a command's answer: JSON where it was asked for, else the lines. Always 0."""
+    """Print a command's result: JSON if requested, otherwise the lines. Always returns 0."""
     if options.json:
         print_line(json.dumps(fields, indent=2))
     else:
@@ -59,12 +59,12 @@ def answer(options: argparse.Namespace, fields: Mapping[str, object], *lines: st
 
 
 def show_time(seconds: int) -> str:
-    """Chain time as people read it, in UTC."""
+    """Chain time in human-readable form, in UTC."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def quiet_config(options: argparse.Namespace) -> NodeConfig:
-    """Settings for a visit, with events kept off the terminal but for warnings. Raises ConfigError."""
+    """Settings for a short visit, with only warnings logged to the terminal. Raises ConfigError."""
     from node.sources import load_config
 
     quiet_events()
@@ -79,7 +79,7 @@ def quiet_config(options: argparse.Namespace) -> NodeConfig:
 
 
 def quiet_events() -> None:
-    """Show warnings only: a command's output is its answer."""
+    """Log warnings only, so that a command's output is just its result."""
     import logging
 
     logging.basicConfig(level=logging.CRITICAL)

@@ -1,4 +1,4 @@
-"""`intellect-node run create|show|fund|pause|reclaim|validators|upgrade`: make a training run, show it, and rule it."""
+"""`intellect-node run create|show|fund|pause|reclaim|validators|upgrade`: create, show and manage a training run."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ async def _create(options: argparse.Namespace) -> int:
         raise UsageError(
             "run create needs a draft, --rpc and --key: intellect-node run create run.toml --rpc URL --key FILE"
         )
-    _join_string("", options)  # a wrong address is said before it costs gas
+    _join_string("", options)  # report a wrong address before gas is spent
     wish = Wish(
         draft=read_draft(Path(options.what)),
         model=(options.model or default_model()).expanduser(),
@@ -139,7 +139,7 @@ def _print_join(run: str, options: argparse.Namespace) -> None:
 
 
 def _join_string(run: str, options: argparse.Namespace) -> JoinString:
-    """The run's, with the addresses given. Raises UsageError for one that is none."""
+    """The run's join string with the given addresses. Raises UsageError for an invalid one."""
     from node.join import JoinString, check_places
 
     peers, rpc, relays = (tuple(given or ()) for given in (options.peer, options.rpc, options.relay))
@@ -173,7 +173,7 @@ async def _show(options: argparse.Namespace) -> int:
 
 
 def _summary(spec: RunSpec) -> dict[str, object]:
-    """What a reader asks first; the whole is `--json`."""
+    """The fields most asked for; `--json` prints the whole spec."""
     from node.amounts import show_rewards
     from node.terminal import count
 

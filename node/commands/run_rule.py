@@ -1,4 +1,4 @@
-"""The part of `intellect-node run` that moves a run's money or its validators."""
+"""The part of `intellect-node run` that manages a run's money, its validators and pausing."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def rule(options: argparse.Namespace) -> int:
 
 
 def config_of(options: argparse.Namespace, *, key: bool = True) -> NodeConfig:
-    """The settings a command names; without `key`, no account. Raises UsageError, ConfigError."""
+    """The settings that a command names; without `key`, no account. Raises UsageError, ConfigError."""
     from node.errors import UsageError
     from node.sources import load_config
 
@@ -89,7 +89,7 @@ async def _pause(purse: Purse, options: argparse.Namespace) -> int:
     if options.what not in ("on", "off"):
         raise UsageError("run pause on, or run pause off")
     account, owner = must_pay(purse), (await purse.ledger.terms()).owner
-    if account.lower() != owner.lower():  # of a run that is so already the contract would not be asked
+    if account.lower() != owner.lower():  # if the run is in that state already, the contract would not be asked
         raise LedgerRejected("not the owner")
     await purse.ledger.pause(options.what == "on")
     state = "stopped: no commits, registrations, stakes, strikes or tallies" if options.what == "on" else "going on"

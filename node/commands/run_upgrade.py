@@ -1,4 +1,5 @@
-"""`intellect-node run upgrade`: the owner asks every node for a version of this program from a step on."""
+"""`intellect-node run upgrade`: the owner demands that every node run a given version
+of this program from a step on."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from roles.messages import UpgradeRow
 
 HEARD_SECONDS = 60.0
-"""What nodes may take to hear of it; they look every few seconds."""
+"""How long nodes may take to receive the demand; they look every few seconds."""
 PAUSE_SECONDS = 2.0
 
 
@@ -101,7 +102,7 @@ async def _demands(visit: Visit) -> dict[str, UpgradeRow]:
 
 
 async def _next_number(visit: Visit) -> int:
-    """A number above every demand that is heard; it follows the clock, to be above those that are not heard now."""
+    """A number above that of every demand seen. It follows the clock, so it is also above those not seen now."""
     from roles.upgrades import is_of_owner
 
     owner = (await visit.ledger.terms()).owner
@@ -110,7 +111,7 @@ async def _next_number(visit: Visit) -> int:
 
 
 async def _publish(visit: Visit, demand: UpgradeRow) -> int:
-    """Publish the demand. Returns how many nodes pass it on, after at most `HEARD_SECONDS`."""
+    """Publish the demand. Returns how many nodes pass it on after at most `HEARD_SECONDS`."""
     from dht.identity import NodeKey
     from dht.records import Publisher
     from roles.announce import Voice

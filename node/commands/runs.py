@@ -1,4 +1,4 @@
-"""`intellect-node runs`: the open runs of a ledger's contract: how far, what is paid, how large, what it takes."""
+"""`intellect-node runs`: lists the runs of a ledger's contract with their progress, pay, size and requirements."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def format_run(run: Listing) -> list[str]:
 
 
 async def _place(options: argparse.Namespace) -> tuple[Sequence[str], str, dict[str, RunSpec]]:
-    """Where the ledger is, which contract, and the specs that are known."""
+    """The ledger's end-points, the contract, and the specs that are known."""
     from node.errors import UsageError
     from node.join import read_join
     from node.joining import read_spec_file

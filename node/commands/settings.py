@@ -1,4 +1,5 @@
-"""The flags of a node's settings, for every command that takes them: one for each field, with the field's own words."""
+"""The flags for a node's settings, shared by every command that takes them: one per field,
+with the field's description."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ GROUPS = {
     ),
     "the ledger": ("confirmations", "max_fee_gwei"),
 }
-"""What is not named here stands under `machine`."""
+"""Settings by help group. Those not named here belong to `machine`."""
 METAVARS = {
     "role": "ROLE",
     "join": "RUN",
@@ -53,7 +54,7 @@ METAVARS = {
     **dict.fromkeys(("port", "http_port", "status_port"), "PORT"),
     **dict.fromkeys(("upload_limit", "download_limit"), "MBIT"),
 }
-"""What stands behind a flag in the help; N for the numbers that are not named here."""
+"""Placeholder after each flag in the help; numbers not named here get N."""
 CONFIG_VARIABLE = "INTELLECT_NODE_CONFIG"
 
 
@@ -65,7 +66,7 @@ class Given:
     flags: dict[str, Any]
 
     def sources(self, *, default_role: str | None = None) -> Sources:
-        """Every source of settings, to be merged. Raises ConfigError, UsageError."""
+        """All sources of settings, ready to be merged. Raises ConfigError, UsageError."""
         from node.sources import Sources
 
         return Sources.read(
@@ -77,7 +78,7 @@ class Given:
 
 
 def grouped_settings() -> dict[str, tuple[str, ...]]:
-    """Every setting under the title it belongs to."""
+    """Every setting, by the title of its group."""
     from node.config import NodeConfig
 
     named = {name for names in GROUPS.values() for name in names}
@@ -96,7 +97,7 @@ def add_setting_flags(parser: Parser) -> None:
 
 
 def given_in(options: Namespace) -> Given:
-    """The part of a command's options that are settings."""
+    """The settings among a command's options."""
     from node.config import NodeConfig
 
     values = {name: value for name, value in vars(options).items() if name in NodeConfig.model_fields}
@@ -106,7 +107,7 @@ def given_in(options: Namespace) -> Given:
 
 
 def read_settings(parser: Parser, words: Sequence[str]) -> Given:
-    """Parse a command line that holds settings only."""
+    """Parse a command line that contains only settings."""
     return given_in(parser.parse_args(words))
 
 

@@ -1,4 +1,4 @@
-"""`intellect-node shardcast serve|relay|get`: publish a folder, pass checkpoints on, fetch them; without a run or a ledger."""
+"""`intellect-node shardcast serve|relay|get`: publish, relay and fetch a folder, without a run or a ledger."""
 
 from __future__ import annotations
 
@@ -105,13 +105,13 @@ def _mbit(text: str) -> int:
 
 
 async def _serve(options: argparse.Namespace) -> None:
-    """Publish to the relays named; with none, be one, until a signal."""
+    """Publish to the given relays; with none, act as a relay until a signal."""
     from roles.shardcast import open_channel
     from roles.shardcast.direct import check_folder
 
     try:
         check_folder(options.folder)
-    except ValueError as error:  # before anybody is told of a relay, or a key is made
+    except ValueError as error:  # fail before any relay is contacted or a key is made
         raise _usage(str(error)) from error
     key = _load_key(options.key)
     _say(options, f"publisher {key.node}", publisher=key.node)
@@ -147,14 +147,14 @@ async def _publish(options: argparse.Namespace, channel: Any) -> None:
 
 
 async def _relay(options: argparse.Namespace) -> None:
-    """Serve what the publisher signed, pulled from the relays named, until a signal."""
+    """Until a signal, serve what the publisher signed, pulled from the given relays."""
     async with _serving(options, publisher=options.publisher):
         await asyncio.Event().wait()
 
 
 @asynccontextmanager
 async def _serving(options: argparse.Namespace, *, publisher: str) -> AsyncIterator[str]:
-    """A relay that runs while the block lasts; its URL."""
+    """Run a relay for the duration of the block; yields its URL."""
     from node.channel_relay import serving_channel
     from roles.relay import Certificate
 
@@ -199,7 +199,7 @@ async def _get(options: argparse.Namespace) -> None:
 
 
 def _load_key(path: Path | None) -> NodeKey:
-    """The publisher's key; a fresh one, forgotten at the end, when no file is named."""
+    """The publisher's key; a temporary new one when no file is named."""
     from roles.shardcast import NodeKey
 
     if path is None:
@@ -221,7 +221,7 @@ def _usage(text: str) -> Exception:
 
 
 def _quiet_log() -> None:
-    """Only what is wrong, as sentences to stderr: the answer is on stdout."""
+    """Log only problems, as sentences on stderr: stdout is for the result."""
     import logging
 
     import structlog
@@ -236,7 +236,7 @@ def _quiet_log() -> None:
 
 
 async def _until_signal(work: Coroutine[Any, Any, None]) -> int:
-    """130 after an interrupt, 0 after another signal or at the end of the work."""
+    """Run until done or a signal. Returns 130 after an interrupt, 0 after another signal or at the end of the work."""
     from node.running import stop_on_signals, until_stopped
 
     async with stop_on_signals() as stop:

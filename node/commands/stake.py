@@ -1,4 +1,4 @@
-"""`intellect-node stake`: put coins behind a node, or see who has."""
+"""`intellect-node stake`: stake coins on a node, or list its stakes."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def _show(options: argparse.Namespace) -> int:
 
 
 def stake_fields(stake: Stake) -> dict[str, object]:
-    """For JSON: amounts are text, since they may be larger than a program's numbers."""
+    """Fields for JSON. Amounts are text, since they may exceed a program's integers."""
     return {
         "node": stake.node,
         "wallet": stake.wallet,
@@ -78,7 +78,7 @@ def stake_fields(stake: Stake) -> dict[str, object]:
 
 
 def stake_line(purse: Purse, stake: Stake) -> str:
-    """For people."""
+    """One line for people."""
     from node.amounts import show_amount
     from node.commands.reading import show_time
 

@@ -1,4 +1,4 @@
-"""`intellect-node status`: what the node on this machine does."""
+"""`intellect-node status`: what the node on this machine is doing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`intellect-node strike list|dispute|settle`: nodes that a quorum ejected, and what their owners say."""
+"""`intellect-node strike list|dispute|settle`: nodes that a quorum ejected, and their owners' disputes."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _last(strikes: Sequence[HeldStrike], node: str) -> HeldStrike:
 
 
 def _evidence(text: str) -> str:
-    """SHA-256 of the file, or the one given."""
+    """The digest given, or the SHA-256 of the file named."""
     import hashlib
     import re
 

@@ -40,7 +40,7 @@ def main(words: Sequence[str]) -> int:
     wanted.check()
     check_draft(wanted)
     temporary = options.dir is None
-    if temporary:  # only now: a wrong option leaves no folder behind
+    if temporary:  # only now, so that a wrong option leaves no folder behind
         wanted = replace(wanted, directory=Path(tempfile.mkdtemp(prefix="intellect-testnet-")))
     return run_testnet(wanted, plain=options.plain, remove=temporary and not options.keep)
 
@@ -78,7 +78,7 @@ def _parser() -> Parser:
 
 
 def _wanted(options: argparse.Namespace) -> TestnetOptions:
-    """The options as the testnet takes them; `directory` is empty where none is named."""
+    """The options in the form the testnet takes; `directory` is empty where none is named."""
     from node.testnet.plan import TestnetOptions
 
     return TestnetOptions(

@@ -1,4 +1,4 @@
-"""`intellect-node unbond`: begin to take a stake back."""
+"""`intellect-node unbond`: begin to withdraw a stake."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`intellect-node wallet new|import|show|sign|link|unlink`: wallets, and which of them a node works for."""
+"""`intellect-node wallet new|import|show|sign|link|unlink`: wallets, and the one that a node works for."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _save(options: argparse.Namespace, key: bytes) -> int:
     from node.secrets import new_password
 
     path = options.file.expanduser()
-    if path.exists():  # before a password is asked for
+    if path.exists():  # before asking for a password
         raise WalletError(f"{path} exists already; name another file, or move that one away")
     make_folder(path.parent)
     save_keystore(path, key, new_password(path, options.wallet_password_file))
@@ -122,7 +122,8 @@ def _sign(options: argparse.Namespace) -> int:
 
 
 def _read_offer(path: Path) -> dict[str, Any]:
-    """What `link` or `keys rotate` printed. Raises ConfigError for anything else: foreign data is not signed here."""
+    """Read what `link` or `keys rotate` printed. Raises ConfigError for anything else, because
+    foreign data is not signed here."""
     from ledger.wallet import is_ours
     from node.errors import ConfigError
 

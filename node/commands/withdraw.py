@@ -1,4 +1,4 @@
-"""`intellect-node withdraw`: have an unbonded stake paid."""
+"""`intellect-node withdraw`: have an unbonded stake paid out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`intellect-node doctor`: looks at machine, keys, ports, network, ledger and run, and says the fix for each fault."""
+"""`intellect-node doctor`: checks machine, keys, ports, network, ledger and run, and gives a fix for each fault."""
 
 from node.doctor.examination import examine
 from node.doctor.finding import Finding, State, worst

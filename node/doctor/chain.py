@@ -1,4 +1,4 @@
-"""The ledger: each end-point by itself, the contract behind it, its clock, and what the operator's account holds."""
+"""The ledger: each end-point separately, the contract behind it, its clock, and the operator account's balance."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from node.secrets import OPERATOR_PASSWORD, read_secret
 from roles.spec import RunSpec
 
 PATIENCE = 4.0
-"""Seconds for one end-point."""
+"""Timeout in seconds for one end-point."""
 EARLY_SECONDS = 5
-"""A block may lie so far in our future before our clock is at fault."""
+"""How far in our future a block's time may be before our clock is considered wrong."""
 STALE_SECONDS = 900
-"""Age of the newest block after which a chain is taken for stopped."""
+"""Age of the newest block after which a chain is considered stopped."""
 COIN = 10**18
 LOW_BALANCE = COIN // 1000
 
 
 async def examine_ledger(config: NodeConfig, spec: RunSpec, urls: Sequence[str]) -> list[Finding]:
-    """Each end-point; then, at the first that works, clock and balance."""
+    """Check each end-point; then, at the first that works, clock and balance."""
     if not urls:
         return [fault("ledger", "no end-point is known", "add --rpc URL, or use a join string that has rpc=")]
     found: list[Finding] = []
@@ -60,7 +60,7 @@ async def _try(stack: AsyncExitStack, spec: RunSpec, url: str) -> LedgerClient |
 
 
 def judge_end_point(url: str, answer: LedgerClient | LedgerError, *, spec: RunSpec, is_vital: bool) -> Finding:
-    """One end-point. A dead one is no fault while another works; one of another chain always is."""
+    """Judge one end-point. A dead one is no fault while another works; one of another chain always is."""
     place = shown_url(url)
     match answer:
         case LedgerClient():
@@ -75,7 +75,7 @@ def judge_end_point(url: str, answer: LedgerClient | LedgerError, *, spec: RunSp
 
 
 def judge_block(block: Block, *, now: float) -> Finding:
-    """Our clock against the chain's newest block."""
+    """Compare our clock with the chain's newest block."""
     age = now - block.timestamp
     if age < -EARLY_SECONDS:
         return fault("chain clock", f"block {block.number} lies {-age:.0f} s in our future", CLOCK_FIX)

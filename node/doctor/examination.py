@@ -1,4 +1,4 @@
-"""Puts the checks in order: what is this machine's own first, then the way to the run, then the run."""
+"""The order of the checks: first this machine, then the connection to the run, then the run."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ from roles.shardcast.errors import BadCertificate
 from roles.spec import MAX_SPEC_BYTES, RunSpec, SpecError, spec_from_bytes
 
 ROLES_COMPARED: tuple[Role, ...] = ("trainer", "validator", "relay")
-"""Whose records tell the versions in use; workers' are many."""
+"""Roles whose records show the versions in use; workers are too many."""
 
 
 async def examine(config: NodeConfig) -> AsyncIterator[Finding]:
-    """Every finding, in order, as soon as it is known. Raises nothing that a machine or peer can cause."""
+    """Yield every finding in order, as soon as it is known. Nothing that a machine or peer does makes this raise."""
     for look in (examine_machine, examine_keys, examine_ports):
         for finding in await asyncio.to_thread(_listed, look(config)):
             yield finding
@@ -98,7 +98,7 @@ async def _examine_run(config: NodeConfig, join: JoinString) -> AsyncIterator[Fi
 
 
 async def _find_spec(config: NodeConfig, join: JoinString, client: RelayClient) -> tuple[RunSpec | None, Finding]:
-    """From a file that is named or kept, else from any relay."""
+    """Find the spec: from a file named or kept, otherwise from any relay."""
     kept = config.home / "spec.json"
     for path in filter(None, (config.spec, kept if kept.exists() else None)):
         try:

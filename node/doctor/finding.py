@@ -1,4 +1,4 @@
-"""The finding of a check: one line, and how to fix it."""
+"""The result of a check: one line, and how to fix it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class State(StrEnum):
-    """How well something is. Only a FAULT keeps a node from working."""
+    """Severity of a finding. Only a FAULT keeps a node from working."""
 
     OK = "ok"
     SKIPPED = "skipped"
@@ -18,7 +18,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing looked at. `fix` is what to do, empty when there is nothing to do."""
+    """One thing checked. `fix` says what to do; it is empty when nothing needs doing."""
 
     check: str
     state: State
@@ -35,7 +35,7 @@ def ok(check: str, said: str) -> Finding:
 
 
 def skipped(check: str, said: str) -> Finding:
-    """Not looked at, and why."""
+    """Not checked, and why."""
     return Finding(check, State.SKIPPED, said)
 
 
@@ -45,10 +45,10 @@ def warning(check: str, said: str, fix: str) -> Finding:
 
 
 def fault(check: str, said: str, fix: str) -> Finding:
-    """The node will not work, or what it does will not count."""
+    """The node will not work, or its work will not count."""
     return Finding(check, State.FAULT, said, fix)
 
 
 def worst(findings: Iterable[Finding]) -> State:
-    """The worst state there is; OK for nothing."""
+    """The worst state among the findings; OK if there are none."""
     return max((finding.state for finding in findings), key=ORDER.index, default=State.OK)

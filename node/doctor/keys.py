@@ -1,4 +1,5 @@
-"""Key files, modes and the data folder: everything that is the node's own on disk. Nothing is made or changed."""
+"""Key files, their modes and the data folder: everything on disk that belongs to the node.
+Nothing is created or changed."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ SIGNERS = ("trainer", "validator")
 
 
 def check_folder(config: NodeConfig) -> Finding:
-    """The data folder: there or to be made, and ours to write."""
+    """The data folder exists or can be created, and is writable."""
     home = config.home
     place = next(folder for folder in (home, *home.parents) if folder.exists())
     if not place.is_dir():
@@ -30,7 +31,7 @@ def check_folder(config: NodeConfig) -> Finding:
     try:
         with tempfile.TemporaryFile(
             dir=place
-        ):  # never has a name; where nothing can be made, modes do not tell (/proc)
+        ):  # the file never gets a name; this is tried because modes do not show where nothing can be created (/proc)
             pass
     except OSError:
         return fault("data folder", f"{place} cannot be written", f"chown it to {os.getuid()}, or name another: --data")
@@ -47,7 +48,7 @@ def check_node_key(config: NodeConfig) -> Finding:
 
 
 def own_node(config: NodeConfig) -> str | None:
-    """The id that the node will have, where its key can be read."""
+    """The id that the node will have, if its key can be read."""
     try:
         return NodeKey.load(config.key_path).node
     except NodeError:
@@ -73,7 +74,7 @@ def check_operator_key(config: NodeConfig) -> Finding:
 
 
 def check_wallet(config: NodeConfig) -> Finding:
-    """Whom the work is credited to."""
+    """The wallet that the work is credited to."""
     if not config.wallet:
         if config.role in SIGNERS:
             return skipped("wallet", f"a {config.role} needs none: the run's spec names whom it pays")
@@ -102,13 +103,13 @@ def _check_key(check: str, path: Path, load: Callable[[Path], str]) -> Finding:
 
 
 def _with_fix(said: str, fix: str) -> tuple[str, str]:
-    """Split an error into what is wrong and the remedy after its colon; without one, use the fix given."""
+    """Split an error message into the problem and the remedy after its colon; without one, use the fix given."""
     cause, _, remedy = said.partition(": chmod ")
     return (cause, f"chmod {remedy}") if remedy else (said, fix)
 
 
 def _warn_of_mode(check: str, path: Path) -> Finding | None:
-    """A key that others can read, or that is somebody else's (KEY-07)."""
+    """Warn of a key that others can read, or that somebody else owns (KEY-07)."""
     found = path.stat()
     mode = stat.S_IMODE(found.st_mode)
     if mode & 0o077:

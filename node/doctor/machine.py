@@ -1,4 +1,4 @@
-"""The machine itself: Python, packages, p2pd, files, memory, disk, cards, engine, sandbox, proxies. No network."""
+"""The machine itself: Python, packages, p2pd, files, memory, disk, GPUs, engine, sandbox, proxies. No network."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ P2PD_SECONDS = 10.0
 LEAST_FILES = 1024
 """Descriptors below which p2pd and HTTP soon run out."""
 LEAST_RAM = 2 * GB
-"""Bytes: Python, PyTorch and the smallest model; a relay needs a quarter of it."""
+"""Bytes needed for Python, PyTorch and the smallest model; a relay needs a quarter of it."""
 LEAST_RAM_OF_RELAY = GB // 2
 LOW_DISK = 2 * GB
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
@@ -37,7 +37,7 @@ SCORING_ROLES = ("worker", "validator")
 
 
 def check_python(version: tuple[int, int] = sys.version_info[:2]) -> Finding:
-    """3.11 to 3.13: hivemind's pydantic ends with 3.13 (PKG-04)."""
+    """3.11 to 3.13, because the pydantic that hivemind needs supports nothing later (PKG-04)."""
     said = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
     if not PYTHONS[0] <= version <= PYTHONS[1]:
         return fault(
@@ -49,7 +49,7 @@ def check_python(version: tuple[int, int] = sys.version_info[:2]) -> Finding:
 
 
 def check_packages() -> Finding:
-    """The parts that a clash of versions breaks when they are loaded (PKG-01)."""
+    """Import the packages that a version conflict would break (PKG-01)."""
     try:
         importlib.import_module("dht.bare")
     except Exception as error:  # an import may fail in any way
@@ -63,7 +63,7 @@ def check_packages() -> Finding:
 
 
 def check_p2pd(binary: Path | None = None, recorded: str | None = None) -> Finding:
-    """The daemon behind the DHT: whole (PKG-06), and made for this machine (PKG-07)."""
+    """The DHT's daemon: undamaged (PKG-06), and built for this machine (PKG-07)."""
     if binary is None:
         binary, recorded = find_p2pd()
     fix = "install it again: pip install --force-reinstall --no-deps hivemind"
@@ -81,7 +81,7 @@ def check_p2pd(binary: Path | None = None, recorded: str | None = None) -> Findi
 
 
 def find_p2pd() -> tuple[Path | None, str | None]:
-    """The binary in hivemind's package, and the SHA-256 that the package's own list has of it."""
+    """The binary in hivemind's package, and its SHA-256 from the package's own file list."""
     for file in metadata.files("hivemind") or ():
         if file.name == "p2pd":
             return Path(str(file.locate())), file.hash.value if file.hash else None
@@ -89,13 +89,13 @@ def find_p2pd() -> tuple[Path | None, str | None]:
 
 
 def _digest(path: Path) -> str:
-    """SHA-256 as package lists write it."""
+    """SHA-256 in the form that package file lists use."""
     with path.open("rb") as file:
         return base64.urlsafe_b64encode(hashlib.file_digest(file, "sha256").digest()).rstrip(b"=").decode()
 
 
 def check_open_files(limits: tuple[int, int] | None = None) -> Finding:
-    """The node raises the soft limit by itself, up to the hard one (PKG-15)."""
+    """The open file limit. The node raises the soft limit by itself, up to the hard one (PKG-15)."""
     _, hard = limits or resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < OPEN_FILES:
         fix = f"raise it: LimitNOFILE={OPEN_FILES} in the systemd unit, or `ulimit -Hn {OPEN_FILES}` as root"
@@ -105,7 +105,7 @@ def check_open_files(limits: tuple[int, int] | None = None) -> Finding:
 
 
 def check_memory(config: NodeConfig, ram: int | None = None) -> Finding:
-    """Enough for the smallest model at all; what the run needs is another check."""
+    """Memory for at least the smallest model. The run's own requirements are another check."""
     found = measure_ram() if ram is None else ram
     least = LEAST_RAM_OF_RELAY if config.role == "relay" else LEAST_RAM
     said = f"{found / GB:.1f} GB, {count_cores()} cores"
@@ -115,7 +115,7 @@ def check_memory(config: NodeConfig, ram: int | None = None) -> Finding:
 
 
 def check_disk(config: NodeConfig, free: int | None = None) -> Finding:
-    """Room where the data folder is, against what the node may use."""
+    """Free space at the data folder, compared with what the node may use."""
     found = free_disk(config.home) if free is None else free
     said = f"{found / GB:.1f} GB free for {config.home}"
     if found < LOW_DISK:
@@ -130,7 +130,7 @@ def check_disk(config: NodeConfig, free: int | None = None) -> Finding:
 
 
 def check_gpu(config: NodeConfig) -> Finding:
-    """The cards, and whether the settings use them. PyTorch is loaded only for a node that wants one."""
+    """The GPUs, and whether the settings use them. PyTorch is loaded only for a node that wants one."""
     gpus = list_gpus()
     if config.device == "cpu":
         if gpus and config.role != "relay":
@@ -146,7 +146,7 @@ def check_gpu(config: NodeConfig) -> Finding:
 
 
 def check_sandbox(config: NodeConfig, reason: str | None = "") -> Finding:
-    """Whether foreign programs can be held here, as tasks that score programs need. `reason` "" tries it out."""
+    """Whether untrusted programs can be confined here, as tasks that score programs need. `reason` "" runs a trial."""
     if config.role not in SCORING_ROLES:
         return skipped("sandbox", f"a {config.role} scores nothing")
     why = why_unavailable() if reason == "" else reason
@@ -157,7 +157,7 @@ def check_sandbox(config: NodeConfig, reason: str | None = "") -> Finding:
 
 
 def check_proxies(environment: Mapping[str, str] = os.environ) -> Finding:
-    """Proxy variables, which the node does not follow: loopback must be reached (BOOT-06)."""
+    """Proxy variables. The node ignores them, because it must reach loopback (BOOT-06)."""
     held = {
         name: value for name in PROXIES for value in (environment.get(name) or environment.get(name.lower()),) if value
     }
@@ -174,7 +174,7 @@ def check_proxies(environment: Mapping[str, str] = os.environ) -> Finding:
 
 
 def check_engine(config: NodeConfig) -> Finding:
-    """Whether what the settings name as engine is installed. It is not imported: that takes ten seconds."""
+    """Whether the engine named in the settings is installed. It is not imported, since that takes ten seconds."""
     if config.role not in SCORING_ROLES:
         return skipped("engine", f"a {config.role} generates nothing")
     if config.engine == "transformers":
@@ -186,7 +186,7 @@ def check_engine(config: NodeConfig) -> Finding:
             "engine = vllm, and vLLM is not installed here",
             f'pip install "intellect-node[{extra}]" in an environment of its own (docs/contribute.md), or --engine transformers',
         )
-    name = metadata.packages_distributions().get("vllm", [extra])[0]  # either may be what is installed
+    name = metadata.packages_distributions().get("vllm", [extra])[0]  # either distribution may be installed
     return ok("engine", f"{name} {metadata.version(name)}")
 
 

@@ -1,4 +1,4 @@
-"""The way to the run: each seed by itself, the clock against them, and each relay over HTTP (UX-10)."""
+"""The connection to the run: each seed separately, the clock compared with theirs, and each relay over HTTP (UX-10)."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from roles.shardcast.reading import read_status
 from roles.shardcast.replies import RelayInfo
 
 SEEDS_SECONDS = 12.0
-"""Time for the seeds to answer, all at once; a silent one costs a dial of 5 s."""
+"""Timeout for all seeds together; a silent one costs a dial of 5 s."""
 LOOK_SECONDS = 0.2
 SKEW_SECONDS = 1.0
 LARGEST_SKEW = 3.0
-"""Seconds beyond which hivemind's peers refuse a node."""
+"""Clock skew in seconds beyond which hivemind's peers refuse a node."""
 RELAY_SECONDS = 5.0
 CAUSES = {
     "connection refused": "nothing listens there (connection refused)",
@@ -43,7 +43,7 @@ SEED_FIX = (
 async def examine_seeds(
     directory: HivemindDirectory, peers: Sequence[str], *, ours: str | None = None
 ) -> list[Finding]:
-    """Wait until every seed has answered or failed, and say so of each. One that answers is enough. `ours`: this node's id."""
+    """Wait until every seed has answered or failed, and report each. One answer is enough. `ours` is this node's id."""
     seeds = {address.node: str(address) for address in parse_peers(peers)}
     if ours in seeds and len(seeds) == 1:
         return [ok("seed", "this node is the run's only one: the others find the run through it")]
@@ -63,7 +63,7 @@ def _is_settled(info: PeerInfo) -> bool:
 
 
 def judge_seed(address: str, info: PeerInfo, *, is_vital: bool) -> Finding:
-    """One seed. `is_vital`: no other one answered."""
+    """Judge one seed. `is_vital`: no other one answered."""
     if info.round_trip is not None:
         clock = "" if info.skew is None else f", clock {info.skew:+.1f} s"
         return ok("seed", f"{address} answers in {info.round_trip * 1000:.0f} ms{clock}")
@@ -72,7 +72,7 @@ def judge_seed(address: str, info: PeerInfo, *, is_vital: bool) -> Finding:
 
 
 def plain_cause(error: str) -> str:
-    """p2pd's words about a failed dial as a person would say it."""
+    """p2pd's message about a failed dial in plain words."""
     for words, said in CAUSES.items():
         if words in error.lower():
             return said
@@ -80,7 +80,7 @@ def plain_cause(error: str) -> str:
 
 
 def judge_clock(skew: float | None) -> Finding | None:
-    """Our clock against the median of the peers' (BOOT-16, BOOT-17); None when nobody answered."""
+    """Our clock compared with the median of the peers' (BOOT-16, BOOT-17); None when no peer answered."""
     if skew is None:
         return None
     said = f"peers' clocks are {skew:+.1f} s from ours"
@@ -92,7 +92,7 @@ def judge_clock(skew: float | None) -> Finding | None:
 async def examine_relays(
     http: httpx.AsyncClient, relays: Sequence[RelayInfo], *, is_first: bool = False
 ) -> list[Finding]:
-    """Each relay over HTTP. `is_first`: none need be there before this node."""
+    """Check each relay over HTTP. `is_first`: none need exist before this node."""
     if not relays and is_first:
         return [skipped("relay", "none is up yet; this node may be the first")]
     if not relays:

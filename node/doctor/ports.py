@@ -1,4 +1,4 @@
-"""Whether the ports of the settings are free, and the announced address is one that others can use (BOOT-08, BOOT-12)."""
+"""Whether the configured ports are free, and the announced address is one that others can use (BOOT-08, BOOT-12)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 def examine_ports(config: NodeConfig) -> Iterator[Finding]:
-    """DHT, relay's HTTP and status port, each by itself; then what others are told."""
+    """DHT, relay HTTP and status port, each separately; then the announced address."""
     if config.role == "worker":
         yield skipped("DHT port", "a worker listens on none")
     else:
@@ -32,7 +32,7 @@ def examine_ports(config: NodeConfig) -> Iterator[Finding]:
 
 
 def check_port(check: str, host: str, port: int, *, flag: str, config: NodeConfig) -> Finding:
-    """Free, or held by this folder's own running node."""
+    """A port is free, or held by this folder's own running node."""
     if port == 0:
         return ok(check, "a free one is taken at the start")
     family = "ip6" if ":" in host else "ip4"
@@ -55,7 +55,7 @@ def is_running(config: NodeConfig) -> bool:
 
 
 def check_announced(config: NodeConfig) -> Finding:
-    """What others would be told to connect to."""
+    """The address that others would be told to connect to."""
     if config.host in LOOPBACK and not config.announce:
         fix = "listen for others: --host 0.0.0.0 --port 4001, and --announce /ip4/YOUR-ADDRESS/tcp/4001"
         return warning("reachable", f"{config.host}: only this machine can reach the node", fix)
@@ -79,7 +79,7 @@ def check_reached(
 ) -> Finding | None:
     """Whether peers of the running node could dial it back (BOOT-08, BOOT-17); None when none has tried.
 
-    `verdict` is AutoNAT's, by connections made anew; what peers say themselves may go over one that was there.
+    `verdict` is AutoNAT's, which uses new connections. The peers' own reports may rest on an existing connection.
     """
     if verdict == "public":
         return ok("reachable", "peers dial this node from outside")
@@ -99,7 +99,7 @@ def check_reached(
 
 
 def _known_peers(config: NodeConfig) -> tuple[Sequence[Mapping[str, Any]], str]:
-    """What the node of this data folder, if it runs, knows of its peers, and whether they can dial it."""
+    """The peers known to the running node of this data folder, if any, and whether they can dial it."""
     try:
         status = read_status(config.home)
     except ConfigError:
@@ -112,4 +112,4 @@ def _is_private(host: str) -> bool:
     try:
         return not ipaddress.ip_address(host).is_global
     except ValueError:
-        return False  # a name
+        return False  # a host name

@@ -1,4 +1,4 @@
-"""The run against this node: its requirements, who this key is in it, and the versions the others run."""
+"""The run and this node: its requirements, the key's place in it, and the versions that other nodes run."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ LIBRARIES = {
     "reasoning-gym": ("reasoning_gym", "tasks"),
     "verifiers": ("verifiers", "environments"),
 }
-"""What a task scores with, and the extra that installs it."""
+"""Library that a task scores with, and the extra that installs it."""
 SOFTWARE = f"intellect-node/{__version__}"
 
 
 def judge_hardware(spec: RunSpec, hardware: Hardware, *, role: str) -> list[Finding]:
-    """The machine against what the run asks of workers."""
+    """Compare the machine with what the run requires of workers."""
     asked = describe_requirements(spec.requirements)
     if role != "worker":
         return [skipped("requirements", f"the run asks of workers: {asked}")]
@@ -52,7 +52,7 @@ def judge_hardware(spec: RunSpec, hardware: Hardware, *, role: str) -> list[Find
 
 
 def judge_tasks(spec: RunSpec, *, role: str, why_not: Callable[[], str | None] = why_threadless) -> Finding:
-    """Whether this node can score the run's tasks: programs need a sandbox that holds."""
+    """Whether this node can score the run's tasks; programs need a working sandbox."""
     names = ", ".join(task.name for task in spec.tasks)
     missing = next(filter(None, (_what_lacks(task.name) for task in spec.tasks)), None)
     if role in SCORING_ROLES and missing is not None:
@@ -66,7 +66,7 @@ def judge_tasks(spec: RunSpec, *, role: str, why_not: Callable[[], str | None] =
 
 
 def _what_lacks(task: str) -> str | None:
-    """How to install what a task needs, where that is missing."""
+    """How to install what a task needs, if it is missing."""
     library, extra = LIBRARIES.get(task, ("", ""))
     if library and find_spec(library) is None:
         return f"pip install -c constraints.txt 'intellect-node[{extra}]'"
@@ -76,7 +76,7 @@ def _what_lacks(task: str) -> str | None:
 
 
 def judge_place(config: NodeConfig, spec: RunSpec) -> Finding:
-    """Whether the run's spec names this node, where it must."""
+    """Whether the run's spec names this node, if its role requires that."""
     if config.role not in SIGNERS:
         return ok("role", f"anybody may be a {config.role}")
     listed = [item.node for item in (spec.trainers if config.role == "trainer" else spec.validators)]
@@ -97,7 +97,7 @@ def judge_place(config: NodeConfig, spec: RunSpec) -> Finding:
 
 
 def judge_model(config: NodeConfig, spec: RunSpec) -> Finding:
-    """A trainer's base model against the files that the run's spec pins."""
+    """Compare a trainer's base model with the files that the run's spec pins."""
     base, fix = base_folder(config), "name the folder of the run's base model: --model"
     try:
         differing = differing_files(base, spec)
@@ -109,7 +109,7 @@ def judge_model(config: NodeConfig, spec: RunSpec) -> Finding:
 
 
 def read_records(rows: Iterable[Envelope], *, spec: RunSpec) -> list[NodeRecord]:
-    """Node records that are well signed; the others are left out."""
+    """Node records with valid signatures; the others are left out."""
     found = []
     for row in rows:
         try:
@@ -122,7 +122,7 @@ def read_records(rows: Iterable[Envelope], *, spec: RunSpec) -> list[NodeRecord]
 
 
 def judge_software(records: Sequence[NodeRecord]) -> Finding:
-    """Our version against that of the run's trainers, validators and relays."""
+    """Compare our version with that of the run's trainers, validators and relays."""
     ours = f"{SOFTWARE}, messages {MESSAGE_VERSION}"
     if not records:
         return skipped("software", f"{ours}; nobody of the run could be asked")

@@ -1,1 +1,1 @@
-"""How good a checkpoint is at a task: sampling it, and what can be said of the outcome."""
+"""How good a checkpoint is at a task: sampling it, and statistics of the outcome."""

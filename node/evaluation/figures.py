@@ -1,6 +1,6 @@
 """Pass rates with their uncertainty. Pure.
 
-A table holds, by problem, the scores of its samples; a sample passes when it scores 1.
+A table maps each problem to the scores of its samples. A sample passes when it scores 1.
 """
 
 from __future__ import annotations
@@ -35,15 +35,17 @@ def passes(scores: Sequence[float]) -> int:
 
 
 def pass_at_k(samples: int, passed: int, k: int) -> float:
-    """Chance that at least one of `k` samples passes: 1 - C(n-c, k) / C(n, k), the unbiased estimator of Chen et al. (2021),
-    "Evaluating Large Language Models Trained on Code", equation 1. Raises ValueError when there are fewer than `k`."""
+    """Probability that at least one of `k` samples passes: 1 - C(n-c, k) / C(n, k), the unbiased estimator of
+    Chen et al. (2021), "Evaluating Large Language Models Trained on Code", equation 1. Raises ValueError when
+    there are fewer than `k` samples."""
     if not 1 <= k <= samples:
         raise ValueError(f"pass@{k} needs at least {k} samples of each problem, not {samples}")
     return 1.0 - math.comb(samples - passed, k) / math.comb(samples, k)
 
 
 def estimate_pass_at_k(table: Table, k: int) -> Estimate:
-    """pass@k over all problems; bounds by resampling the problems, whose samples are not independent of each other."""
+    """pass@k over all problems. The bounds come from resampling the problems, because samples of one
+    problem are not independent."""
     return _estimate([pass_at_k(len(scores), passes(scores), k) for scores in table.values()])
 
 
@@ -53,14 +55,14 @@ def estimate_score(table: Table) -> Estimate:
 
 
 def compare(ours: Table, theirs: Table, figure: Callable[[Sequence[float]], float]) -> Estimate:
-    """Mean difference (theirs less ours) over the problems both have, each with itself: what they share of difficulty
-    cancels. Raises ValueError when there is none."""
+    """Mean paired difference (theirs minus ours) over the problems that both have, so that the difficulty they share
+    cancels. Raises ValueError when they have none in common."""
     shared = sorted(ours.keys() & theirs.keys())
     return _estimate([figure(theirs[problem]) - figure(ours[problem]) for problem in shared])
 
 
 def wilson(passed: int, count: int) -> Estimate:
-    """A share of independent trials (Wilson, 1927): right also near 0 and 1."""
+    """A proportion of independent trials with its Wilson interval (1927), which is also valid near 0 and 1."""
     if count < 1:
         raise ValueError("no trials")
     z, share = 1.959964, passed / count
@@ -82,12 +84,12 @@ def _estimate(values: Sequence[float]) -> Estimate:
 
 
 def _resampled_means(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """The same table gives the same bounds: the generator's seed is fixed."""
+    """Bootstrap means. The generator's seed is fixed, so that the same table gives the same bounds."""
     draws = np.random.default_rng(0).integers(0, len(values), size=(RESAMPLES, len(values)))
     return np.asarray(values[draws].mean(axis=1))
 
 
 def _of_unanimous(count: int, passed: bool) -> tuple[float, float]:
-    """The estimate where every problem came out alike: resampling sees no spread there, the binomial bound does."""
+    """Bounds where every problem had the same outcome: resampling shows no spread there, the binomial bound does."""
     bound = wilson(count if passed else 0, count)
     return (bound.low, 1.0) if passed else (0.0, bound.high)

@@ -1,4 +1,5 @@
-"""Samples a checkpoint on problems of a task, keeps every score on disk as it comes, and goes on where it was stopped."""
+"""Samples a checkpoint on a task's problems. Every score is stored on disk as it comes, so
+an interrupted run can resume."""
 
 from __future__ import annotations
 
@@ -17,12 +18,12 @@ from roles.turns import ToolUse, speak
 
 MAX_LINE = 1 << 20
 Heard = Callable[[int, Sequence[tuple[str, float]]], None]
-"""A problem, and the text and score of each of its completions."""
+"""Called with a problem, and the text and score of each of its completions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is sampled: the first `problems` of the task, `samples` each, with seeds that depend on `seed` alone."""
+    """What to sample: the first `problems` of the task, `samples` each, with seeds that depend on `seed` alone."""
 
     checkpoint: str  # digest of its weights
     task: str  # digest
@@ -30,18 +31,18 @@ class Plan:
     samples: int
     seed: int
     settings: SamplingSettings
-    tool: str = ""  # digest, calls and tokens of each answer; empty: none
-    manner: str = ""  # of running it, where that is not the default: dtype, engine, chat template
+    tool: str = ""  # digest, calls and tokens per answer; empty for none
+    manner: str = ""  # non-default settings of the run: dtype, engine, chat template
 
     @property
     def name(self) -> str:
-        """Two plans with one name give the same scores."""
+        """Identifies the plan: two plans with the same name give the same scores."""
         plain = {name: value for name, value in asdict(self).items() if name not in ("tool", "manner") or value}
         return digest("evaluation/1", json.dumps(plain, sort_keys=True))
 
 
 class Scores:
-    """Scores by problem, in a file with a line each; the first line names the plan they belong to."""
+    """Scores by problem, in a file with one line each. The first line names the plan they belong to."""
 
     def __init__(self, path: Path, plan: Plan) -> None:
         self._path = path
@@ -54,13 +55,13 @@ class Scores:
             self._file.begin({"plan": plan.name})
 
     def add(self, problem: int, scores: Sequence[float]) -> None:
-        """Keep the scores of a problem, on disk when this returns."""
+        """Store the scores of a problem; they are on disk when this returns."""
         self._file.append({"problem": problem, "scores": list(scores)})
         self.table[problem] = list(scores)
 
     def _read(self, plan: Plan) -> bool:
-        """Take what was kept before; whether there was anything, be it only the header. Raises ConfigError for another
-        plan's file."""
+        """Load what was stored before. Returns whether there was anything, even if only the header. Raises
+        ConfigError for another plan's file."""
         try:
             lines = self._file.read()
             if not lines:
@@ -85,8 +86,8 @@ def run_plan(
     said: Callable[[int], None] = lambda done: None,
     heard: Heard = lambda problem, scored: None,
 ) -> None:
-    """Sample what is missing, `batch` completions at a time (at least one problem's); `said` hears how many problems are
-    done, `heard` what came of each that is sampled now. The engine holds the checkpoint."""
+    """Sample what is missing, `batch` completions at a time (at least one problem's). `said` is called with the number
+    of problems done, `heard` with the completions of each problem sampled now. The engine must hold the checkpoint."""
     missing = [problem for problem in range(plan.problems) if problem not in scores.table]
     said(len(scores.table))
     for problems in _batches(missing, max(1, batch // plan.samples)):

@@ -1,4 +1,4 @@
-"""What `eval` and `filter` are asked on the command line, as objects: the task, the engine, the plan."""
+"""Turns the command lines of `eval` and `filter` into objects: the task, the engine, the plan."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 MAX_TOKENS = 256
 TOOL_TOKENS = 64
-"""Of one answer, as a run has it by default."""
+"""Tokens of one tool answer, the default of a run."""
 
 
 def add_sampling_flags(parser: Parser, *, samples: int) -> None:
@@ -54,12 +54,12 @@ def add_sampling_flags(parser: Parser, *, samples: int) -> None:
 
 
 def load_asked_task(options: argparse.Namespace) -> Task:
-    """The task. Raises ConfigError."""
+    """The task named on the command line. Raises ConfigError."""
     from node.data_sets import place_data_set
     from roles.tasks import TaskError, load_task
 
     parameters = dict(_parameter(text) for text in options.set)
-    with tempfile.TemporaryDirectory() as folder:  # a task is read whole, and needs its file no more
+    with tempfile.TemporaryDirectory() as folder:  # the task is read completely and does not need its file afterwards
         if options.file is not None:
             parameters["data"] = place_data_set(options.file, Path(folder))
         try:
@@ -85,7 +85,7 @@ def load_asked_tool(options: argparse.Namespace) -> ToolUse | None:
 
 
 def load_asked_engine(options: argparse.Namespace, checkpoint: Path, *, engine: Engine | None = None) -> Engine:
-    """An engine that holds the checkpoint: the one given, which held another, or a new one. Raises ConfigError."""
+    """An engine that holds the checkpoint: the given one, reloaded, or a new one. Raises ConfigError."""
     from node.engines import build_engine
     from roles.inference.errors import BadCheckpoint, InferenceError
 
@@ -101,7 +101,7 @@ def load_asked_engine(options: argparse.Namespace, checkpoint: Path, *, engine: 
 
 
 def plan_of(options: argparse.Namespace, checkpoint: Path, task: Task, use: ToolUse | None) -> Plan:
-    """What is to be sampled. Raises ConfigError for numbers that make no sense."""
+    """The sampling plan. Raises ConfigError for invalid numbers."""
     from node.evaluation.sampling import Plan
     from roles.inference.sampling import SamplingSettings
 
@@ -127,13 +127,13 @@ def plan_of(options: argparse.Namespace, checkpoint: Path, task: Task, use: Tool
 
 
 def _manner(options: argparse.Namespace) -> str:
-    """Whatever else of the command line changes a completion; empty for the defaults."""
+    """The remaining options that affect a completion; empty for the defaults."""
     chosen = (options.dtype, options.engine, "chat" if options.chat else "")
     return "" if chosen == ("float32", "transformers", "") else "/".join(chosen)
 
 
 def _longest(options: argparse.Namespace, checkpoint: Path, task: Task, problems: int) -> int:
-    """Tokens of a completion where nobody said how many: what every model asked about has positions for."""
+    """The default maximum length of a completion in tokens: what fits into the positions of every model involved."""
     from node.fitting import room_after
 
     prompts = [task.prompt(number) for number in range(problems)]
@@ -143,7 +143,7 @@ def _longest(options: argparse.Namespace, checkpoint: Path, task: Task, problems
 
 
 def weights_digest(checkpoint: Path) -> str:
-    """SHA-256 over the names and bytes of what makes the model: changed weights are another evaluation."""
+    """SHA-256 over the names and bytes of the model's files, so that changed weights count as another evaluation."""
     hashed = hashlib.sha256()
     for path in sorted(checkpoint.glob("*")):
         if path.suffix in (".safetensors", ".json"):

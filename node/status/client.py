@@ -16,16 +16,16 @@ from node.errors import ConfigError
 STATUS_FILE = "status.json"
 MAX_STATUS_BYTES = 4 * 2**20
 EVERY_INTERFACE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - nothing listens there
-"""Addresses to listen on, and where that is reached from this machine."""
+"""Addresses that mean every interface, and the loopback address to reach them at."""
 
 
 def write_status_file(home: Path, *, port: int, host: str = "127.0.0.1") -> None:
-    """Say where the status endpoint is, for `intellect-node status`."""
+    """Record the address of the status endpoint, for `intellect-node status`."""
     write_durably(home / STATUS_FILE, json.dumps({"host": host, "port": port, "pid": os.getpid()}).encode())
 
 
 def page_url(home: Path) -> str:
-    """Where the page of the node in this folder is. Raises ConfigError when none ever ran there."""
+    """URL of the page of the node in this folder. Raises ConfigError when none ever ran there."""
     path = home / STATUS_FILE
     try:
         told = json.loads(path.read_text())
@@ -39,7 +39,7 @@ def page_url(home: Path) -> str:
 
 
 def read_status(home: Path) -> Mapping[str, Any]:
-    """The status of the node that runs in this folder. Raises ConfigError when none does."""
+    """The status of the node running in this folder. Raises ConfigError when none does."""
     url = page_url(home)
     try:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))

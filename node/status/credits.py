@@ -1,4 +1,4 @@
-"""Which submissions stand in a final tally, and what wallets hold there: told to a story from the ledger and tally blobs."""
+"""Adds final tallies to a story, from the ledger and tally blobs: the credited submissions, and what wallets hold."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from roles.tally import TallyBody, open_final_tally
 from roles.tally.items import submissions_of
 
 NEWEST = 4
-"""Tallies read back at the first look: a long run has thousands."""
+"""Tallies read at the first look; a long run has thousands."""
 
 
 class Credits:
@@ -24,7 +24,7 @@ class Credits:
         self._epoch = -1
 
     async def tell_places(self, roots: Sequence[FinalRoot], get: Get) -> None:
-        """Which submissions the tallies credit that are new. Raises NodeError."""
+        """Add the submissions that new tallies credit. Raises NodeError."""
         for root in roots[-NEWEST:]:
             if root.epoch > self._epoch:
                 body = open_final_tally(await get(root.blob), root)
@@ -33,7 +33,8 @@ class Credits:
                 self._story.credit(root.epoch, credited_places(body, self._spec))
 
     async def tell_all(self, ledger: LedgerClient, get: Get) -> None:
-        """The same, and what each wallet holds, when a tally is new. Raises NodeError, LedgerError, ConfigError."""
+        """The same, plus what each wallet holds, when there is a new tally. Raises
+        NodeError, LedgerError, ConfigError."""
         roots = await ledger.final_roots()
         if not roots or roots[-1].epoch <= self._epoch:
             return

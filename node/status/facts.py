@@ -1,4 +1,4 @@
-"""What a status page says of its node: plain values, nothing secret."""
+"""Facts that a status page shows of its node: plain values, no secrets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PEERS_LISTED = 64
 
 
 def facts_of_directory(directory: HivemindDirectory | None) -> dict[str, Any]:
-    """How the DHT is, also while it is closed."""
+    """State of the DHT, also while it is closed."""
     counts = directory.stats() if directory else {}
     return {
         "directory": directory.state if directory else "closed",
@@ -24,7 +24,7 @@ def facts_of_directory(directory: HivemindDirectory | None) -> dict[str, Any]:
 
 
 def facts_of_run(parts: Parts) -> dict[str, Any]:
-    """Where the run is, as this node sees it."""
+    """Progress of the run, as this node sees it."""
     head, commit = parts.trusted.head, parts.trusted.newest_commit()
     return {
         "run": parts.spec.run_id,
@@ -40,7 +40,7 @@ def facts_of_run(parts: Parts) -> dict[str, Any]:
 
 
 def list_peers(peers: Sequence[PeerInfo]) -> list[dict[str, Any]]:
-    """Peers for people and `doctor` (BOOT-11): those connected first, then those that answered last."""
+    """Peers for people and `doctor` (BOOT-11): connected ones first, then the most recently answering."""
     ordered = sorted(peers, key=lambda peer: (not peer.is_connected, -(peer.last_seen or 0.0), peer.node))
     return [
         {

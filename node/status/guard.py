@@ -1,4 +1,5 @@
-"""Who may ask a status server what: local names and addresses only, reading only, and nothing of it for other web pages."""
+"""Access control of a status server: local names and addresses only, read-only, and nothing
+readable by other web pages."""
 
 from __future__ import annotations
 
@@ -22,13 +23,13 @@ HEADERS = {
 
 
 class Guard:
-    """An application behind the two questions, and with headers that keep a page to itself."""
+    """An application behind these two checks, with headers that isolate its pages."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or refuse."""
+        """Answer or refuse a request."""
 
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -47,13 +48,13 @@ def _refusal(scope: Scope) -> PlainTextResponse | None:
 
 
 def is_local_name(host: str) -> bool:
-    """Whether a Host header names this machine in a way that no other web page can point at it: an address, or localhost.
+    """Whether a Host header names this machine in a way that no other web page can imitate: an address, or localhost.
 
-    A page whose own name is made to lead here (DNS rebinding) still sends that name.
+    A page whose own name is made to resolve here (DNS rebinding) still sends that name.
     """
     name, _, port = host.rpartition(":")
     name = (name if port.isdecimal() else host).strip("[]").lower()
-    if not host or name == "localhost":  # HTTP/1.0 may leave it out; a browser never does
+    if not host or name == "localhost":  # HTTP/1.0 may omit it; a browser never does
         return True
     try:
         ipaddress.ip_address(name)

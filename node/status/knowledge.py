@@ -1,6 +1,7 @@
-"""What a single node knows beyond its own events: the run's terms, who takes part, and the rows it has admitted.
+"""What a single node knows beyond its own events: the run's terms, the participants, and the rows it has admitted.
 
-Read only while somebody looks, at most once a second, and only the newest rows: a node of a large run holds many.
+Read only while somebody watches, at most once a second, and only the newest rows, because a
+node of a large run holds many.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ NEWEST = 500
 
 
 class Relay(Protocol):
-    """A relay as the book of relays lists it."""
+    """A relay as listed in the relay book."""
 
     @property
     def node(self) -> NodeId: ...
 
 
 class Knowledge:
-    """Tells a story what a trusted state holds. `relays` are those known now."""
+    """Adds what a trusted state holds to a story. `relays` returns those known now."""
 
     def __init__(self, story: Story, trusted: TrustedState, relays: Callable[[], Sequence[Relay]]) -> None:
         self._story, self._trusted, self._relays = story, trusted, relays
@@ -49,7 +50,7 @@ class Knowledge:
 
     @property
     def is_watched(self) -> bool:
-        """Whether the page was looked at within `WATCHED_SECONDS`."""
+        """Whether the page was requested within the last `WATCHED_SECONDS`."""
         return time.monotonic() - self._at < WATCHED_SECONDS
 
     def refresh(self) -> None:

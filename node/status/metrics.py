@@ -1,7 +1,7 @@
-"""A node's numbers as Prometheus text.
+"""A node's numbers in Prometheus text format.
 
-Every number of the status is a gauge `intellect_node_<name>`; the newest step's are `intellect_node_step_<name>`; events,
-submissions and refusals are counters. p2pd's own metrics follow. What is worth an alert is listed in docs/operate.md.
+Every number of the status is a gauge `intellect_node_<name>`; the newest step's are `intellect_node_step_<name>`;
+events, submissions and refusals are counters. p2pd's own metrics follow. docs/operate.md lists what is worth an alert.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OUTCOMES = ("accepted", "refused", "unjudged", "dropped")
 
 
 def format_metrics(status: Mapping[str, Any], story: Story) -> str:
-    """Everything, as text."""
+    """All metrics, as text."""
     registry = CollectorRegistry()
     registry.register(_Numbers(status, story))
     ProcessCollector(registry=registry)
@@ -33,7 +33,8 @@ def format_metrics(status: Mapping[str, Any], story: Story) -> str:
 
 
 async def read_daemon_metrics(url: str | None, http: httpx.AsyncClient) -> str:
-    """p2pd's families as it tells them, but those about its process, whose names are ours already; empty without one."""
+    """p2pd's metric families as it exports them, except those about its process, whose names we use
+    ourselves; empty without a URL."""
     if url is None:
         return ""
     try:

@@ -1,4 +1,4 @@
-"""What a node tells of itself: its phase, its numbers, and a story that is brought up to date only while somebody looks."""
+"""A node's own status: its phase, its numbers, and a story that is updated only while somebody watches."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from roles.messages import nodes_key
 
 
 class NodeStatus:
-    """The status of a node. Whoever composes the node sets `phase` and, once they exist, its parts."""
+    """The status of a node. The code that composes the node sets `phase` and, once they exist, its parts."""
 
     def __init__(self, config: NodeConfig, events: EventStream) -> None:
         self._config, self._events = config, events
@@ -46,7 +46,8 @@ class NodeStatus:
         self._knowledge: Knowledge | None = None
 
     def serve(self) -> AbstractAsyncContextManager[int]:
-        """The status page, while the block lasts; its port. Raises ConfigError when that is taken."""
+        """Serve the status page for the duration of the block; yields its port. Raises
+        ConfigError when the port is taken."""
         self._story.describe(kind="node", role=self._config.role, node=self.node, phase=self.phase)
         return status_server(
             self._config.status_port,
@@ -58,7 +59,7 @@ class NodeStatus:
         )
 
     async def watch_tallies(self, parts: Parts) -> None:
-        """Tell the story of final tallies, only while somebody looks: their blobs are as large as the run is busy."""
+        """Add final tallies to the story, only while somebody watches: their blobs grow with the run's activity."""
         credits = Credits(self._story, parts.spec)
         while True:
             await asyncio.sleep(TALLY_LOOK_SECONDS)
@@ -67,7 +68,7 @@ class NodeStatus:
                     await credits.tell_all(parts.ledger, tally_blobs(parts.relays))
 
     def plain(self) -> Mapping[str, Any]:
-        """What `status --json` shows: plain values, nothing secret."""
+        """What `status --json` shows: plain values, no secrets."""
         known: dict[str, Any] = {
             "node": self.node,
             "role": self._config.role,

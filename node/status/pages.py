@@ -28,7 +28,7 @@ class PageFile:
 
 @cache
 def page_files() -> Mapping[str, PageFile]:
-    """Every file by its path below the folder, such as `index.html`: what is not here is not served."""
+    """Every file by its path below the folder, such as `index.html`. Nothing else is served."""
     return {
         str(path.relative_to(FOLDER)): PageFile(path.read_bytes(), MEDIA[path.suffix])
         for path in sorted(FOLDER.rglob("*"))

@@ -1,6 +1,6 @@
-"""What a node, or a testnet, serves to look at: the page, its live rows, the log, the status and the metrics.
+"""What a node or a testnet serves to viewers: the page, its live rows, the log, the status and the metrics.
 
-Read-only and free of secrets; bounded in clients, time and bytes by the relay's server, which it shares.
+Read-only and free of secrets. The relay's server, which it shares, limits clients, time and bytes.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ async def status_server(
     more_metrics: More | None = None,
     host: str = "127.0.0.1",
 ) -> AsyncIterator[int]:
-    """Serve until left; yields the port. Raises ConfigError when it is taken.
+    """Serve for the duration of the block; yields the port. Raises ConfigError when it is taken.
 
-    `refresh` is called before anybody is told anything; `more_metrics` gives lines of others (p2pd's), in bounded time.
+    `refresh` is called before every response. `more_metrics` returns others' metrics (p2pd's), in bounded time.
     """
     app = Guard(StatusRoutes(read, story=story, refresh=refresh, more_metrics=more_metrics).app())
     async with AsyncExitStack() as stack:
@@ -57,7 +57,7 @@ async def status_server(
             url = await stack.enter_async_context(page)
         except PortTaken as error:
             raise ConfigError(f"the status page: {error}") from error
-        stack.callback(story.close)  # first of all, so that the streams end by themselves
+        stack.callback(story.close)  # before the server stops, so that the streams end by themselves
         yield int(url.rpartition(":")[2])
 
 
@@ -94,7 +94,7 @@ class StatusRoutes:
         return Response(file.body, media_type=file.media) if file else _unknown(request, None)
 
     async def status(self, request: Request) -> Response:
-        """Everything in numbers and words, once."""
+        """The whole status, once."""
         self._refresh()
         text = json.dumps({**self._read(), **status_of_story(self._story)}, default=str)
         return Response(text + "\n", media_type="application/json")
@@ -108,11 +108,11 @@ class StatusRoutes:
         return PlainTextResponse(text, media_type=CONTENT_TYPE)
 
     async def events(self, request: Request) -> Response:
-        """The log as it grows."""
+        """The log, as a stream."""
         return self._stream(self._streams.log(request.headers.get("last-event-id")))
 
     async def live(self, request: Request) -> Response:
-        """Every row as it changes."""
+        """Every row as it changes, as a stream."""
         return self._stream(self._streams.rows(request.headers.get("last-event-id")))
 
     def _stream(self, frames: AsyncIterator[str]) -> Response:
@@ -130,7 +130,7 @@ class StatusRoutes:
 
 
 def status_of_story(story: Story) -> Status:
-    """What a story adds to a status: facts, nodes, wallets, and the newest steps and submissions."""
+    """A story's contribution to a status: facts, nodes, wallets, and the newest steps and submissions."""
     tables = story.tables
     return {
         "facts": tables.get("facts", "all"),
@@ -143,7 +143,7 @@ def status_of_story(story: Story) -> Status:
 
 
 def _by_role(row: Mapping[str, Any]) -> tuple[int, int, str]:
-    """The trainer, workers, validators, relays; the tenth after the ninth."""
+    """Sort key: trainer, workers, validators, relays; within a role by number, the tenth after the ninth."""
     role, name = str(row.get("role", "")), str(row.get("name", ""))
     return ROLES.index(role) if role in ROLES else len(ROLES), len(name), name
 

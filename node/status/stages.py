@@ -1,6 +1,6 @@
-"""What an event means for the picture: which stage of a turn took how long, and which message went where. Pure tables.
+"""What an event means for the picture: which stage of work took how long, and which message went where. Pure tables.
 
-An event that stands in neither table is shown all the same, as a sentence of its node: new events need nothing here.
+An event in neither table is still shown as a sentence of its node, so new events need no change here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ STAGES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """A message: what it carries, between the event's node and the nodes of a place; `inward` when the node received it."""
+    """A message: what it carries between the event's node and a place (the nodes of a role, or the ledger).
+    `inward` when the event's node received it."""
 
     carries: str
     place: Place

@@ -1,10 +1,10 @@
-"""What a node, or a whole testnet, has said so far, as rows that a page, a terminal or a script can show.
+"""Everything a node, or a whole testnet, has reported so far, as rows that a page, a terminal or a script can show.
 
-Pure: events in, rows out. It knows neither where events come from nor who looks. Whatever an event is called, it becomes
-a sentence of its node; a few also change a step, a submission or the timeline (`stages`, `submissions`).
+Pure: events in, rows out. It knows neither the source of events nor the viewers. Every event, whatever its name,
+becomes a sentence of its node; a few also change a step, a submission or the timeline (`stages`, `submissions`).
 
-Tables: `facts` (one row), `node` by name, `step` by number, `submission`, `wallet`, `reason` (refusals by reason), `span`
-(the timeline) and `log` (every event).
+Tables: `facts` (one row), `node` by name, `step` by number, `submission`, `wallet`, `reason` (refusals by reason),
+`span` (the timeline) and `log` (every event).
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ LIMITS = {
     "span": 3_000,
     "log": 10_000,
 }
-"""Rows of each table: of a whole testnet."""
+"""Maximum rows per table, for a whole testnet."""
 OF_ONE_NODE = {"submission": 500, "span": 1_000, "log": 2_000}
-"""Fewer for a node, which may be a small relay."""
+"""Lower limits for a single node, which may be a small relay."""
 OF_SUBMISSION = ("submission.made", "submission.sent", "verdict.signed", *DECIDED)
 NODE_FIELDS = ("node", "relay", "proposer", "signer")
 MAX_TEXT, MAX_FIELDS = 300, 24
@@ -48,40 +48,40 @@ class Story:
         self.is_closed = False
         self.totals: Counter[str] = Counter()
         self.decided: Counter[str] = Counter()
-        """Decisions by outcome: an overturned one stays counted, for readers who take a fall for a restart."""
+        """Decisions by outcome. Overturned ones stay counted, because readers would take a decrease for a restart."""
         self._submissions = Submissions(self.tables, tell=self._decided)
         self._names: dict[str, str] = {}  # node id -> name
         self._said = 0
         self._lock = threading.RLock()
 
     def describe(self, **facts: Any) -> None:
-        """Set facts of the whole: run, quorum, what kind of page this is."""
+        """Set facts about the whole: run, quorum, kind of page."""
         with self._lock:
             self.tables.update("facts", "all", **facts)
             self._submissions.quorum = int(self.tables.get("facts", "all").get("quorum") or 0)
 
     def set_node(self, name: str, **fields: Any) -> None:
-        """What is known of a node besides what it says itself: role, state, wallet."""
+        """Set what is known of a node from other sources: role, state, wallet."""
         with self._lock:
             self.tables.update("node", name, **{"name": name, **fields})
 
     def set_wallets(self, rows: Mapping[str, Row]) -> None:
-        """What each wallet has: `final`, `pending`, `nodes`."""
+        """Set what each wallet has: `final`, `pending`, `nodes`."""
         for wallet, row in rows.items():
             self.tables.put("wallet", wallet, {"wallet": wallet, **row})
 
     def credit(self, epoch: int, places: Iterable[tuple[str, int, int]]) -> None:
-        """The submissions of these nodes, steps and indices stand in the final tally of that epoch."""
+        """Mark the submissions with these nodes, steps and indices as credited in the final tally of that epoch."""
         with self._lock:
             for node, step, index in places:
                 self._submissions.credit(epoch, f"{self.name_of(node)}/{step}/{index}")
 
     def name_of(self, node: str) -> str:
-        """The name of a node, or its id in short."""
+        """The name of a node, or its shortened id."""
         return self._names.get(node) or (f"{node[:6]}..{node[-4:]}" if len(node) > 16 else node)
 
     def close(self) -> None:
-        """Note that no more events will come, which ends the streams."""
+        """Mark the story as finished, which ends the streams."""
         self.is_closed = True
 
     # -- events ----------------------------------------------------------------------------------------------------
@@ -104,7 +104,7 @@ class Story:
             self.tables.put("log", str(self._said), _log_row(source, event, said, about))
 
     def see(self, source: str, event: Event) -> None:
-        """Add what is known of a submission though its node did not say it here: a row found in the DHT."""
+        """Add what is known of a submission from a row in the DHT, when its node did not report it here."""
         with self._lock:
             self._take_submission(source, event)
 
@@ -115,7 +115,7 @@ class Story:
     def _take_submission(self, source: str, event: Event) -> str | None:
         is_verdict = event["event"] == "verdict.signed"
         worker = self.name_of(str(event.get("node"))) if is_verdict else source
-        if not self.tables.get("node", worker):  # known by its submissions only
+        if not self.tables.get("node", worker):  # known only through its submissions
             self.set_node(worker, role="worker", state="elsewhere", id=event.get("node"))
         key, is_new = self._submissions.take(event, by=source, worker=worker)
         if is_new:
@@ -149,13 +149,13 @@ class Story:
         self.tables.update("step", str(step), **{"step": step, **fields})
 
     def _count_groups(self, event: Event) -> None:
-        """The on-line filter: groups that teach something, and groups whose answers all scored alike."""
+        """The online filter: groups that teach something, and groups whose answers all scored the same."""
         for name, field in (("groups_used", "groups"), ("groups_dropped", "dropped")):
             count = event.get(field)
             self.totals[name] += count if isinstance(count, int) else 0
 
     def _sampled(self, step: int, event: Event) -> None:
-        """Mean reward of what workers sampled for a step: all that a worker by itself knows of the reward."""
+        """Mean reward of what workers sampled for a step. A lone worker knows no more of the reward."""
         held = self.tables.get("step", str(step))
         count = int(held.get("samples", 0))
         reward = (held.get("sampled_reward", 0.0) * count + float(event.get("reward", 0.0))) / (count + 1)
@@ -184,7 +184,7 @@ class Story:
         self.set_node(source, **fields)
 
     def _decided(self, row: Row, before: str, outcome: str) -> None:
-        """A submission's outcome has changed."""
+        """Record that a submission's outcome has changed."""
         worker, tokens = str(row["worker"]), int(row.get("tokens") or 0)
         self.decided[outcome] += 1
         self.totals[outcome] += 1
@@ -208,7 +208,7 @@ class Story:
 
 
 def _numbers(event: Event, *names: str) -> dict[str, Any]:
-    """The numbers of an event; all but its place and time when none are named."""
+    """The numbers in an event; all except its place and time when none are named."""
     chosen = names or [name for name in event if name not in ("ts", "step", "level")]
     found = ((name, event.get(name)) for name in chosen)
     return {
@@ -232,7 +232,7 @@ def _log_row(source: str, event: Event, said: str, about: str | None) -> dict[st
 
 
 def _bounded(value: Any) -> Any:
-    """A value that costs little to keep, whoever chose it."""
+    """A value limited in size, whoever chose it."""
     if isinstance(value, bool | int | float) or value is None:
         return value
     text = str(value)
@@ -240,7 +240,7 @@ def _bounded(value: Any) -> Any:
 
 
 def _plain(event: Event) -> str:
-    """The sentence of an event that has none: its name and what it says first."""
+    """A sentence for an event that has none: its name and first fields."""
     names = [name for name in event if name not in ("ts", "level", "role", "event", "exception", "node")]
     shown = ", ".join(f"{name} {_short(event[name])}" for name in names[:4])
     return f"{str(event.get('event', '')).replace('.', ' ').replace('_', ' ')}{': ' if shown else ''}{shown}"

@@ -1,7 +1,7 @@
-"""Server-sent events (WHATWG HTML, section 9.2): a story's rows as they change, and its log alone.
+"""Server-sent events (WHATWG HTML, section 9.2): a story's rows as they change, or only its log.
 
-An event's id is `<boot>-<number>`: a reader that comes back with the last one gets what changed since; one with an id of
-another life of the node gets everything anew.
+An event's id is `<boot>-<number>`. A reader that reconnects with its last id gets what has changed since; one with an
+id from an earlier start of the node gets everything again.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from node.status.tables import Change
 ROWS_AT_ONCE = 400
 SILENCE = ": nothing new\n\n"
 LOG_AT_FIRST = 300
-"""Log rows that a new page gets; there may be ten thousand."""
+"""Log rows sent to a new page; there may be ten thousand."""
 
 
 class Streams:
-    """The streams of one story. `refresh` is called before each look: it may tell the story more."""
+    """The streams of one story. `refresh` is called before each look, and may add to the story."""
 
     def __init__(self, story: Story, *, refresh: Callable[[], None]) -> None:
         self._story, self._refresh, self._boot = story, refresh, secrets.token_hex(4)
 
     def number_of(self, last_id: str | None) -> int:
-        """The change that a reader has seen last; 0 for one that has seen nothing of this life."""
+        """The last change that a reader has seen; 0 if it has seen nothing since this start."""
         boot, _, number = (last_id or "").partition("-")
         is_known = boot == self._boot and number.isdecimal() and len(number) < 16
         return min(int(number), self._story.tables.number) if is_known else 0
 
     async def rows(self, last_id: str | None) -> AsyncIterator[str]:
-        """Every table, for a page; the first message says whether what the page holds is void."""
+        """Every table, for a page. The first message says whether the page must discard what it holds."""
         number = self.number_of(last_id)
         yield "retry: 1000\n\n"
         yield self._frame(number, {"reset": number == 0, "limits": self._story.tables.limits, "rows": []})
@@ -51,7 +51,7 @@ class Streams:
         yield "event: end\ndata: {}\n\n"
 
     async def log(self, last_id: str | None) -> AsyncIterator[str]:
-        """One event a message, as JSON, for scripts."""
+        """One event per message, as JSON, for scripts."""
         async for changes in self._changes(self.number_of(last_id), ("log",)):
             for change in changes:
                 yield self._frame(change.number, change.row)
@@ -59,10 +59,10 @@ class Streams:
                 yield SILENCE
 
     async def _changes(self, number: int, tables: tuple[str, ...] | None) -> AsyncIterator[list[Change]]:
-        """What is new, over and over until the story is closed; nothing, now and then, to see who is still there."""
+        """Yield changes until the story is closed, and an empty list now and then to detect readers that have gone."""
         said = time.monotonic()
         while True:
-            is_closed = self._story.is_closed  # looked at first: what came before the end is still said
+            is_closed = self._story.is_closed  # read before the changes, so that the last ones are still sent
             self._refresh()
             newest = {} if number else {"log": LOG_AT_FIRST}
             changes = self._story.tables.since(number, tables=tables, newest=newest)

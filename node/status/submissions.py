@@ -1,6 +1,6 @@
-"""What became of each submission: sampled, sent, checked by whom, accepted or refused because, credited in which tally.
+"""The history of each submission: sampled, sent, checked by whom, accepted or refused and why, credited in which tally.
 
-Two kinds of events say so: the worker's own (`submission.*`) and the validators' (`verdict.signed`), in any order.
+Two kinds of events report it, in any order: the worker's own (`submission.*`) and the validators' (`verdict.signed`).
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ DECIDED = {
     "submission.unjudged": "unjudged",
     "submission.dropped": "dropped",
 }
-"""Events by which a worker says what became of its submission."""
+"""Events by which a worker reports what became of its submission."""
 DIGESTS = 8_000
-"""Submissions whose verdicts are still added up; a story has fewer."""
+"""Submissions whose verdicts are still counted; a story has fewer."""
 VOTES_SHOWN = 16
 WAITING = "waiting"
 
 
 class Submissions:
-    """The submissions in `tables`. `quorum` verdicts decide one (0: not known, only its worker says)."""
+    """The submissions in `tables`. `quorum` verdicts decide one (0: unknown, so only its worker's events count)."""
 
     def __init__(self, tables: Tables, *, tell: Callable[[Row, str, str], None]) -> None:
         self.quorum = 0
@@ -37,7 +37,8 @@ class Submissions:
         self._votes: dict[str, dict[str, Row]] = {}  # key -> validator -> verdict
 
     def take(self, event: Event, *, by: str, worker: str) -> tuple[str, bool]:
-        """Add an event of a submission; the key of its row, and whether it is a validator's first verdict on it."""
+        """Add an event of a submission. Returns the key of its row, and whether it is a
+        validator's first verdict on it."""
         kind, digest = str(event["event"]), str(event.get("submission", ""))
         key = self._key(f"{worker}/{event.get('step')}/{event.get('index')}", digest)
         fields: dict[str, Any] = {"worker": worker, "step": event.get("step"), "index": event.get("index")}
@@ -60,12 +61,12 @@ class Submissions:
         return key, is_first and kind == "verdict.signed"
 
     def credit(self, epoch: int, key: str) -> None:
-        """This one stands in the final tally of that epoch."""
+        """Mark a submission as credited in the final tally of that epoch."""
         if self._tables.get(TABLE, key):
             self._tables.update(TABLE, key, epoch=epoch)
 
     def _key(self, place: str, digest: str) -> str:
-        """The row of this place; another one for a second submission of the same place."""
+        """The row key for this place; a second submission for the same place gets another one."""
         if not digest:
             return place
         if digest not in self._keys:
@@ -79,7 +80,7 @@ class Submissions:
     def _vote(self, key: str, event: Event, by: str) -> dict[str, Any]:
         votes = self._votes.setdefault(key, {})
         wanted = ("outcome", "reason", "detail", "seconds")
-        if by not in votes or votes[by].get("outcome") != event.get("outcome"):  # else it is heard of once more
+        if by not in votes or votes[by].get("outcome") != event.get("outcome"):  # otherwise a repeat
             votes[by] = {"by": by, "at": event.get("ts"), **{name: event[name] for name in wanted if name in event}}
         return {"votes": list(votes.values())[:VOTES_SHOWN]}
 
@@ -93,7 +94,7 @@ class Submissions:
             self._decide(key, fields, "refused", reasons.most_common(1)[0][0], at)
 
     def _decide(self, key: str, fields: dict[str, Any], outcome: str, reason: str, at: float) -> None:
-        """Set the outcome; what was accepted once stays accepted, whoever comes late with something else."""
+        """Set the outcome. Once accepted, a submission stays accepted, whatever arrives later."""
         held = self._tables.get(TABLE, key)
         before = str(held.get("outcome", WAITING))
         if before == "accepted" or before == outcome:

@@ -1,7 +1,8 @@
-"""Rows that change, in tables of bounded size. Every change has a number, so that a reader asks only for what is new.
+"""Rows that change, in tables of bounded size. Every change has a number, so that a reader
+can ask only for what is new.
 
-A reader that was away reads each row once, as it stands now, however often it changed: nothing has to be kept for it.
-Rows are never changed in place. Safe to write from several threads.
+A reader that was away gets each row once, in its current state, however often it changed, so no history is kept for it.
+Rows are never modified in place. Safe to write from several threads.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A row as it stands since change `number`."""
+    """A row in its state since change `number`."""
 
     number: int
     table: str
@@ -27,7 +28,7 @@ class Change:
 
 
 class Tables:
-    """Tables by name; each keeps the rows that changed last, up to its limit."""
+    """Tables by name. Each keeps the most recently changed rows, up to its limit."""
 
     def __init__(self, limits: Mapping[str, int]) -> None:
         self.limits = dict(limits)
@@ -36,7 +37,7 @@ class Tables:
         self._lock = threading.RLock()
 
     def put(self, table: str, key: str, row: Row) -> None:
-        """Set a row. One that stands already is no change."""
+        """Set a row. Setting an equal row is not a change."""
         with self._lock:
             rows = self._rows[table]
             held = rows.get(key)
@@ -49,26 +50,26 @@ class Tables:
                 rows.popitem(last=False)
 
     def update(self, table: str, key: str, **fields: Any) -> Row:
-        """Set some fields of a row, which is made when it is not there; the row."""
+        """Set some fields of a row, creating it if necessary. Returns the row."""
         with self._lock:
             row = {**self.get(table, key), **fields}
             self.put(table, key, row)
             return row
 
     def get(self, table: str, key: str) -> Row:
-        """A row; an empty one when it is not there."""
+        """A row; an empty one when it does not exist."""
         held = self._rows[table].get(key)
         return held.row if held else {}
 
     def rows(self, table: str) -> list[tuple[str, Row]]:
-        """All rows of a table with their keys, the one that changed last at the end."""
+        """All rows of a table with their keys, the most recently changed last."""
         with self._lock:
             return [(key, change.row) for key, change in self._rows[table].items()]
 
     def since(
         self, number: int, *, tables: Collection[str] | None = None, newest: Mapping[str, int] | None = None
     ) -> list[Change]:
-        """Changes after `number`, in order; of a table named in `newest`, at most so many of its newest."""
+        """Changes after `number`, in order. For a table named in `newest`, at most that many of its newest."""
         found: list[Change] = []
         with self._lock:
             for name in self._rows if tables is None else tables:

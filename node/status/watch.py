@@ -1,4 +1,4 @@
-"""A node, or a testnet, in a terminal: the same rows as the page, drawn over and over by rich."""
+"""Shows a node or a testnet in a terminal: the same rows as the page, redrawn by rich."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STATES = {"ready": "green", "killed": "red", "crashed": "red"}
 
 
 def watch(home: Path, *, console: Console | None = None, times: int | None = None) -> None:
-    """Draw until interrupted (or `times` times). Raises ConfigError when no node runs there, or it has left."""
+    """Draw until interrupted (or `times` times). Raises ConfigError when no node runs there, or it has exited."""
     console = console or Console()
     status = read_status(home)
     with Live(console=console, auto_refresh=False, screen=console.is_terminal) as live:
@@ -41,7 +41,7 @@ def watch(home: Path, *, console: Console | None = None, times: int | None = Non
 
 
 def render(status: Status, *, width: int = 100, height: int = 40) -> Group:
-    """One picture, at most `height` lines: fewer nodes and submissions where a terminal is small."""
+    """One picture of at most `height` lines, with fewer nodes and submissions where the terminal is small."""
     rows = max(3, (height - FIXED_LINES) // 2)
     parts: list[RenderableType] = [_title(status), Text(), _progress(status, width), Text(), _submissions(status, rows)]
     nodes = status.get("nodes", ())
@@ -50,7 +50,7 @@ def render(status: Status, *, width: int = 100, height: int = 40) -> Group:
 
 
 def summary_lines(status: Status) -> list[str]:
-    """The same in plain lines, for a pipe or a glance: one fact a line."""
+    """The same in plain lines, one fact per line, for a pipe or a quick look."""
     facts = status.get("facts", {})
     totals = facts.get("totals", {})
     shown = {
@@ -72,7 +72,7 @@ def summary_lines(status: Status) -> list[str]:
 
 
 def _outcomes(status: Status, whole: str) -> dict[str, str]:
-    """What was accepted and refused: of a worker its own, and apart from it the whole run's."""
+    """Accepted and refused submissions. For a worker its own, with the whole run's separately."""
     own = next((row for row in status.get("nodes", ()) if row.get("id") == status.get("node")), None)
     if status.get("role") != "worker" or own is None:
         return {"accepted": whole, "refused": _refused(status)}

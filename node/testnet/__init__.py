@@ -1,1 +1,1 @@
-"""A whole network on one machine: every node its own process, a chain, a live view, an ordered end."""
+"""A whole network on one machine: every node in its own process, a chain, a live view, and an ordered shutdown."""

@@ -1,4 +1,5 @@
-"""The testnet's chain as a process that ends with its parent: `python -m node.testnet.chain` and the devnet's flags."""
+"""The testnet's chain, as a process that ends with its parent: `python -m
+node.testnet.chain` with the devnet's flags."""
 
 from __future__ import annotations
 

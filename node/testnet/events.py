@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 MAX_READ = 4 * 2**20
-"""Bytes taken at one look; the rest comes with the next."""
+"""Bytes read at one look; the rest comes with the next."""
 
 Event = Mapping[str, Any]
 
 
 class EventTail:
-    """New events of one file since the last look. A file begun anew is read from its start."""
+    """New events of one file since the last look. A file that was started over is read from its beginning."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -22,7 +22,7 @@ class EventTail:
         self._rest = b""
 
     def read(self) -> Iterator[Event]:
-        """Whole lines that have come; damaged ones are skipped."""
+        """Complete new lines; damaged ones are skipped."""
         for line in self._lines():
             try:
                 event = json.loads(line)

@@ -1,4 +1,4 @@
-"""The processes of a testnet's nodes: started in order, watched, ended in order, and what each of them is doing."""
+"""The processes of a testnet's nodes: started in order, monitored with their state, stopped in order."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ from node.testnet.setup import node_child, restart_command
 
 RELAY_SECONDS = 15.0
 RESTART_SECONDS = 600.0
-"""How long a lost trainer may be missing before the testnet gives up."""
+"""How long all trainers may be gone before the testnet gives up."""
 EJECTED_WORDS = "have struck this node"
-"""In the last words of a worker whose strike a quorum of validators signed."""
+"""Appears in the last output of a worker struck by a quorum of validators."""
 
 
 class Fleet:
-    """Every node of a plan, and the chain beside them. `told` hears each event of a node, `say` what a person should know."""
+    """Every node of a plan, and the chain beside them. `told` receives each event of a node,
+    `say` messages for the user."""
 
     def __init__(
         self,
@@ -51,12 +52,12 @@ class Fleet:
         self.forks = ForkServer(output=plan.directory / "forkserver.log")
         self._children: dict[str, Child] = {}
         self._tails = {node.name: EventTail(node.events_file) for node in plan.nodes}
-        self._crashed: dict[str, tuple[float, int]] = {}  # node -> when it was seen, and how often it had started
+        self._crashed: dict[str, tuple[float, int]] = {}  # node -> time of the crash, and how often it had started
         self._listening: set[str] = set()
         self._trainers = [node.name for node in plan.trainers]
 
     async def start(self, stop: asyncio.Event) -> None:
-        """Relays first, until their DHT listens: whoever dials too early waits out a back-off."""
+        """Start the relays first and wait until their DHT listens: a node that dials too early waits out a back-off."""
         await self._start(self._plan.relays, stop)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(RELAY_SECONDS):
@@ -79,7 +80,8 @@ class Fleet:
         return relay.name in self._listening or not self._children[relay.name].is_running
 
     async def stop(self) -> None:
-        """Guests, workers, validators, trainer, relays, then the chain; whatever happens, nothing stays."""
+        """Stop guests, workers, validators, trainer, relays, then the chain. Nothing is
+        left running, whatever happens."""
         await self._end_guests()
         for role in ("worker", "validator", "trainer", "relay"):
             names = [node.name for node in self._plan.nodes if node.role == role]
@@ -91,13 +93,13 @@ class Fleet:
         remove_traces([child.pid for child in self._children.values() if child.code is not None])
 
     async def _end_guests(self) -> None:
-        """Nodes started by hand in the testnet's folder: without its chain and relays they would wait for good."""
+        """Stop nodes started by hand in the testnet's folder. Without its chain and relays they would wait forever."""
         if guests := guests_in(self._plan.directory):
             self._say(f"ending the nodes started by hand in its folder (process {', '.join(map(str, guests))}) ..")
             await end_guests(self._plan.directory)
 
     def kill(self) -> None:
-        """End every process at once; `stop` then has nothing to wait for."""
+        """Kill every process at once; `stop` then has nothing to wait for."""
         for pid in guests_in(self._plan.directory):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
@@ -119,7 +121,7 @@ class Fleet:
             await asyncio.sleep(0.1)
 
     def listen(self) -> None:
-        """Pass on the nodes' new events, and report nodes that have crashed."""
+        """Forward the nodes' new events, and report nodes that have crashed."""
         for name, tail in self._tails.items():
             for event in tail.read():
                 self._told(name, event)
@@ -136,7 +138,7 @@ class Fleet:
         return self._picture.has_ended or any(self._children[name].code == 0 for name in self._trainers)
 
     def is_trainer_lost(self) -> bool:
-        """Whether all are gone and the time to start one again by hand is over."""
+        """Whether all trainers are gone, and the time to restart one by hand is over."""
         return not self._picture.has_ended and all(map(self._is_lost, self._trainers))
 
     def _is_lost(self, name: str) -> bool:
@@ -144,14 +146,14 @@ class Fleet:
         if not child.has_crashed or self._has_restarted(name):
             return False
         if not child.was_killed and not self._picture.nodes[name].is_ready:
-            return True  # it never came up: the same would happen again
+            return True  # it never came up, and would fail again
         return time.monotonic() - self._crashed[name][0] > RESTART_SECONDS
 
     def _has_restarted(self, name: str) -> bool:
         return name in self._crashed and self._picture.nodes[name].starts > self._crashed[name][1]
 
     def has_ended(self) -> bool:
-        """Whether all but the relays have left."""
+        """Whether all nodes except the relays have exited."""
         if all(self._children[name].has_crashed for name in self._trainers) and not self._picture.has_ended:
             return False
         watched = [node.name for node in self._plan.nodes if node.role != "relay"]
@@ -166,14 +168,14 @@ class Fleet:
             if self.is_struck_out(node):
                 self._say(f"{node.name} was struck out of the run and has left")
                 continue
-            if child.was_killed:  # by hand, or by a machine out of memory: the network should not mind
+            if child.was_killed:  # by hand or by the OOM killer: the network should tolerate it
                 self._outcome.notes.append(f"{node.name} {child.end_in_words} on the way")
             else:
                 self._outcome.faults.append(f"{node.name} {child.end_in_words}")
             self._say(self._about_crash(node, child))
 
     def is_struck_out(self, node: NodePlan) -> bool:
-        """Whether an adversary ended as it should."""
+        """Whether an adversary was struck out, as it should be."""
         said = " ".join(self._children[node.name].last_lines())
         return bool(node.adversary) and (node.key.node in self._picture.ejected or EJECTED_WORDS in said)
 
@@ -209,7 +211,7 @@ class Fleet:
 
 
 def _reap() -> None:
-    """Collect adopted orphans that ended; asyncio collects our own children."""
+    """Reap adopted orphans that ended; asyncio reaps our own children."""
     with contextlib.suppress(ChildProcessError):
         while True:
             pid, _ = os.waitpid(-1, os.WNOHANG)

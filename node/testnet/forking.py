@@ -1,4 +1,4 @@
-"""The fork server (`forkserver`) as the testnet sees it, and the processes that it forked."""
+"""The testnet's side of the fork server (`forkserver`), and the processes that it forked."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ MODULES = (
     *("node.commands.node", "node.app", "roles.worker", "roles.validator", "roles.trainer"),
     *("roles.inference.transformers_engine", "transformers.modeling_layers", "transformers.masking_utils"),
 )
-"""What nodes import, all but relays: some 5 s of a core."""
+"""What nodes other than relays import: about 5 s of one core."""
 CLOSE_SECONDS = 5.0
 
 
 class Forked:
-    """A process that was forked."""
+    """A forked process."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -29,21 +29,22 @@ class Forked:
 
     @property
     def returncode(self) -> int | None:
-        """Its exit code; None while it runs."""
+        """Exit status; None while it runs."""
         return self._code.result() if self._code.done() else None
 
     async def wait(self) -> int:
-        """Wait for its end; the exit code."""
+        """Wait for its end. Returns the exit status."""
         return await asyncio.shield(self._code)
 
     def end(self, code: int) -> None:
-        """It has ended."""
+        """Record that it has ended."""
         if not self._code.done():
             self._code.set_result(code)
 
 
 class ForkServer:
-    """Starts nodes by forks of a process in which all they need is imported already. `output` takes what it has to say."""
+    """Starts nodes by forking a process that has everything they need imported already. `output`
+    receives the server's messages."""
 
     def __init__(self, *, output: Path, modules: Sequence[str] = MODULES) -> None:
         self._output, self._modules = output, modules
@@ -54,7 +55,8 @@ class ForkServer:
         self._forked: dict[int, Forked] = {}  # the same
 
     async def open(self) -> None:
-        """Start it; it imports meanwhile. Where it cannot be had (Linux only) nothing happens."""
+        """Start the server, which imports in the background. Where it is unavailable (it
+        needs Linux) this does nothing."""
         if not sys.platform.startswith("linux"):
             return
         self._output.parent.mkdir(parents=True, exist_ok=True)
@@ -71,7 +73,7 @@ class ForkServer:
             self._reading = asyncio.create_task(self._read(self._server.stdout))
 
     async def start(self, command: Sequence[str], output: Path) -> Forked | None:
-        """A process that does what `python -m MODULE ARGUMENT..` would; None when there is no server to fork it."""
+        """Start a process equivalent to `python -m MODULE ARGUMENT..`; None when there is no server to fork it."""
         requests = self._server.stdin if self._server else None
         if requests is None or self._reading is None or self._reading.done():
             return None
@@ -83,7 +85,7 @@ class ForkServer:
         return await asked
 
     async def close(self) -> None:
-        """End it. What it forked ends with it."""
+        """End the server, and with it what it forked."""
         if self._server is None or self._server.stdin is None or self._reading is None:
             return
         self._server.stdin.close()

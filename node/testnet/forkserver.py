@@ -1,10 +1,10 @@
-"""One process that has imported what every node needs, and becomes a node when told: seven starts for the time of one.
+"""A process that has imported what every node needs, and forks into nodes on request: seven starts for the time of one.
 
-    python -m node.testnet.forkserver MODULE...
+python -m node.testnet.forkserver MODULE...
 
-imports these, then reads requests from its input, a line of JSON each, and forks: `{"number": I, "command": [..], "output":
-PATH}`, the command being `python -m MODULE ARGUMENT..`. It says `{"number": I, "pid": N}`, and when that process has ended
-`{"number": I, "code": C}`.
+It imports these modules, then reads requests from standard input, one line of JSON each, and forks: `{"number": I,
+"command": [..], "output": PATH}`, where the command is `python -m MODULE ARGUMENT..`. It replies `{"number": I, "pid": N}`
+and, when that process has ended, `{"number": I, "code": C}`.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from node.lifetime import FORKER_VARIABLE, die_with_parent
 
 
 def main(modules: list[str]) -> None:
-    """Import, then serve until the input ends."""
+    """Import the modules, then serve until the input ends."""
     die_with_parent()
     os.environ[FORKER_VARIABLE] = str(os.getpid())
     answers = os.dup(1)
-    os.dup2(2, 1)  # what is imported may print
+    os.dup2(2, 1)  # imported modules may print
     for module in modules:
         importlib.import_module(module)
     gc.collect()
-    gc.freeze()  # what is imported is never collected: neither looked through nor copied by the forks
+    gc.freeze()  # the garbage collector skips imported objects, so forks do not copy them
     if request := _serve(answers):
         _become(answers, **request)
 
 
 def _serve(answers: int) -> dict[str, Any] | None:
-    """Answer requests until there are no more. In a fork: what it was forked for."""
-    children: dict[int, int] = {}  # number of the request, by process
+    """Serve requests until the input ends. In a fork, returns the request it was forked for."""
+    children: dict[int, int] = {}  # number of the request by process id
     woken, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(waker)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -63,13 +63,13 @@ def _serve(answers: int) -> dict[str, Any] | None:
 
 
 def _reap(children: dict[int, int], answers: int, flags: int = 0) -> None:
-    """Say how those ended that have; without flags, wait for all."""
+    """Report the children that have ended; without flags, wait for all."""
     while children and (ended := os.waitpid(-1, flags))[0]:
         _say(answers, number=children.pop(ended[0]), code=os.waitstatus_to_exitcode(ended[1]))
 
 
 def _end(children: dict[int, int], answers: int) -> None:
-    """Ask all to end, once: a second SIGTERM, which our own death would send them, ends a node on the spot."""
+    """Ask all children to end, once: a second SIGTERM, which our own death would send, ends a node on the spot."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     for child in children:
         os.kill(child, signal.SIGTERM)
@@ -77,14 +77,14 @@ def _end(children: dict[int, int], answers: int) -> None:
 
 
 def _say(answers: int, **answer: Any) -> None:
-    with contextlib.suppress(BrokenPipeError):  # whoever asked has died
+    with contextlib.suppress(BrokenPipeError):  # the testnet has died
         os.write(answers, json.dumps(answer).encode() + b"\n")
 
 
 def _become(answers: int, number: int, command: list[str], output: str) -> None:
-    """Be the process that this command would have started, in a session of its own."""
+    """Become the process that this command would have started, in a session of its own."""
     os.setsid()
-    _say(answers, number=number, pid=os.getpid())  # from now on it can be ended with all that it starts
+    _say(answers, number=number, pid=os.getpid())  # from now on it can be killed with everything it starts
     os.close(answers)
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)

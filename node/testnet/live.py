@@ -22,18 +22,19 @@ from node.testnet.picture import Picture, sparkline
 PICTURE_WIDTH = 112
 PICTURE_HEIGHT = 60
 FIXED_LINES = 8
-"""Title, four lines of progress, two heads of tables, the last line."""
+"""Title, four lines of progress, two table headers, the last line."""
 WALLET_WIDTH = 42
 NUMBERS_WIDTH = 28
-"""Of the two columns beside a wallet's, with what lies between: in a small terminal it is the address that is cut."""
+"""Width of the two columns beside a wallet's, with their padding. In a small terminal
+the address is truncated instead."""
 GAPS = 4
 WRAP_LOSS = 40
-"""What wrapping at words may leave empty at the ends of lines."""
+"""Characters that word wrapping may leave empty at line ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """All that is drawn at one moment. `contributions`: wallet -> (final, pending) tokens; `states`: node -> state."""
+    """Everything drawn at one moment. `contributions`: wallet -> (final, pending) tokens; `states`: node -> state."""
 
     picture: Picture
     steps: int
@@ -46,7 +47,7 @@ class Frame:
 
 
 class View(Protocol):
-    """Shows frames and says lines."""
+    """Shows frames and prints lines."""
 
     def __enter__(self) -> View: ...
 
@@ -58,7 +59,7 @@ class View(Protocol):
 
 
 class LiveView:
-    """A page that is drawn over and over."""
+    """A page that is redrawn in place."""
 
     def __init__(self) -> None:
         self._console = Console()
@@ -77,8 +78,8 @@ class LiveView:
         self._live.update(render(frame, width=width, height=height - 1), refresh=True)
 
     def say(self, text: str) -> None:
-        """A line above the page, that stays."""
-        self._console.print(Text(text), soft_wrap=True)  # so that a command can be copied whole
+        """Print a line above the page, where it stays."""
+        self._console.print(Text(text), soft_wrap=True)  # so that a command can be copied in one piece
 
 
 class PlainView:
@@ -96,7 +97,7 @@ class PlainView:
         return None
 
     def draw(self, frame: Frame) -> None:
-        """Say what is new since the last frame."""
+        """Print what is new since the last frame."""
         for name, state in frame.states.items():
             if self._states.get(name) != state:
                 self._states[name] = state
@@ -124,7 +125,7 @@ def describe_step(frame: Frame, step: int) -> str:
 
 
 def render(frame: Frame, *, width: int = PICTURE_WIDTH, height: int = PICTURE_HEIGHT) -> Group:
-    """The page, in at most `height` lines: nodes, then wallets, are left out of it where a terminal is too small."""
+    """The page in at most `height` lines. Nodes, then wallets, are left out where a terminal is too small."""
     wallets, nodes = max(1, len(frame.contributions)), len(frame.states)
     space = height - FIXED_LINES - wallets - nodes
     command = _command(frame)
@@ -182,12 +183,12 @@ def _progress(frame: Frame, width: int) -> Table:
 
 
 def _from_to(curve: Sequence[float]) -> str:
-    """`0.310 -> 0.875`: the first step's mean reward and the newest."""
+    """`0.310 -> 0.875`: mean reward of the first step and of the newest."""
     return f"  {curve[0]:.3f} -> {curve[-1]:.3f}" if curve else "no step's answers are complete yet"
 
 
 def save_picture(frame: Frame, path: Path) -> None:
-    """The page as an SVG that loads nothing from elsewhere."""
+    """Save the page as an SVG that loads nothing from elsewhere."""
     console = Console(file=io.StringIO(), width=PICTURE_WIDTH, record=True, force_terminal=True)
     console.print(render(frame))
     path.expanduser().write_text(
@@ -238,7 +239,7 @@ def _table(*columns: tuple[str, Literal["left", "right"]]) -> Table:
 
 
 def summary_lines(frame: Frame, *, checks: Sequence[str]) -> list[str]:
-    """What is printed at the end."""
+    """The lines printed at the end."""
     picture, curve = frame.picture, frame.picture.reward_curve
     lines = ["", f"run {frame.run}"]
     if curve:

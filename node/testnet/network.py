@@ -1,7 +1,7 @@
-"""Runs a testnet from start to end: starts the processes, watches them, waits for the final tally, stops in order.
+"""Runs a testnet from start to end: starts the processes, monitors them, waits for the final tally, stops in order.
 
-The end is judged: exit 0 only when the run ended, every node left by itself or by order, and the contributions on the
-ledger are what was accepted.
+The outcome is judged: exit status 0 only if the run ended, every node exited by itself or by order, and the
+contributions on the ledger match what was accepted.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from roles.shardcast.replies import RelayInfo
 
 TURN_SECONDS = 0.25
 TALLY_SECONDS = 180.0
-"""After the end of training: what verdicts and the final tally may take."""
+"""How long verdicts and the final tally may take after the end of training."""
 INTERRUPTED = 130
 GUEST_SECONDS = 30.0
-"""After the end: what nodes started by hand in the testnet's folder may take to leave."""
+"""How long nodes started by hand in the testnet's folder may take to exit after the end."""
 
 
 class Testnet:
-    """One testnet. `run` gives the exit code."""
+    """One testnet. `run` returns the exit status."""
 
     __test__ = False
 
@@ -63,7 +63,7 @@ class Testnet:
     # -- life ------------------------------------------------------------------------------------------------------
 
     async def run(self, stop: StopSignal) -> int:
-        """Everything, until the end or a stop. Raises ConfigError when it cannot even begin."""
+        """Run everything until the end or a stop. Raises ConfigError when it cannot even begin."""
         self._view.say(f"testnet in {self._options.directory}")
         async with self._page.serve() as url:
             self._view.say(f"watch it at {url}")
@@ -116,14 +116,15 @@ class Testnet:
         return 1 if self._outcome.faults else 0
 
     def _say_so_far(self, prepared: Prepared, reckoning: Reckoning) -> None:
-        """What stays on the terminal when the view goes before the end."""
+        """Print the summary that stays on the terminal when the view is stopped before the end."""
         if self._picture.accepted:
             frame = self._frame(prepared, reckoning)
             for line in summary_lines(frame, checks=[f"stopped after {frame.seconds:.1f} s"]):
                 self._view.say(line)
 
     async def _see_guests_off(self, stop: StopSignal) -> None:
-        """Nodes started by hand hear of the end by themselves: relays and chain stay until they have left."""
+        """Wait for nodes started by hand, which notice the end by themselves. Relays and chain
+        stay up until they have exited."""
         until, has_said = time.monotonic() + GUEST_SECONDS, False
         while guests_in(self._options.directory) and time.monotonic() < until and not stop.event.is_set():
             if not has_said:
@@ -134,7 +135,7 @@ class Testnet:
     # -- watching --------------------------------------------------------------------------------------------------
 
     async def _watch(self, prepared: Prepared, reckoning: Reckoning, stop: StopSignal) -> None:
-        """Until trainer and validators have left by themselves, or too much time passed, or a stop. Raises ConfigError."""
+        """Watch until trainer and validators have exited by themselves, time is up, or a stop. Raises ConfigError."""
         ended_at: float | None = None
         while not stop.event.is_set():
             self.fleet.listen()
@@ -158,7 +159,7 @@ class Testnet:
                     await stop.event.wait()
 
     def _keep_picture(self, frame: Frame) -> None:
-        """Save the picture while every node still runs."""
+        """Save the picture while every node is still running."""
         if self._options.picture and self._picture.trained > self._pictured and not self._picture.has_ended:
             self._pictured = self._picture.trained
             save_picture(frame, self._options.picture)
@@ -178,7 +179,7 @@ class Testnet:
     # -- the end ---------------------------------------------------------------------------------------------------
 
     def _judge_adversaries(self) -> None:
-        """Report each adversary's outcome. One that must always be refused and was not is a failure of the testnet."""
+        """Report each adversary's outcome. If one that must always be refused was accepted, the testnet has failed."""
         for node in self._plan.adversaries:
             accepted, refused = self._picture.outcomes_of(node.key.node)
             reasons = ", ".join(f"{count} {reason}" for reason, count in refused.most_common()) or "none was judged"
@@ -203,7 +204,7 @@ def _prepare_folder(options: TestnetOptions) -> None:
     try:
         options.directory.mkdir(parents=True, exist_ok=True)
         is_empty = not any(options.directory.iterdir())
-        (options.directory / "chain").mkdir(exist_ok=True)  # so that a folder nobody may write to is told at once
+        (options.directory / "chain").mkdir(exist_ok=True)  # report an unwritable folder at once
     except OSError as error:
         raise ConfigError(
             f"cannot use the folder {options.directory}: {error.strerror}; name another by --dir"
@@ -213,7 +214,8 @@ def _prepare_folder(options: TestnetOptions) -> None:
 
 
 def run_testnet(options: TestnetOptions, *, plain: bool, remove: bool) -> int:
-    """Run a testnet; the exit code. `remove` its folder afterwards, unless something there needs a look. Raises ConfigError."""
+    """Run a testnet. Returns the exit status. `remove` deletes its folder afterwards, unless something in it is
+    worth a look. Raises ConfigError."""
     adopt_orphans()
     raise_file_limit()
     _prepare_folder(options)
@@ -226,7 +228,7 @@ def run_testnet(options: TestnetOptions, *, plain: bool, remove: bool) -> int:
             shutil.rmtree(options.directory, ignore_errors=True)
         elif options.directory.is_dir() and any(options.directory.glob("*/*")):
             sys.stdout.write(f"everything is kept in {options.directory}\n")
-        elif remove:  # nothing ever ran
+        elif remove:  # nothing was ever started
             shutil.rmtree(options.directory, ignore_errors=True)
     return code
 
@@ -239,7 +241,7 @@ async def _run(options: TestnetOptions, view: View) -> int:
             with view:
                 return await testnet.run(stop)
         except (NodeError, LedgerError):
-            if stop.event.is_set():  # what was being asked was stopped under it
+            if stop.event.is_set():  # a stop interrupted the request
                 return INTERRUPTED if stop.was_interrupt else 1
             raise
         finally:

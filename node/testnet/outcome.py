@@ -1,4 +1,4 @@
-"""What a testnet came to, as it is found out on the way."""
+"""The outcome of a testnet, collected as it runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Outcome:
-    """What the exit code follows from."""
+    """What the exit status is derived from."""
 
     faults: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)

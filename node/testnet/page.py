@@ -1,4 +1,4 @@
-"""The testnet's page: what all nodes say, told as one story, with the states and wallets that only the testnet knows."""
+"""The testnet's page: the events of all nodes as one story, with the states and wallets that only the testnet knows."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ class TestnetPage:
 
     @asynccontextmanager
     async def serve(self) -> AsyncIterator[str]:
-        """Serve it; gives its URL. `intellect-node status --data FOLDER` finds it too. Raises ConfigError."""
+        """Serve it; yields its URL. `intellect-node status --data FOLDER` finds it too. Raises ConfigError."""
         async with status_server(self._port, self.status, story=self.story) as port:
             write_status_file(self._directory, port=port)
             yield f"http://127.0.0.1:{port}/"
 
     def tell_run(self, spec: RunSpec) -> None:
-        """The run exists."""
+        """Add that the run exists."""
         self.story.describe(run=spec.run_id, title=spec.name)
         self._credits = Credits(self.story, spec)
 
     def status(self) -> Mapping[str, Any]:
-        """The testnet as a status: it has no numbers of its own."""
+        """The testnet as a status; it has no numbers of its own."""
         facts = self.story.tables.get("facts", "all")
         return {"role": "testnet", "version": __version__, "run": facts.get("run", ""), "step": facts.get("step", 0)}
 
@@ -64,7 +64,7 @@ class TestnetPage:
         self.story.take(name, event)
 
     def take_guests(self) -> None:
-        """Add what nodes say that somebody started by hand in the testnet's folder."""
+        """Add the events of nodes started by hand in the testnet's folder."""
         for path in self._directory.glob("*/events.jsonl"):
             name = path.parent.name
             if name not in self._planned and (name in self._guests or len(self._guests) < MAX_GUESTS):
@@ -72,7 +72,7 @@ class TestnetPage:
                     self.story.take(name, event)
 
     def draw(self, frame: Frame) -> None:
-        """Add what the testnet knows besides."""
+        """Add what only the testnet knows."""
         self.take_guests()
         self.story.describe(block=frame.block, join_command=frame.join_command, step=max(frame.picture.step, 0))
         for name, state in frame.states.items():
@@ -84,6 +84,6 @@ class TestnetPage:
         self.story.set_wallets(rows)
 
     async def credit(self, roots: Sequence[FinalRoot], get: Get) -> None:
-        """Say which submissions stand in the final tallies that are new. Raises NodeError."""
+        """Mark the submissions that new final tallies credit. Raises NodeError."""
         if self._credits is not None:
             await self._credits.tell_places(roots, get)

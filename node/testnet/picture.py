@@ -1,4 +1,4 @@
-"""What a testnet's nodes have said so far, added up. Pure: events in, plain values out."""
+"""Aggregates the events of a testnet's nodes. Pure: events in, plain values out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BARS = "▁▂▃▄▅▆▇█"
 
 @dataclass(slots=True)
 class NodePicture:
-    """One node: what it said last and when (unix seconds)."""
+    """One node: its last message and when (unix seconds)."""
 
     last: str = ""
     at: float = 0.0
@@ -86,11 +86,11 @@ class Picture:
 
     @property
     def reasons(self) -> Counter[str]:
-        """How many submissions were refused for what."""
+        """How many submissions were refused for each reason."""
         return Counter(self.refused.values())
 
     def outcomes_of(self, node: str) -> tuple[int, Counter[str]]:
-        """How many submissions of a node were accepted, and how many refused for what."""
+        """How many of a node's submissions were accepted, and how many refused for each reason."""
         accepted = sum(self.makers.get(digest) == node for digest in self.accepted)
         return accepted, Counter(reason for digest, reason in self.refused.items() if self.makers[digest] == node)
 

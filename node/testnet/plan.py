@@ -1,4 +1,4 @@
-"""Which nodes a testnet has, with which keys and ports, in which folders. Writes their configuration files."""
+"""The nodes of a testnet with their keys, ports and folders. Writes their configuration files."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from node.testnet.adversaries.kinds import check_kinds
 Role = Literal["trainer", "worker", "validator", "relay"]
 UNASSIGNED = (20_000, 32_768)
 MAX_TRAINERS = 8
-"""What the contract takes."""
+"""The contract's limit."""
 MAX_NODES = 60
-"""A devnet funds 256 accounts, and one machine holds no more anyway."""
+"""A devnet funds 256 accounts, and one machine cannot run more nodes anyway."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +40,14 @@ class TestnetOptions:
     seed: int = 1
     model: Path | None = None
     draft: Path | None = None
-    page_port: int = 0  # of the page; 0 takes a free one
-    picture: Path | None = None  # SVG of the view as it was after the last step
-    adversaries: tuple[str, ...] = ()  # kinds of workers that cheat, beside the honest ones
+    page_port: int = 0  # of the page; 0 picks a free one
+    picture: Path | None = None  # SVG of the view after the last step
+    adversaries: tuple[str, ...] = ()  # kinds of cheating workers, beside the honest ones
 
-    __test__ = False  # not a test, whatever pytest makes of the name
+    __test__ = False  # tells pytest that this is not a test
 
     def check(self) -> None:
-        """Raise UsageError for numbers that make no network."""
+        """Raises UsageError for numbers that make no network."""
         if self.workers < 0:
             raise UsageError(f"--workers {self.workers}: 0 or more (with 0 the run waits until you add one by hand)")
         for name in ("validators", "relays", "steps"):
@@ -83,27 +83,27 @@ class NodePlan:
     wallet_key: bytes | None = None
     port: int = 0
     http_port: int = 0
-    adversary: str = ""  # kind of a worker that cheats
+    adversary: str = ""  # kind of cheating worker
 
     @property
     def config_file(self) -> Path:
-        """Its configuration."""
+        """Path of its configuration."""
         return self.home / "node.toml"
 
     @property
     def events_file(self) -> Path:
-        """Its event stream."""
+        """Path of its event stream."""
         return self.home / "events.jsonl"
 
     @property
     def wallet(self) -> str | None:
-        """Address its contributions go to."""
+        """Address that its contributions go to."""
         key = self.wallet_key or self.operator_key
         return address_of(key) if key else None
 
     @property
     def peer(self) -> str:
-        """Multiaddress at which other nodes find it."""
+        """Multiaddr at which other nodes find it."""
         return f"/ip4/127.0.0.1/tcp/{self.port}/p2p/{self.key.node}"
 
     def as_operator(self) -> Operator:
@@ -116,7 +116,7 @@ class NodePlan:
 
 @dataclass(frozen=True, slots=True)
 class TestnetPlan:
-    """Everything but the chain's contract and the run's id, which are known once the chain runs."""
+    """Everything except the chain's contract and the run's id, which are known once the chain runs."""
 
     directory: Path
     chain_seed: str
@@ -132,17 +132,17 @@ class TestnetPlan:
 
     @property
     def trainer(self) -> NodePlan:
-        """The one that leads first."""
+        """The trainer that leads first."""
         return self.trainers[0]
 
     @property
     def nodes(self) -> tuple[NodePlan, ...]:
-        """Every node, in the order to start them."""
+        """Every node, in the order of starting."""
         return (*self.relays, *self.trainers, *self.workers, *self.adversaries, *self.validators)
 
 
 def make_plan(options: TestnetOptions) -> TestnetPlan:
-    """Keys from the seed, folders below the directory, free ports."""
+    """Derive keys from the seed, and choose folders below the directory and free ports."""
     options.check()
     chain_seed = f"testnet-{options.seed}"
     accounts = iter(devnet_accounts(1 + options.trainers + options.validators + options.relays, chain_seed))
@@ -175,7 +175,7 @@ def make_plan(options: TestnetOptions) -> TestnetPlan:
 
 
 def _adversary(kind: str, options: TestnetOptions) -> NodePlan:
-    """A worker of this kind, with key and wallet of its own."""
+    """A cheating worker of this kind, with a key and wallet of its own."""
     name = f"adversary-{kind}"
     key, wallet = NodeKey(_secret(options.seed, f"node/{name}")), _secret(options.seed, f"wallet/{name}")
     return NodePlan(name, "worker", options.directory / name, key, wallet_key=wallet, adversary=kind)
@@ -189,8 +189,8 @@ def _secret(seed: int, name: str) -> bytes:
 def free_ports(count: int) -> list[int]:
     """Loopback ports that are free now, all different.
 
-    Below those the system hands out by itself (32768 and up on Linux): a node that asks for any free port, or dials
-    out, must not be given one that another is about to listen on.
+    They are below the range that the system assigns itself (32768 and up on Linux), so that a node that asks for any
+    free port, or dials out, does not get one that another is about to listen on.
     """
     found: dict[int, None] = {}
     for port in random.sample(range(*UNASSIGNED), len(range(*UNASSIGNED))):
@@ -203,12 +203,12 @@ def free_ports(count: int) -> list[int]:
 
 
 def write_node(node: NodePlan, *, join: str, spec: Path, model: Path) -> None:
-    """Keys and configuration of one node, where it will look for them. A folder that exists keeps its keys."""
+    """Write keys and configuration of one node to where it looks for them. An existing folder keeps its keys."""
     node.home.mkdir(parents=True, exist_ok=True)
     settings: dict[str, Any] = {"role": node.role, "join": join, "data": str(node.home), "threads": 1}
     if not (node.home / "node.key").exists():
         node.key.save(node.home / "node.key")
-    if node.role != "worker":  # workers fetch the spec from a relay, as anybody who joins does
+    if node.role != "worker":  # workers fetch the spec from a relay, like anybody who joins
         settings |= {"spec": str(spec), "port": node.port}
     if node.role == "trainer":
         settings["model"] = str(model)

@@ -1,4 +1,4 @@
-"""The testnet's child processes: started in sessions of their own, ended in order, never left behind."""
+"""The testnet's child processes: started in sessions of their own, stopped in order, never left behind."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from node.lifetime import PARENT_VARIABLE
 TAIL_LINES = 6
 TAIL_BYTES = 16 * 1024
 STOP_SECONDS = 15.0
-"""An ordered shutdown: OFFLINE row, p2pd, files."""
+"""Timeout of an ordered shutdown: OFFLINE row, p2pd, files."""
 GONE_SECONDS = 5.0
-"""What the system may take to clear away a process that was killed."""
+"""How long the system may take to clean up a killed process."""
 
 
 def child_environment() -> dict[str, str]:
-    """Environment of a child: one thread for mathematics (nine processes share the machine), no proxies, our death ends it."""
+    """Environment of a child: one thread for numerics (nine processes share the machine), no
+    proxies, and it ends when we die."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("INTELLECT_NODE_")}
     own = {
         PARENT_VARIABLE: str(os.getpid()),
@@ -46,27 +47,27 @@ def node_command(*arguments: str) -> list[str]:
 
 
 class Process(Protocol):
-    """A process that was started; asyncio's, or one that was forked (`forking`)."""
+    """A started process, by asyncio or by a fork (`forking`)."""
 
     pid: int
 
     @property
     def returncode(self) -> int | None:
-        """Its exit code; None while it runs."""
+        """Exit status; None while it runs."""
 
     async def wait(self) -> int:
-        """Wait for its end; the exit code."""
+        """Wait for its end. Returns the exit status."""
 
 
 class Forks(Protocol):
     """A fork server."""
 
     async def start(self, command: Sequence[str], output: Path) -> Process | None:
-        """A process that does what `python -m MODULE ARGUMENT..` would; None when there is no server to fork it."""
+        """Start a process equivalent to `python -m MODULE ARGUMENT..`; None when there is no server to fork it."""
 
 
 class Child:
-    """One process; its output goes to a file of its own. Forked, where there are `forks`."""
+    """One process, with its output in a file of its own. Forked if `forks` is given."""
 
     def __init__(self, name: str, command: Sequence[str], *, output: Path, forks: Forks | None = None) -> None:
         self.name, self._forks = name, forks
@@ -84,7 +85,7 @@ class Child:
 
     @property
     def code(self) -> int | None:
-        """Its exit code; None while it runs (or before it does)."""
+        """Exit status; None while it runs, and before it is started."""
         return self._process.returncode if self._process else None
 
     @property
@@ -94,12 +95,12 @@ class Child:
 
     @property
     def has_crashed(self) -> bool:
-        """Whether it ended with a failure that nobody asked for."""
+        """Whether it ended with an unrequested failure."""
         return self.code not in (None, 0) and not self._is_stopping
 
     @property
     def was_killed(self) -> bool:
-        """Whether somebody else ended it by a signal that no fault of its own sends."""
+        """Whether somebody else ended it, by a signal that a fault of its own would not raise."""
         return self.has_crashed and self.code in (-signal.SIGKILL, -signal.SIGTERM)
 
     @property
@@ -111,7 +112,7 @@ class Child:
         return f"ended with code {self.code}"
 
     async def start(self) -> None:
-        """Start it, in a session of its own so that the terminal's Ctrl-C is ours to pass on."""
+        """Start it in a session of its own, so that the terminal's Ctrl-C reaches only us."""
         self.output.parent.mkdir(parents=True, exist_ok=True)
         self._is_stopping = False
         forked = await self._forks.start(self.command, self.output) if self._forks else None
@@ -129,13 +130,13 @@ class Child:
             )
 
     async def wait(self) -> int:
-        """Wait for its end; the exit code."""
+        """Wait for its end. Returns the exit status."""
         if self._process is None:
             raise ValueError(f"{self.name} was not started")
         return await self._process.wait()
 
     async def stop(self, *, seconds: float = STOP_SECONDS) -> None:
-        """Ask it to end, wait, then make it. What it started itself (p2pd) goes with its session."""
+        """Ask it to end, wait, then kill it. Processes that it started (p2pd) end with its session."""
         if self._process is None:
             return
         self._is_stopping = True
@@ -148,7 +149,7 @@ class Child:
         await self._process.wait()
 
     def kill(self) -> None:
-        """End it and its session at once."""
+        """Kill it and its session at once."""
         self._is_stopping = True
         self._signal(signal.SIGKILL)
 
@@ -177,7 +178,8 @@ async def stop_all(children: Iterable[Child]) -> None:
 
 
 def processes_of(parent: int) -> list[tuple[int, str]]:
-    """Processes that a testnet with this id started, directly or not, by the mark in their environment (Linux only).
+    """Processes that a testnet with this id started, directly or not, found by the mark in
+    their environment (Linux only).
 
     A node added by hand from another terminal has no such mark (`guests_in`).
     """
@@ -191,7 +193,7 @@ def processes_of(parent: int) -> list[tuple[int, str]]:
 
 
 def remove_traces(pids: Collection[int], folder: Path | None = None) -> None:
-    """Remove what nodes killed on the spot could not: their p2pd sockets, and the lock files of their ports."""
+    """Remove what killed nodes left behind: their p2pd sockets, and the lock files of their ports."""
     place = folder or Path(tempfile.gettempdir())
     for path in (*place.glob("intellect-node-*.sock"), *place.glob("intellect-node-*.lock")):
         with contextlib.suppress(OSError, ValueError):
@@ -201,7 +203,7 @@ def remove_traces(pids: Collection[int], folder: Path | None = None) -> None:
 
 
 def guests_in(directory: Path) -> list[int]:
-    """Processes of nodes whose data folder lies in here and that we did not start: somebody added them by hand."""
+    """Processes of nodes with data folders in here that we did not start: somebody added them by hand."""
     found: list[int] = []
     for path in directory.glob("*/status.json"):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
@@ -214,13 +216,13 @@ def guests_in(directory: Path) -> list[int]:
 
 
 def _has_open(pid: int, folder: Path) -> bool:
-    """Whether a process holds a file of a folder open: not one that was given the number of a node long dead."""
+    """Whether a process has a file in a folder open. A process that merely reuses the id of a dead node does not."""
     inside = folder.resolve()
     return any(Path(os.readlink(place)).is_relative_to(inside) for place in Path(f"/proc/{pid}/fd").iterdir())
 
 
 async def end_guests(directory: Path, *, seconds: float = STOP_SECONDS) -> None:
-    """Ask the nodes started by hand in here to end, wait, then make them."""
+    """Ask the nodes started by hand in here to end, wait, then kill them."""
     for number, patience in ((signal.SIGTERM, seconds), (signal.SIGKILL, GONE_SECONDS)):
         until = time.monotonic() + patience
         for pid in guests_in(directory):

@@ -1,4 +1,5 @@
-"""What the ledger says of a testnet's contributions, read while it runs and compared with what was seen at its end."""
+"""A testnet's contributions according to the ledger, read while it runs and compared at
+its end with what was observed."""
 
 from __future__ import annotations
 
@@ -17,11 +18,11 @@ from node.testnet.picture import Picture
 from roles.shardcast.client import RelayClient
 
 LEDGER_SECONDS = 1.5
-"""Between two readings of the ledger for the display."""
+"""Interval between reads of the ledger for the display."""
 
 
 class Reckoning:
-    """The ledger's tallies, and what is not tallied yet, by node and wallet."""
+    """Contributions by node and wallet: the ledger's tallies, and what is not tallied yet."""
 
     def __init__(self, ledger: LedgerClient, client: RelayClient, picture: Picture, page: TestnetPage) -> None:
         self._ledger, self._get, self._picture, self._page = ledger, tally_blobs(client), picture, page
@@ -33,7 +34,7 @@ class Reckoning:
         return self._contributions.by_wallet() if self._contributions else {}
 
     async def watch(self) -> None:
-        """Read again and again until cancelled."""
+        """Read periodically until cancelled."""
         while True:
             with contextlib.suppress(NodeError, LedgerError):
                 await self._read()
@@ -60,7 +61,7 @@ class Reckoning:
         await self._page.credit(roots, self._get)
 
     async def judge(self, outcome: Outcome) -> None:
-        """Compare the ledger with what was seen to be accepted."""
+        """Compare the ledger with the submissions observed to be accepted."""
         try:
             await self._read()
             registrations = await self._ledger.registrations()

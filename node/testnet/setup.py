@@ -23,11 +23,12 @@ from roles.run_terms import terms_of
 from roles.spec import RunSpec
 
 LEASE_SECONDS = 20
-"""Of a testnet with a stand-by, unless its draft says otherwise: whoever kills the leader wants to see what follows."""
+"""Lease of a testnet with a stand-by trainer, unless its draft says otherwise: short, so that a
+killed leader is soon replaced."""
 MOST_COINS = 10**23
-"""Base units a testnet's run is funded with at most: a tenth of what its owner has."""
+"""Most base units that a testnet's run is funded with: a tenth of its owner's coins."""
 CHAIN_SECONDS = 60.0
-"""What the chain may take to answer: py-evm's import alone is some seconds on a busy machine."""
+"""Timeout for the chain's first answer; importing py-evm alone takes some seconds on a busy machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,8 @@ class Prepared:
 
 
 async def start_chain(plan: TestnetPlan, port: int) -> tuple[Child, str]:
-    """Start the chain process and wait until it answers; it and its URL. Raises ConfigError with its last words."""
+    """Start the chain process and wait until it answers. Returns it and its URL. Raises
+    ConfigError with its last output."""
     command = [sys.executable, "-m", "node.testnet.chain", "--port", str(port), "--seed", plan.chain_seed]
     command += ["--journal", str(plan.directory / "chain" / "journal")]
     chain = Child("chain", command, output=plan.directory / "chain" / "output.log")
@@ -82,7 +84,7 @@ async def prepare_run(plan: TestnetPlan, options: TestnetOptions, rpc: str) -> P
 
 
 def check_draft(options: TestnetOptions) -> None:
-    """See that a run can be made of these options, before anything is started. Raises UsageError."""
+    """Check that a run can be created from these options, before anything is started. Raises UsageError."""
     plan = make_plan(options)
     try:
         build_spec(
@@ -117,35 +119,36 @@ async def _create(rpc: str, plan: TestnetPlan, spec: RunSpec) -> None:
 
 
 async def _fund(ledger: LedgerClient, spec: RunSpec) -> None:
-    """Pay in what all epochs of the run can cost."""
+    """Deposit the maximum cost of all epochs of the run."""
     amount = int(spec.rewards.budget) * (spec.training.steps // spec.epoch.checkpoints + 2)
     if amount and spec.rewards.token is None:
         await ledger.fund(min(amount, MOST_COINS))
 
 
 def node_child(node: NodePlan, forks: Forks | None = None) -> Child:
-    """The process of a node: what anybody else would type, with its configuration file. Or one that cheats."""
+    """The process of a node: the command that anybody else would type, with its
+    configuration file, or one that cheats."""
     command = node_command("--role", node.role, "--config", str(node.config_file))
     if node.adversary:
         command = [sys.executable, "-m", "node.testnet.adversaries", node.adversary, str(node.config_file)]
-    light = node.role == "relay"  # has little to import, and is wanted before the fork server is ready
+    light = node.role == "relay"  # imports little, and is needed before the fork server is ready
     return Child(node.name, command, output=node.home / "output.log", forks=None if light else forks)
 
 
 def join_command(prepared: Prepared, home: Path) -> str:
-    """What to type in a second terminal to add a worker."""
+    """The command to type in a second terminal to add a worker."""
     wallet = "0x000000000000000000000000000000000000dEaD"
     arguments = ["--role", "worker", "--join", str(prepared.join_file), "--data", str(home), "--wallet", wallet]
     return shlex.join([*_program(), *arguments])
 
 
 def restart_command(node: NodePlan) -> str:
-    """What to type to start a node again that has ended; it goes on where it was."""
+    """The command that restarts a node that has ended; it resumes where it was."""
     return shlex.join([*_program(), "--role", node.role, "--config", str(node.config_file)])
 
 
 def _program() -> list[str]:
-    """This program as it is called from the folder the user is in."""
+    """The command that runs this program from the user's current folder."""
     program = Path(sys.executable).with_name("intellect-node")
     if not program.exists():
         return [sys.executable, "-m", "node"]

@@ -1,5 +1,5 @@
-"""How the tests of the checks attack: forged rollouts with everything right but the one thing, and the proof that one
-check, and only that one, stands in the way."""
+"""Attacks for the tests of the checks: forged rollouts in which all but one thing is right, and the proof that
+exactly one check stops them."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ EXACT = JoinedSpec(
     month=1,
     alarm_one_in=10,
 )
-"""Honest noise of engines that agree to the last bit; one submission is enough for a history."""
+"""Honest noise of engines that agree to the last bit. One submission is enough for a history."""
 
 
 def judge(world: World, made: Made, *, key: NodeKey = WORKERS[0], without: str = "", **means: Any) -> Finding:
-    """What a validator finds, with every check or without one of them. The gate has let the submission in."""
+    """A validator's finding, with every check or without one of them. The submission has passed the gate."""
     admitted = world.trusted.admit_submission(world.row(made.submission, key))
     checks = [check for check in CHECKS if check.name != without]
     verifier = Verifier(spec=world.spec, engine=world.engine, task=world.task, checks=checks, **means)
@@ -51,13 +51,14 @@ def assert_only(
     duplicates: Callable[[], DuplicateIndex] = DuplicateIndex,
     lax: dict[str, Any] | None = None,
 ) -> None:
-    """The check refuses it for this reason, nothing is accepted by that, and without the check it would pass."""
+    """Assert that the check refuses it for this reason, that nothing is accepted, and that it
+    would pass without the check."""
     assert check in {item.name for item in CHECKS}
     world.trusted.admit_submission(world.row(made.submission, key))
     before = world.state()
     found = judge(world, made, key=key, duplicates=duplicates())
     assert (found.outcome, found.reason) == (outcome, reason), found
-    assert found.detail  # where to look, for who checks again
+    assert found.detail  # tells whoever re-checks where to look
     assert world.state() == before
     assert not list(world.trusted.accepted())
     passed = judge(world, made, key=key, without=check, duplicates=duplicates(), **(lax or {}))
@@ -65,7 +66,7 @@ def assert_only(
 
 
 def finished(world: World, rows: Sequence[RolloutRow]) -> tuple[RolloutRow, ...]:
-    """Rows with the rewards and proofs that belong to their prompts and tokens: what a clever forger does."""
+    """Rows with the rewards and proofs that belong to their prompts and tokens, as a clever forger makes them."""
     prefills = world.engine.prefill([(row.prompt, row.output) for row in rows])
     checks = world.spec.checks
     proofs = build_proofs([item.states for item in prefills], topk=checks.topk, chunk=checks.chunk)
@@ -81,20 +82,20 @@ def finished(world: World, rows: Sequence[RolloutRow]) -> tuple[RolloutRow, ...]
 
 
 def forged(world: World, made: Made, rows: Sequence[RolloutRow]) -> Made:
-    """The submission over these rows, finished and signed."""
+    """The submission with these rows, finished and signed."""
     file = replace(open_rollouts(world, made), rows=finished(world, rows))
     return repack(made, write_rollouts(file), tokens=sum(len(row.output) for row in rows))
 
 
 def likeliest(world: World, rows: Sequence[RolloutRow]) -> tuple[RolloutRow, ...]:
-    """The rows with the policy's likeliest answers."""
+    """The rows with the policy's most likely answers."""
     return resampled(world, rows, settings=replace(sampling_of(world.spec), temperature=0.0))
 
 
 def resampled(
     world: World, rows: Sequence[RolloutRow], *, settings: SamplingSettings | None = None
 ) -> tuple[RolloutRow, ...]:
-    """The rows with what the policy really says to their prompts under their seeds."""
+    """The rows with the policy's genuine completions of their prompts under their seeds."""
     requests = [Request(row.prompt, row.seed) for row in rows]
     completions = world.engine.generate(requests, settings or sampling_of(world.spec))
     return tuple(
@@ -103,7 +104,7 @@ def resampled(
 
 
 def babbled(world: World, row: RolloutRow, seed: int = 0) -> RolloutRow:
-    """A row of random tokens up to the maximum length, never the end token."""
+    """A row of random tokens of maximum length, without the end token."""
     draw = np.random.default_rng(seed)
     others = [token for token in range(world.engine.vocabulary) if token != world.engine.eos]
     tokens = tuple(int(token) for token in draw.choice(others, size=world.spec.sampling.max_tokens))
@@ -111,7 +112,7 @@ def babbled(world: World, row: RolloutRow, seed: int = 0) -> RolloutRow:
 
 
 def with_noisy_states(world: World, made: Made) -> Made:
-    """Proofs of states that are off by a rounding error or two, as other weights' are."""
+    """Proofs of states that are off by a rounding error or two, as from other weights."""
 
     def noisy(row: RolloutRow) -> RolloutRow:
         (prefill,) = world.engine.prefill([(row.prompt, row.output)])

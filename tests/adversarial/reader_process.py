@@ -1,5 +1,5 @@
-"""A reader as a process of its own, to be killed or starved. Arguments: folder, manifest digest, URL and id of its relay,
-and the largest file it may write (0: any)."""
+"""A reader in a process of its own, to be killed or starved. Arguments: folder, manifest digest, URL and id of its
+relay, and the largest file it may write (0: no limit)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Every adversary of `node.testnet.adversaries` that must always be refused: through the real gate and verifier, for a reason
-that fits it, and nothing that is trusted moves."""
+"""Every adversary of `node.testnet.adversaries` that must always be refused goes through the real gate and verifier: it
+is refused for a fitting reason, and no trusted state moves."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def honest_engine() -> Engine:
 
 
 def forge(world: World, adversary: Adversary) -> Made:
-    """What the adversary hands in for its first index."""
+    """What the adversary submits for its first index."""
     changes_weights = adversary.kind in SHOWN_BY_THE_BUILT_IN_POLICY
     engine = adversary.engine(TransformersEngine if changes_weights else honest_engine)
     engine.load(POLICY)

@@ -1,6 +1,6 @@
-"""Faults of machines while weights travel. Others have files of their own: flipped bits and stalled relays
-(`test_shard_bit_flips`), rollback and foreign signatures (`test_manifest_rollback`), clocks (`test_grant_abuse`), a relay
-killed while it is sent to (`test_kill`), an origin killed after half and dead relays (`test_gather`)."""
+"""Machine faults during the broadcast of weights. Covered elsewhere: flipped bits and stalled relays
+(`test_shard_bit_flips`), rollback and foreign signatures (`test_manifest_rollback`), clocks (`test_grant_abuse`), a
+relay killed during an upload (`test_kill`), an origin killed half-way and dead relays (`test_gather`)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ROOT = Path(__file__).parents[2]
 async def reader(
     network: Network, envelope: Envelope, into: Path, *, largest: int = 0
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A reader of the first relay, as a process; killed at the end if it lives still."""
+    """A reader of the first relay, as a process; killed at the end if still alive."""
     info = network.infos[0]
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.adversarial.reader_process"),
@@ -100,7 +100,7 @@ async def test_disk_of_a_reader_full__says_so_exposes_nothing_and_goes_on_with_r
 
 
 def killed_after(app: ASGIApp, *, size: int) -> ASGIApp:
-    """A relay that sends so many bytes of blobs, breaks off in the middle of one, and answers nobody from then on."""
+    """A relay that sends this many bytes of blobs, stops in the middle of one, and never answers again."""
     left = size
 
     async def dying(scope: Scope, receive: Receive, send: Send) -> None:

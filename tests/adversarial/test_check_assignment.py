@@ -1,4 +1,5 @@
-"""Workers that choose: another identity, an easier problem, another prompt, a luckier seed. All else is honest work."""
+"""Workers that choose for themselves: another identity, an easier problem, another prompt, a
+luckier seed. The rest is honest."""
 
 from __future__ import annotations
 

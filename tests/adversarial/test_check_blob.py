@@ -1,4 +1,4 @@
-"""Blobs that are not what was signed, or not a rollout file: each is stopped by one check only."""
+"""Blobs that are not what was signed, or not a rollout file. Each is stopped by exactly one check."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work of another model, tokens of the worker's choosing, endings put there, copied completions."""
+"""Another model's work, tokens chosen by the worker, inserted endings, copied completions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.builders import WORKERS, World, make_rollouts, make_spec, make_world,
 
 
 def without_margins(margin: int = 5000) -> CheckSpec:
-    """A run that holds sampling to its seed loosely, or (5000) not at all."""
+    """A run that binds sampling to its seed loosely, or (5000) not at all."""
     honest = Threshold(exponent_mismatches=8, mantissa_mean=2000, mantissa_median=2000, margin_mean=margin)
     fraud = Threshold(exponent_mismatches=38, mantissa_mean=10_000, mantissa_median=8000, margin_mean=margin)
     return CheckSpec(honest=honest, fraud=fraud)
@@ -51,7 +51,7 @@ def test_proof_is_missing__top_11() -> None:
 
 
 def test_random_tokens_with_true_proofs__top_24() -> None:
-    """Any text can be prefilled, and its proof is then true."""
+    """Any text can be prefilled, and then its proof is genuine."""
     world = make_world()
     made = make_rollouts(world)
     rows = [babbled(world, row, seed=n) for n, row in enumerate(open_rollouts(world, made).rows)]
@@ -82,7 +82,7 @@ def test_end_token_put_where_sampling_does_not_give_it() -> None:
 
 
 def test_another_model_decoded__this_one_prefilled() -> None:
-    """Two rows of eight are not this policy's: where sampling is not held to a seed, their probabilities show it."""
+    """Two rows of eight are not this policy's. Where sampling is not bound to a seed, their probabilities reveal it."""
     world = make_world(make_spec(checks=without_margins()))
     made = make_rollouts(world)
     rows = open_rollouts(world, made).rows
@@ -104,14 +104,14 @@ def one_problem() -> World:
 
 
 def accepted(world: World, made: Made) -> DuplicateIndex:
-    """What a validator remembers that has accepted this."""
+    """The memory of a validator that has accepted this."""
     seen = DuplicateIndex()
     assert judge(world, made, duplicates=seen).outcome == "accept"
     return seen
 
 
 def with_outputs_of(world: World, mine: Made, theirs: Made, change: Callable[[RolloutRow], RolloutRow]) -> Made:
-    """A submission of another worker's completions, changed a little, as one's own."""
+    """A submission made of another worker's completions, slightly changed."""
     rows = [
         replace(row, output=copied.output, finish=copied.finish)
         for row, copied in zip(open_rollouts(world, mine).rows, open_rollouts(world, theirs).rows, strict=True)
@@ -133,7 +133,7 @@ def one_token_changed(row: RolloutRow) -> RolloutRow:
 
 @pytest.mark.parametrize("change", [as_it_is, one_token_changed])
 def test_copied_completions__val_09(change: Callable[[RolloutRow], RolloutRow]) -> None:
-    """The copier was given the same prompt; the tokens are improbable, and those of somebody else."""
+    """The copier has the same prompt; the tokens are improbable, and another worker's."""
     world = one_problem()
     original = make_rollouts(world, WORKERS[0])
     accepted(world, original)
@@ -170,7 +170,8 @@ def test_copy_comes_first__the_owner_keeps_its_credit__val_08() -> None:
 
 
 def test_deviations_too_small_for_any_chunk__joined() -> None:
-    """States off by a rounding error or two, as other weights' are: forgiven in each chunk, too many over all of them."""
+    """States off by a rounding error or two, as from other weights: tolerated in each chunk,
+    but too many over all of them."""
     for change, reason, outcome in (
         ({}, Reason.JOINED_UNCERTAIN, "soft"),
         ({"fault_one_in": 10**12}, Reason.JOINED_MISMATCH, "fault"),

@@ -1,4 +1,4 @@
-"""Rewards that nobody earned and completions that never ended."""
+"""Unearned rewards, and completions that never ended."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_reward_is_inflated__val_15() -> None:
 
 
 def test_completion_is_cut_short() -> None:
-    """Half the work, honestly computed so far as it goes."""
+    """Half the work, honestly computed as far as it goes."""
     world = make_world()
     made = make_rollouts(world)
     rows = [_cut(row) for row in open_rollouts(world, made).rows]

@@ -1,4 +1,4 @@
-"""Deltas that lie: signed by nobody who may, listed as what they are not, or making other weights than they say."""
+"""False deltas: signed by an unauthorised key, listed as something else, or producing other weights than they claim."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Scene:
 async def scene(
     root: Path, wrap: Callable[[ASGIApp], ASGIApp] = lambda app: app, *, both: bool = False
 ) -> AsyncIterator[Scene]:
-    """`wrap` makes a bad one of the first relay, or of both."""
+    """`wrap` makes the first relay, or both, misbehave."""
     line = make_line(root / "line", steps=3)
     async with running_network(root, relays=0) as network:
         await network.add_relay(wrap)
@@ -57,7 +57,7 @@ async def test_delta__of_a_stranger_is_refused_and_nothing_is_kept(tmp_path: Pat
 
 
 async def test_delta__that_makes_other_weights_is_refused_and_said(tmp_path: Path) -> None:
-    """The signed row says 0 -> 1, its bytes lead to 2: right in themselves, and of no use to anybody."""
+    """The signed row says 0 -> 1, but its bytes lead to 2: valid in themselves, and useless to everybody."""
     async with scene(tmp_path) as at:
         _, folder = at.line.delta(2, base=0)
         other = (folder / "delta").read_bytes()
@@ -95,7 +95,7 @@ def listing(app: ASGIApp, change: Callable[[dict[str, object]], dict[str, object
 
 
 async def test_delta__listed_as_what_it_is_not_costs_the_relay_its_place(tmp_path: Path) -> None:
-    """It says of 0 -> 1 that it leads to 2: whoever believed that would fetch it for nothing, again and again."""
+    """It claims that 0 -> 1 leads to 2. A client that believed this would fetch it in vain, again and again."""
     line = make_line(tmp_path / "same", steps=3)
     false = {"target": line.digest(2)}
     async with scene(tmp_path, lambda app: listing(app, lambda one: {**one, **false})) as at:
@@ -111,7 +111,7 @@ async def test_delta__listed_as_what_it_is_not_costs_the_relay_its_place(tmp_pat
 
 
 async def test_delta__that_nobody_has_hides_no_other(tmp_path: Path) -> None:
-    """A relay lists one of a single byte, which everybody would take first."""
+    """A relay lists a delta of a single byte, which everybody would fetch first."""
     made_up = {"delta": "ab" * 32, "size": 1}
     async with scene(tmp_path, lambda app: listing(app, lambda one: {**one, **made_up})) as at:
         await publish(at.network, at.line, [0, 1])

@@ -1,4 +1,4 @@
-"""A leader that lost its lease goes on as if it had not: relays neither take nor spread what it makes."""
+"""A leader that lost its lease continues as if it had not: relays neither accept nor spread what it makes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.unit.roles.test_terms import SECOND, world_of_two
 
 
 def manifest_of_term(folder: Path, *, step: int, term: int) -> Envelope:
-    """By the leader of that term."""
+    """A manifest by the leader of that term."""
     manifest = make_manifest(make_checkpoint(folder, seed=term), step=step).model_copy(update={"term": term})
     return seal_manifest((TRAINER, SECOND)[term - 1], manifest)
 
@@ -49,7 +49,7 @@ async def test_put_manifest__of_a_fenced_leader_refused(tmp_path: Path) -> None:
 
 
 async def test_put_manifest__of_a_term_not_seen_yet_is_taken(tmp_path: Path) -> None:
-    """Our view may lag; who loads the checkpoint looks at the ledger for itself."""
+    """Our view may lag. Whoever loads the checkpoint checks the ledger itself."""
     async with running_network(tmp_path, relays=0) as network:
         await add_relay(network, world_of_two(1))
         reply = await put(network, manifest_of_term(tmp_path / "c", step=3, term=2), key=SECOND)
@@ -57,7 +57,7 @@ async def test_put_manifest__of_a_term_not_seen_yet_is_taken(tmp_path: Path) -> 
 
 
 async def test_run__pulls_no_checkpoint_of_a_fenced_leader(tmp_path: Path) -> None:
-    """Another relay, that knows no ledger, has both: only the new leader's is pulled from it."""
+    """Another relay, which sees no ledger, has both; only the new leader's is pulled from it."""
     old, new = (manifest_of_term(tmp_path / f"{term}", step=3, term=term) for term in (1, 2))
     rows = Rows(row_of(old, TRAINER, term=1), row_of(new, SECOND, term=2))
     async with running_network(tmp_path, relays=0) as network:

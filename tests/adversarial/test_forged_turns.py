@@ -1,4 +1,4 @@
-"""A run with a calculator: what the tool said cannot be passed off as the policy's, nor the reverse."""
+"""A run with a calculator: the tool's output cannot be passed off as the policy's, nor the reverse."""
 
 from __future__ import annotations
 
@@ -36,13 +36,14 @@ def made() -> Made:
 
 
 def called(world: World, made: Made) -> tuple[RolloutFile, int]:
-    """The file, and the number of the first row in which the tool has answered."""
+    """The file, and the number of the first row with an answer by the tool."""
     file = open_rollouts(world, made)
     return file, next(number for number, row in enumerate(file.rows) if len(row.turns) > 1)
 
 
 def forged(world: World, made: Made, number: int, row: RolloutRow) -> Made:
-    """The submission with this row, its proof made honestly over what it claims to be the policy's, its reward right."""
+    """The submission with this row: honest proof over what it claims to be the
+    policy's tokens, and the right reward."""
     file, checks = open_rollouts(world, made), world.spec.checks
     states = world.engine.prefill([(row.prompt, row.output)])[0].states
     places = own_tokens(range(len(row.output)), row.turns)
@@ -82,7 +83,7 @@ def test_tools_answer_is_forged(world: World, made: Made) -> None:
 
 
 def test_tools_tokens_are_claimed_as_the_policys(world: World, made: Made) -> None:
-    """They would be paid."""
+    """The worker would be paid for them."""
     file, number = called(world, made)
     row = file.rows[number]
     claimed = replace(row, turns=(len(row.output),))

@@ -1,4 +1,4 @@
-"""Grants of every wrong sort: each is refused by name, and the store and the quota stay as they were."""
+"""Invalid grants of every kind: each is refused by name, and store and quota are unchanged."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def now_ms() -> int:
 
 
 def make_grant(network: Network, *, key: NodeKey = WORKER, run: str = RUN, **changes: object) -> str:
-    """A right grant for DATA at the first relay, but for the changes."""
+    """A valid grant for DATA at the first relay, except for the changes."""
     row = {"sequence": now_ms(), "expiration": now_ms() + 300_000} | {
         name: changes.pop(name) for name in ("sequence", "expiration", "record_key") if name in changes
     }
@@ -197,7 +197,7 @@ async def test_upload__shard_of_another_length_than_its_manifest_says(tmp_path: 
 async def raw_upload(
     network: Network, sent: bytes, *, of: bytes = DATA
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """An upload that declares a blob's length and sends what it likes; the client's library refuses to lie so."""
+    """An upload that declares one length and sends something else; the client's library refuses to lie like this."""
     url = httpx.URL(network.infos[0].url)
     reader, writer = await asyncio.open_connection(url.host, url.port)
     grant = make_grant(network, blob=sha256(of), size=len(of))
@@ -236,7 +236,7 @@ async def test_upload__without_a_length(tmp_path: Path) -> None:
 
 
 async def test_grant__relay_whose_clock_was_set_back_takes_fresh_ones() -> None:
-    """It started an hour ahead; judged by that start every upload of the next hour would be stale."""
+    """It started an hour ahead. Judged by that start, every upload of the next hour would be stale."""
     now = {"ms": 7_200_000}
     book = GrantBook("12D3KooWrelay", clock=lambda: now["ms"])
     grant = UploadGrant.model_construct(relay="12D3KooWrelay", blob="ab" * 32, size=3, nonce="0" * 32)

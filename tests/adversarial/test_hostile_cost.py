@@ -1,4 +1,5 @@
-"""What a hostile file costs a validator: no forward pass, little time, and memory bounded by what an honest file may hold."""
+"""What a hostile file costs a validator: no forward pass, little time, and no more
+memory than an honest file may need."""
 
 from __future__ import annotations
 
@@ -22,13 +23,13 @@ from roles.worker.generation import Made
 from tests.builders import WORKERS, World, make_rollouts, make_world, open_rollouts, repack, shared_engine
 
 SECONDS = 2.0
-"""Of the CPU, for one file; a tenth of it is usual."""
+"""Limit of CPU seconds for one file; usually it takes a tenth of this."""
 HONEST_COPIES = 8
-"""Python's and Arrow's objects of the largest honest file are a few times its bytes."""
+"""Memory limit in copies of the largest honest file: Python's and Arrow's objects take a few times its bytes."""
 
 
 class RestingEngine:
-    """Encodes and decodes, and runs no model: the test fails if anybody asks for that."""
+    """Encodes and decodes, but runs no model: the test fails if it is asked to."""
 
     def __init__(self) -> None:
         real = shared_engine()
@@ -60,12 +61,13 @@ def long_output(file: RolloutFile) -> bytes:
 
 
 def other_prompt(file: RolloutFile) -> bytes:
-    """Within every bound, but not what was asked: nothing is computed on a prompt of the file's choosing."""
+    """Within every bound, but not the assigned prompt: nothing is computed on a prompt of the file's choice."""
     return write_rollouts(replace(file, rows=(replace(file.rows[0], prompt=(1,) * 64), *file.rows[1:])))
 
 
 def one_huge_page(file: RolloutFile) -> bytes:
-    """A column of 240 MB in one page of some kilobytes; the footer may say what it likes, page headers are what counts."""
+    """A column of 240 MB in one page of a few kilobytes. The footer may claim
+    anything; page headers are what counts."""
     table = pq.read_table(io.BytesIO(write_rollouts(file)))
     zeros = pa.array([bytes(30 * 2**20)] * table.num_rows, pa.binary())
     column = table.schema.get_field_index("proof")
@@ -125,7 +127,7 @@ def test_judge__hostile_file_costs_little_and_no_forward_pass(world: World, hone
 
 
 def judged(world: World, made: Made) -> tuple[Finding, float, int]:
-    """The finding, CPU seconds, and the most memory that Python and Arrow held for it."""
+    """The finding, the CPU seconds, and the peak memory of Python and Arrow."""
     engine: Engine = RestingEngine()
     verifier = Verifier(spec=world.spec, engine=engine, task=world.task)
     arrow = pa.default_memory_pool().max_memory() or 0

@@ -1,4 +1,5 @@
-"""A worker that replaces its key to draw other prompts, or to have a second go at its places; and an honest one, midway."""
+"""A worker that replaces its key to draw other prompts or to retry its places, and an
+honest one that does so midway."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ def problems(network: ValidatorNetwork, seed: str | None) -> list[int]:
 
 
 async def ground_key(network: ValidatorNetwork) -> tuple[NodeKey, list[int]]:
-    """Of 200 keys the one that would draw the easiest problems by the block that is known; and these."""
+    """Of 200 keys, the one that would draw the easiest problems by the block known now, and these problems."""
     held = await network.ledger.registration(WORKER.node)
     assert held is not None
     block = await network.ledger.block(held.first_block + network.spec.epoch.beacon_blocks)
@@ -68,7 +69,7 @@ async def test_key_made_for_its_prompts__draws_those_of_the_first(tmp_path: Path
 
 
 async def test_replaced_key__all_derive_its_seed_from_the_ledger_alone(tmp_path: Path) -> None:
-    """A validator that was there before, one that comes later, and an auditor."""
+    """A validator that was present before, one that joins later, and an auditor."""
     async with running(tmp_path, validators=(0,)) as network:
         (early,) = network.validators.values()
         await network.until(lambda: early.trusted.view is not None)

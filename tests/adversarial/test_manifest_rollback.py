@@ -1,4 +1,4 @@
-"""Manifests that should not be taken: of strangers, of old steps, old ones under a new one's name."""
+"""Manifests that must be refused: from strangers, for old steps, or old ones under the name of a new one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Floods and hostile servers: a relay keeps answering, a client keeps its memory and its time."""
+"""Floods and hostile servers: a relay keeps answering, and a client's memory and time stay bounded."""
 
 from __future__ import annotations
 

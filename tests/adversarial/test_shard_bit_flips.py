@@ -1,4 +1,4 @@
-"""A relay flips bits in shards: the client takes them from the next relay, and the checkpoint is right to the bit."""
+"""A relay flips bits in shards: the client fetches them from the next relay, and the checkpoint is exactly right."""
 
 from __future__ import annotations
 

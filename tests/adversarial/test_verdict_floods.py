@@ -1,4 +1,4 @@
-"""Junk that has to be refused, by the hundred: the refusals are validators' rows, and must not keep their other verdicts out."""
+"""Hundreds of junk submissions: the refusals are validators' rows, and must not displace their other verdicts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def refused(number: int, validator: int) -> Envelope:
 
 
 def test_put__verdicts_on_one_workers_junk_keep_no_others_out() -> None:
-    """Validators hold equally much, so none makes room for another: what each says of the junk does."""
+    """Validators have equally many bytes, so none yields to another. Within one's rows, those about the junk do."""
     lifetimes = {kind: rule.lifetime for kind, rule in ROW_RULES.items()}
     store = RowStore(
         lifetimes=lifetimes,

@@ -1,6 +1,5 @@
-"""A real headless Chromium, driven by the DevTools protocol over one websocket. Small on purpose: it opens a page, asks it
-questions, presses keys, takes pictures, and keeps everything the console and the network complained about.
-"""
+"""A real headless Chromium, driven by the DevTools protocol over one websocket. Deliberately small: it opens a page,
+evaluates expressions, presses keys, takes pictures, and records every complaint of the console and the network."""
 
 from __future__ import annotations
 
@@ -25,14 +24,14 @@ ANSWER_SECONDS = 60.0
 
 
 def find_chromium() -> str | None:
-    """Path of a Chromium; `CHROMIUM` in the environment names another."""
+    """Path of a Chromium; the environment variable `CHROMIUM` overrides it."""
     named = os.environ.get("CHROMIUM")
     return named or next(filter(None, map(shutil.which, NAMES)), None)
 
 
 @contextmanager
 def running_chromium(program: str, profile: Path) -> Iterator[str]:
-    """Start it without a window; the base URL of its DevTools. It ends with the block."""
+    """Run it headless for the duration of the block; yields the base URL of its DevTools."""
     flags = ["--headless=new", "--remote-debugging-port=0", f"--user-data-dir={profile}", "--no-first-run"]
     flags += [
         "--disable-gpu",
@@ -42,7 +41,7 @@ def running_chromium(program: str, profile: Path) -> Iterator[str]:
         "--no-proxy-server",
     ]
     if hasattr(os, "geteuid") and os.geteuid() == 0:
-        flags.append("--no-sandbox")  # Chromium refuses its sandbox to root; only our own page is opened
+        flags.append("--no-sandbox")  # Chromium refuses to sandbox as root; only our own page is opened
     process = subprocess.Popen([program, *flags, "about:blank"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         yield f"http://127.0.0.1:{_port(profile / 'DevToolsActivePort', process)}"
@@ -56,7 +55,7 @@ def running_chromium(program: str, profile: Path) -> Iterator[str]:
 
 
 def _port(file: Path, process: subprocess.Popen[bytes]) -> int:
-    """The port it chose, which it writes into a file."""
+    """The port that it chose and wrote to a file."""
     until = time.monotonic() + START_SECONDS
     while time.monotonic() < until and process.poll() is None:
         lines = file.read_text().splitlines() if file.exists() else []
@@ -78,7 +77,7 @@ class Page:
         self.requested: list[str] = []
 
     async def ask(self, method: str, **parameters: Any) -> Any:
-        """One command of the protocol; its result. Raises RuntimeError with what the browser said."""
+        """Send one command of the protocol. Returns its result. Raises RuntimeError with the browser's message."""
         self._last += 1
         answer = self._answers[self._last] = asyncio.get_running_loop().create_future()
         await self._socket.send(json.dumps({"id": self._last, "method": method, "params": parameters}))
@@ -86,7 +85,7 @@ class Page:
             return await answer
 
     async def listen(self) -> None:
-        """Take what the browser sends, for ever."""
+        """Process the browser's messages, forever."""
         async for text in self._socket:
             message = json.loads(text)
             answer = self._answers.pop(message.get("id", 0), None)
@@ -112,14 +111,14 @@ class Page:
                 self.requested.append(about["request"]["url"])
 
     async def open(self, url: str) -> None:
-        """Go there and wait until it has loaded."""
+        """Open a URL and wait until it has loaded."""
         self._loaded.clear()
         await self.ask("Page.navigate", url=url)
         async with asyncio.timeout(ANSWER_SECONDS):
             await self._loaded.wait()
 
     async def run(self, script: str) -> Any:
-        """Value of a JavaScript expression, awaited when it is a promise. Raises RuntimeError for an exception."""
+        """Value of a JavaScript expression; promises are awaited. Raises RuntimeError for an exception."""
         found = await self.ask("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
         if "exceptionDetails" in found:
             raise RuntimeError(found["exceptionDetails"].get("exception", {}).get("description", "exception"))
@@ -135,13 +134,13 @@ class Page:
             raise AssertionError(f"never true: {condition}") from None
 
     async def resize(self, width: int, height: int, *, scale: float = 1.0) -> None:
-        """Size of the window, in CSS pixels."""
+        """Set the size of the window, in CSS pixels."""
         await self.ask(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=scale, mobile=False
         )
 
     async def prefer(self, **features: str) -> None:
-        """Media features of the user, such as `prefers_color_scheme="dark"`."""
+        """Set the user's media features, such as `prefers_color_scheme="dark"`."""
         wanted = [{"name": name.replace("_", "-"), "value": value} for name, value in features.items()]
         await self.ask("Emulation.setEmulatedMedia", features=wanted)
 
@@ -155,14 +154,14 @@ class Page:
             )
 
     async def picture(self, *, whole: bool = False) -> bytes:
-        """What it shows, as PNG; the whole page or the window."""
+        """Screenshot as PNG, of the whole page or the window."""
         found = await self.ask("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
         return base64.b64decode(found["data"])
 
 
 @asynccontextmanager
 async def new_page(base: str, *, width: int = 1280, height: int = 900) -> AsyncIterator[Page]:
-    """A tab of its own in a browser that runs."""
+    """A new tab in a running browser."""
     async with httpx.AsyncClient(trust_env=False) as http:
         tab = (await http.put(f"{base}/json/new?about:blank")).json()
         async with connect(tab["webSocketDebuggerUrl"], max_size=64 * 2**20, proxy=None) as socket:

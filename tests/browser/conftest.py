@@ -1,4 +1,4 @@
-"""One Chromium for all tests of the page; without one they are skipped, and say so."""
+"""One Chromium for all tests of the page. Without one they are skipped, with a message."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.browser.chromium import Page, find_chromium, new_page, running_chromi
 
 @pytest.fixture(scope="session")
 def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """DevTools of a running browser."""
+    """DevTools URL of a running browser."""
     program = find_chromium()
     if program is None:
         pytest.skip("no Chromium on this machine (Debian: apt-get install chromium); CHROMIUM names another path")
@@ -26,7 +26,7 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 async def showing(
     story: Story, chromium: str, *, width: int = 1280, height: int = 900, prefer: Mapping[str, str] | None = None
 ) -> AsyncIterator[Page]:
-    """A tab that shows a story's page, once its first rows have come."""
+    """A tab that shows a story's page, once its first rows have arrived."""
     async with (
         status_server(0, lambda: {"role": "testnet"}, story=story) as port,
         new_page(chromium, width=width, height=height) as page,

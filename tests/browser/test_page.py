@@ -1,4 +1,4 @@
-"""The page in a real browser: what comes is shown, everybody can use it, and nothing complains."""
+"""The page in a real browser: new rows appear, everybody can use it, and nothing complains."""
 
 from __future__ import annotations
 

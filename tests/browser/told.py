@@ -1,4 +1,4 @@
-"""Stories of networks that never ran, told event by event as real nodes tell theirs."""
+"""Stories of networks that never ran, told event by event as real nodes would."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WALLET = "0x44688322193cF72A49A9AAa8453746B50747D56b"
 
 @dataclass
 class Network:
-    """How many of each, and the events said so far."""
+    """The number of nodes per role, and the events so far."""
 
     story: Story = field(default_factory=Story)
     workers: int = 2
@@ -23,7 +23,7 @@ class Network:
     at: float = field(default_factory=lambda: time.time() - 60)
 
     def say(self, source: str, event: str, **fields: object) -> None:
-        """One event, a moment after the last."""
+        """Add one event, a moment after the last."""
         self.at += 0.01
         self.said += 1
         role = source.partition("-")[0]
@@ -45,7 +45,7 @@ class Network:
             self.say(name, "node.registered", wallet=WALLET, linked=True)
 
     def step(self, step: int, *, refuse: bool = False) -> None:
-        """One turn of the loop."""
+        """Add the events of one step."""
         self.say("trainer", "step.opened", step=step, policy_step=step - 1, limit=3)
         for number, worker in enumerate(self.names("worker")):
             self.submit(worker, step, is_wrong=refuse and number == 0)
@@ -60,7 +60,7 @@ class Network:
         self.say("trainer", "checkpoint.committed", step=step, manifest="ab" * 32, block=40 + step, seconds=0.2)
 
     def submit(self, worker: str, step: int, *, index: int = 0, is_wrong: bool = False) -> str:
-        """A submission with its verdicts; the key of its row."""
+        """Add a submission with its verdicts. Returns the key of its row."""
         digest = f"{hash((worker, step, index)) & (2**128 - 1):064x}"
         place = {"step": step, "index": index}
         self.say(worker, "submission.made", **place, policy_step=step - 1, tokens=900, reward=0.5, seconds=0.4)
@@ -75,7 +75,7 @@ class Network:
 
 
 def told_network(*, steps: int = 12, workers: int = 2, validators: int = 3, relays: int = 2) -> Network:
-    """A network that has trained some steps, with a submission refused in every third."""
+    """A network that has trained some steps, with a refused submission in every third."""
     network = Network(workers=workers, validators=validators, relays=relays)
     network.start()
     for step in range(1, steps + 1):

@@ -1,4 +1,5 @@
-"""Other contracts the registry meets: tokens and wallets, compiled from `contracts/` and put on the registry's chain."""
+"""Other contracts that the registry deals with: tokens and wallets, compiled from
+`contracts/` and deployed on its chain."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ def compiled(name: str) -> dict[str, Any]:
 
 
 class Counterpart:
-    """One of them, deployed."""
+    """A deployed contract."""
 
     def __init__(self, registry: Registry, name: str) -> None:
         self.registry = registry
@@ -46,7 +47,7 @@ class Counterpart:
         assert receipt["status"] == "0x1"
 
     def view(self, name: str, *arguments: object) -> Any:
-        """What it answers."""
+        """Result of a view function."""
         output, _ = self.registry.chain.call(sender=NO_ADDRESS, to=self.address, data=self._encode(name, arguments))
         return decode([each["type"] for each in self._abi[name]["outputs"]], output)[0]
 

@@ -1,4 +1,4 @@
-"""The compiled registry on an in-process EVM, called as its users would, and builders of what it is called with."""
+"""The compiled registry on an in-process EVM, called as its users would, and builders for the calls' arguments."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def attest(domain: Domain, proposal: Proposal, key: bytes) -> Attestation:
 
 
 class Clock:
-    """A clock the test sets; 0 leaves every block a second after its parent."""
+    """A clock set by the test; 0 makes every block one second later than its parent."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -169,11 +169,11 @@ class Registry:
         receipt = self.transact(OWNER, None, abi.built()["bytecode"])
         self.address: str = receipt["contractAddress"]
         self.domain = Domain(CHAIN_ID, self.address)
-        self.is_sure = False  # that a call will not revert: it is not tried beforehand
+        self.is_sure = False  # skip the trial call, because the call will not revert
 
     @property
     def next_block(self) -> Block:
-        """The block the next transaction is in, but for its hash."""
+        """The block that will contain the next transaction, without its hash."""
         return Block(int(self.chain.head["number"], 16) + 1, "", self.chain.head_timestamp + 1)
 
     def skip(self, seconds: int) -> None:
@@ -199,7 +199,7 @@ class Registry:
         return receipt
 
     def call(self, key: bytes, name: str, *arguments: object, value: int = 0) -> dict[str, Any]:
-        """Receipt of a transaction. A call that reverts is not sent."""
+        """Receipt of a transaction. A call that would revert is not sent."""
         data = abi.encode_call(name, *arguments)
         if not self.is_sure:
             self._must_succeed(key, data, value)
@@ -215,7 +215,7 @@ class Registry:
             raise LedgerRejected(abi.revert_reason(error.data) or "no reason") from error
 
     def do(self, key: bytes, name: str, *arguments: object, run: str = RUN, value: int | None = None) -> dict[str, Any]:
-        """A call about a run, its parameters as `BaseLedger` gives them; coins go with those that bring them."""
+        """Make a call about a run, with parameters as `BaseLedger` gives them. Payable calls carry their coins."""
         if value is None:
             value = int(str(arguments[-1])) if name in PAYABLE else 0
         return self.call(key, name, bytes.fromhex(run), *arguments_of(name, arguments), value=value)
@@ -231,7 +231,7 @@ class Registry:
         return self.call(STRANGER, "strike", *strike_arguments(strike), signatures)
 
     def lift(self, number: int = 0, keys: Sequence[bytes] = VALIDATORS[:2]) -> dict[str, Any]:
-        """Take a strike of node 5 back with the attestations of some validators."""
+        """Lift a strike of node 5 with the attestations of some validators."""
         attestations = [attest_lift(self.domain, number, key) for key in keys]
         return self.do(STRANGER, "lift", NODES[5], number, attestations)
 
@@ -239,7 +239,7 @@ class Registry:
         return self.call(STRANGER, "rotate", *rotation_arguments(request))
 
     def coins(self, address: str) -> int:
-        """Wei an account has more than at the start, not counting what it paid for gas."""
+        """Change of an account's balance in wei since the start, not counting gas."""
         spent = sum(
             int(receipt["gasUsed"], 16) * int(receipt["effectiveGasPrice"], 16)
             for receipt in self.chain.receipts()
@@ -275,13 +275,13 @@ class Registry:
         parent: str | None = None,
         final: bool = False,
     ) -> dict[str, Any]:
-        """Commit checkpoint `step` of the chain of manifests digest(0), digest(1), .. unless told otherwise."""
+        """Commit checkpoint `step` of the chain of manifests digest(0), digest(1), .. unless stated otherwise."""
         made = bytes.fromhex(manifest if manifest is not None else digest(step))
         before = bytes.fromhex(parent if parent is not None else digest(step - 1) if step else ZERO_DIGEST)
         return self.call(key, "commit_checkpoint", bytes.fromhex(run), term, step, made, before, final)
 
     def finalise(self, proposal: Proposal, attestations: Sequence[Attestation] | None = None) -> dict[str, Any]:
-        """Finalise with the attestations given, by default those of the first two validators."""
+        """Finalise with the given attestations, by default those of the first two validators."""
         if attestations is None:
             attestations = [attest(self.domain, proposal, key) for key in VALIDATORS[:2]]
         return self.call(
@@ -289,7 +289,7 @@ class Registry:
         )
 
     def events(self, run: str = RUN) -> EventLog:
-        """What readers of the run see."""
+        """The events that readers of the run see."""
         log = EventLog()
         newest = int(self.chain.head["number"], 16)
         read = self.chain.logs(0, newest)
@@ -310,7 +310,7 @@ def message_of(domain: Domain, request: RegistrationRequest) -> bytes:
 
 
 def make_registry(terms: RunTerms | None = None) -> Registry:
-    """A registry with a run, as if just made: a copy of one that was, which is much cheaper."""
+    """A new registry with a run. It is a copy of a prepared one, which is much cheaper."""
     return deepcopy(_made(terms or make_terms()))
 
 

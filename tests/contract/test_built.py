@@ -1,4 +1,4 @@
-"""The built file that nodes read is what the pinned compiler makes of the source."""
+"""The built file that nodes read is exactly the pinned compiler's output for the source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every call as a node makes it, on the compiled contract and on the model alike: what it does and what readers see."""
+"""Every call as a node makes it, on both the compiled contract and the model: its effect, and what readers see."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def three(kind: str) -> World:
 
 
 async def refused(call: Any, reason: str) -> None:
-    """The call is refused for this reason, whichever world it is in."""
+    """Assert that the call is refused for this reason, in either world."""
     with pytest.raises(LedgerRejected) as refusal:
         await call
     assert refusal.value.reason == reason
@@ -159,7 +159,7 @@ async def test_lease__ends_with_the_final_checkpoint(three: World) -> None:
 
 
 async def depose(world: World, key: bytes = SECOND) -> None:
-    """Let the lease lapse, and have a trainer take over."""
+    """Let the lease lapse, and let a trainer take over."""
     world.skip(61)
     await world.ledger(key).report_lapse()
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Somebody after the contract's coins: hostile tokens, wallets that call back, and proofs that are none.
+"""Attacks on the contract's coins: hostile tokens, wallets that call back, and invalid proofs.
 
 Each test names the attack and asserts the reason *and* that no coin moved.
 """
@@ -61,7 +61,7 @@ def registry() -> Registry:
 
 @pytest.fixture
 def native(registry: Registry) -> Registry:
-    """A run paid in the native coin, with 500 wei; beside it one of somebody else, with 1,000."""
+    """A run paid in the native coin, with 500 wei, beside another owner's run with 1,000."""
     registry.create_run(money_terms())
     registry.create_run(money_terms(run=OTHER_RUN))
     registry.do(OWNER, "fund", 500)
@@ -71,7 +71,7 @@ def native(registry: Registry) -> Registry:
 
 @pytest.fixture
 def token(registry: Registry) -> Counterpart:
-    """A token in which a run is paid; the owner holds a million and lets the registry take it."""
+    """A token in which a run is paid. The owner has a million and has approved the registry."""
     return make_token_run(registry, "token")
 
 
@@ -219,7 +219,7 @@ ITS_OWN = ("unbond", "dispute", "withdraw")
 
 
 def prepare_calls(registry: Registry, wallet: str, leaves: Sequence[Leaf]) -> dict[str, bytes]:
-    """Calls that each would succeed, for somebody to try in the middle of a payment. The first leaf is left to pay."""
+    """Calls that would each succeed, to be attempted in the middle of a payment. The first leaf is still unpaid."""
     registry.do(OWNER, "stake", NODES[6], wallet, 40, value=None if registry.terms().token is None else 0)
     registry.do(OWNER, "stake", NODES[3], wallet, 40, value=None if registry.terms().token is None else 0)
     for node in (NODE, NODES[4]):

@@ -1,4 +1,4 @@
-"""Every reason the contract's source can refuse with is reached, as often as it stands there."""
+"""Every revert reason in the contract's source is reached, as often as it occurs there."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ SECOND = KEYS[4]
 
 
 def case(reason: str) -> Callable[[Case], Case]:
-    """The function must end in a refusal with this reason. It is given a registry with a run of two trainers."""
+    """Register a test case: the function must end in a refusal with this reason. It gets a
+    registry with a run of two trainers."""
 
     def keep(function: Case) -> Case:
         CASES.append((reason, function))

@@ -1,7 +1,8 @@
-"""The contract beside its Python model: any sequence of calls gives the same answers, reasons, events and payments.
+"""The contract compared with its Python model: any sequence of calls gives the same results,
+reasons, events and payments.
 
-Two runs share the contract, so that coins of one could be missed in the other. `REGISTRY_SEQUENCES` and
-`REGISTRY_ACTIONS` ask for a longer search than the one of every day.
+Two runs share the contract, so that a mix-up of their coins would show. `REGISTRY_SEQUENCES` and `REGISTRY_ACTIONS`
+request a longer search than the default.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class RegistryMachine(RuleBasedStateMachine):
     registry: Registry
     model: RegistryModel
     beginning: ClassVar[tuple[Registry, RegistryModel] | None] = None
-    """Contract and model with two runs made, funded and one step on: each sequence takes a copy, which is cheap."""
+    """Contract and model with two runs created, funded and one step on. Each sequence takes a copy, which is cheap."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -114,14 +115,14 @@ class RegistryMachine(RuleBasedStateMachine):
         return self.model.runs[run]
 
     def same(self, expected: Callable[[], Any], got: Callable[[], Any]) -> bool:
-        """Put the same to model and contract; whether both did it."""
+        """Apply the same call to model and contract. Returns whether both executed it."""
         reason = outcome(expected)
         self.registry.is_sure = reason == ""
         assert outcome(got) == reason
         return reason == ""
 
     def both(self, key: bytes, name: str, *arguments: Any, run: str) -> bool:
-        """A call that is given as `BaseLedger` gives it."""
+        """A call with its arguments as `BaseLedger` gives them."""
         call, block = getattr(self.model, name), self.registry.next_block
         return self.same(
             lambda: call(run, *arguments, sender=address_of(key), block=block),
@@ -129,7 +130,7 @@ class RegistryMachine(RuleBasedStateMachine):
         )
 
     def signed(self, run: str, typed: dict[str, Any], honest: bool, others: Sequence[bytes]) -> list[Attestation]:
-        """Attestations of a quorum of the validators in force, or of whomever."""
+        """Attestations by a quorum of the validators in force, or by arbitrary ones."""
         current = VALIDATORS if self.state(run).set_in_force == 0 else OTHER_VALIDATORS
         keys = current[:2] if honest else others
         return [Attestation(address_of(key), sign_typed_data(typed, key)) for key in keys]
@@ -156,7 +157,7 @@ class RegistryMachine(RuleBasedStateMachine):
 
     @rule(run=RUNS, trainer=OFFSETS, behind=st.integers(1, 2))
     def take_over(self, run: str, trainer: int, behind: int) -> None:
-        """Renew, or wait for the lapse, report it, wait, take over: as far as the contract lets each."""
+        """Renew, or wait for the lapse, report it, wait, take over: each as far as the contract permits."""
         leader = self.state(run).leader
         if trainer == 1:
             self.both(TRAINERS[leader], "renew", run=run)
@@ -176,7 +177,7 @@ class RegistryMachine(RuleBasedStateMachine):
         signers=st.lists(st.sampled_from([*VALIDATORS, *OTHER_VALIDATORS]), max_size=3),
     )
     def finalise(self, run: str, flaw: str, more: list[int], signers: list[bytes]) -> None:
-        """A tally whose leaves grow by `more`, of an epoch that has closed; or one with a flaw."""
+        """A tally whose leaves grow by `more`, for an epoch that has closed, or one with a flaw."""
         roots = self.state(run).events.roots
         for _ in range(0 if flaw == "early" else 2):
             self.commit(run, 0, True, False, 0)
@@ -219,7 +220,7 @@ class RegistryMachine(RuleBasedStateMachine):
 
     @rule(run=RUNS, key=st.sampled_from(ANYBODY), place=st.integers(0, 2), back=SELDOM, more=OFFSETS)
     def claim(self, run: str, key: bytes, place: int, back: bool, more: int) -> None:
-        """A leaf of the newest root or of the one before, now and then with another amount than it has."""
+        """A leaf of the newest root or of the one before, sometimes with a wrong amount."""
         trees = self.trees[run]
         if not trees:
             self.finalise(run, "", [100, 50, 0], [])
@@ -326,7 +327,7 @@ class RegistryMachine(RuleBasedStateMachine):
 
     @rule(run=RUNS, key=st.sampled_from([OWNER, OWNER, STRANGER]), quorum=st.sampled_from([2, 2, 1]))
     def propose_validators(self, run: str, key: bytes, quorum: int) -> None:
-        """The second set; `signed` knows but two."""
+        """Propose the second set; `signed` knows only two."""
         self.both(key, "propose_validators", tuple(make_operator(index) for index in (4, 5)), quorum, run=run)
 
     @rule(run=RUNS, patient=MOSTLY)
@@ -358,14 +359,14 @@ class RegistryMachine(RuleBasedStateMachine):
         self.readers_rebuild_the_state_from_events()
 
     def shows_the_same_events(self) -> None:
-        """As the model does, and one for each call that changed anything."""
+        """The same events as the model, and one for each call that changed anything."""
         calls = [each for each in self.registry.chain.receipts() if each["to"] == self.registry.address]
         assert all(len(each["logs"]) == 1 for each in calls)
         for run in (RUN, OTHER):
             assert self.registry.events(run) == self.state(run).events
 
     def money_in_is_money_out_and_money_held(self) -> None:
-        """Nobody gains but by a claim, a withdrawal or the owner's reclaim."""
+        """Nobody gains except by a claim, a withdrawal or the owner's reclaim."""
         for run in (RUN, OTHER):
             state = self.state(run)
             held = (state.funds, state.promised, state.paid)

@@ -1,4 +1,4 @@
-"""The registry contract on an EVM: what each function does, and each reason it refuses with."""
+"""The registry contract on an EVM: what each function does, and each reason for which it refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run on the contract and one on the model, behind the interface nodes use: the same test is put to both."""
+"""A run on the contract and one on the model, behind the interface that nodes use, so that one test runs on both."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ from tests.contract.harness import (
 
 
 class World(Protocol):
-    """A run that was just created."""
+    """A newly created run."""
 
     @property
     def domain(self) -> Domain: ...
 
     def ledger(self, key: bytes | None = None) -> BaseLedger:
-        """The run as whoever holds the key sees it now."""
+        """The run as the holder of the key sees it now."""
 
     def skip(self, seconds: int) -> None:
-        """An empty block, so much after the newest."""
+        """Mine an empty block, `seconds` after the newest."""
 
     def coins(self, address: str) -> int:
-        """Wei an address has more than at the start, gas apart."""
+        """Change of an address's balance in wei since the start, not counting gas."""
 
 
 class DirectRpc:
@@ -75,14 +75,14 @@ class DirectRpc:
         return [await self.together(*requests)]
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
     def pass_over(self) -> None:
-        """There is no other."""
+        """Does nothing: there is no other end-point."""
 
 
 class ContractWorld:
-    """The compiled contract on an EVM, through the client every node uses."""
+    """The compiled contract on an EVM, through the client that every node uses."""
 
     def __init__(self, terms: RunTerms, registry: Registry | None = None) -> None:
         if registry:
@@ -128,7 +128,7 @@ class ModelWorld:
 
 
 class AnvilRpc:
-    """JSON-RPC of an anvil, and its clock: each block is a second after its parent, as on our own chain."""
+    """JSON-RPC to anvil, and its clock: each block is one second later than its parent, as on our own chain."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -152,14 +152,14 @@ class AnvilRpc:
         return [await self.together(*requests)]
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
     def pass_over(self) -> None:
-        """There is no other."""
+        """Does nothing: there is no other end-point."""
 
 
 class AnvilWorld:
-    """The compiled contract on Foundry's EVM, on a chain that begins with it: what is really deployed to."""
+    """The compiled contract on Foundry's EVM, on a chain that starts with it: what is really deployed."""
 
     _start: ClassVar[str | None] = None
 
@@ -239,7 +239,7 @@ MONEY_TERMS: dict[str, Any] = {
 
 
 def make_world(kind: str, **changes: Any) -> World:
-    """A run with short windows and a budget of 1,000 wei an epoch, in block 2."""
+    """A run with short windows and a budget of 1,000 wei per epoch, in block 2."""
     return WORLDS[kind](make_terms(**{**MONEY_TERMS, **changes}))
 
 
@@ -251,7 +251,7 @@ async def commit(world: World, *, key: bytes = TRAINER, term: int = 1, final: bo
 
 
 async def finalise(world: World, leaves: Sequence[Leaf], *, amount: int | None = None) -> None:
-    """Close an epoch with these leaves; `amount` promised is their sum unless told otherwise."""
+    """Close an epoch with these leaves. `amount` is the sum promised, by default that of the leaves."""
     for _ in range(2):
         await commit(world)
     ledger = world.ledger(VALIDATORS[0])
@@ -273,12 +273,12 @@ async def finalise(world: World, leaves: Sequence[Leaf], *, amount: int | None =
 
 
 async def claim(world: World, leaves: Sequence[Leaf], leaf: Leaf, *, epoch: int | None = None) -> None:
-    """Claim by the newest root, or that of an epoch, sent by somebody else."""
+    """Claim by the newest root, or by that of an epoch; sent by somebody else."""
     newest = len(await world.ledger().final_roots()) - 1
     proof = merkle_proof(leaves, leaf) if leaf in leaves else MerkleProof(0, 1, ())
     await world.ledger(STRANGER).claim(newest if epoch is None else epoch, leaf, proof)
 
 
 async def fund(world: World, amount: int) -> None:
-    """Funds of the owner's."""
+    """Fund the run from the owner's account."""
     await world.ledger(OWNER).fund(amount)

@@ -96,7 +96,7 @@ def test_decode_block__bytes_changed(form: Format, changed: float, edits: list[t
 @given(EDITS, st.integers(0, 400))
 @settings(max_examples=60, deadline=None)
 def test_apply_delta__bytes_changed(made: Made, edits: list[tuple[int, int]], window: int) -> None:
-    """Half the edits fall into the header and the first block's head."""
+    """Half of the edits hit the header and the first block's head."""
     edits = [(p % window if window else p, value) for p, value in edits]
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "delta").write_bytes(edit(made.delta, edits))
@@ -139,7 +139,7 @@ class Bytes:
     data: bytes
 
     def read_at(self, start: int, length: int, /) -> bytes:
-        """Anywhere."""
+        """Read from any offset."""
         return self.data[start : start + length]
 
 

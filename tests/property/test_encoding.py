@@ -1,4 +1,4 @@
-"""Canonical bytes: round trips, and nothing but Malformed for anything else."""
+"""Canonical bytes: round trips, and Malformed for anything else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signed rows: round trips, and no byte of a row that is not signed."""
+"""Signed rows: round trips, and every byte of a row is signed."""
 
 from __future__ import annotations
 

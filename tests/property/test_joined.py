@@ -1,4 +1,5 @@
-"""Whatever was measured, a score is a rate and evidence stays bounded; more deviation never makes a submission more honest."""
+"""For any measurements, a score is a rate and evidence stays bounded; more deviation never makes a
+submission look more honest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Amounts over epochs: never more than was funded or budgeted, no leaf that can be paid ever falls, order is nothing."""
+"""Amounts over epochs: never more than funded or budgeted, no payable leaf ever falls, and order does not matter."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ epochs = st.lists(st.tuples(work, links, st.integers(0, 3 * BUDGET)), min_size=1
 
 
 def context_after(leaves: tuple[TallyLeaf, ...] | None, linked: Mapping[str, str | None], funds: int) -> TallyContext:
-    """An epoch that follows the one with these leaves; `linked` are the wallets of nodes now."""
+    """The epoch after the one with these leaves; `linked` are the current wallets of nodes."""
     registrations = {node: Registration(node, linked.get(node), None, 1, 2, 2) for node in NODES}
     fields: dict[str, Any] = {"spec": SPEC, "run": SPEC.run_id, "closing_block": 10, "quorum": 2, "commits": {}}
     body = None

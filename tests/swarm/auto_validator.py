@@ -1,4 +1,4 @@
-"""A validator that accepts everything it sees: for tests of worker and trainer alone."""
+"""A validator that accepts everything, for tests of worker and trainer alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from roles.trusted import AdmittedSubmission, TrustedState
 
 
 class AutoValidator:
-    """Signs ACCEPT for each submission once, or what `outcome_of` says; None leaves it unjudged."""
+    """Signs ACCEPT once for each submission, or what `outcome_of` returns; None leaves it unjudged."""
 
     def __init__(self, *, trusted: TrustedState, observer: Observer, voice: Voice) -> None:
         self._trusted, self._observer, self._voice = trusted, observer, voice

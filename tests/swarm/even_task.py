@@ -1,4 +1,4 @@
-"""A task a random tiny model can learn within a few steps: the answer begins with an even digit."""
+"""A task that a random tiny model can learn within a few steps: the answer must begin with an even digit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class EvenTask:
-    """Prompts `3+1>`; 1.0 iff the completion's first character is one of 0, 2, 4, 6, 8. `never` scores all 0."""
+    """Prompts like `3+1>`. Scores 1.0 if the completion's first character is 0, 2, 4, 6 or 8.
+    `never` scores everything 0."""
 
     size: int = 64
     never: bool = False

@@ -1,4 +1,4 @@
-"""Structured events of a simulated swarm: kept in order, waited for by name."""
+"""Structured events of a simulated swarm, kept in order and awaited by name."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class EventLog:
 
     @contextmanager
     def capture(self) -> Iterator[EventLog]:
-        """Take over structlog until the block is left."""
+        """Capture structlog's events until the block is left."""
         self._loop = asyncio.get_running_loop()
         before = structlog.get_config()
         structlog.configure(
@@ -47,15 +47,15 @@ class EventLog:
         self._changed = asyncio.Event()
 
     def find(self, name: str, **fields: object) -> list[Event]:
-        """Events of that name with those fields, in order."""
+        """Events with that name and those fields, in order."""
         return [row for row in list(self.rows) if row["event"] == name and fields.items() <= row.items()]
 
     def position(self, name: str, **fields: object) -> int:
-        """Place of the first such event among all."""
+        """Index of the first such event among all."""
         return self.rows.index(self.find(name, **fields)[0])
 
     async def wait(self, name: str, *, count: int = 1, timeout: float = 60.0, **fields: object) -> Event:
-        """The `count`-th such event, waited for. Raises TimeoutError naming what did happen."""
+        """Wait for the `count`-th such event. Raises TimeoutError naming what did happen."""
         try:
             async with asyncio.timeout(timeout):
                 while len(found := self.find(name, **fields)) < count:

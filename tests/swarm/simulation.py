@@ -1,8 +1,8 @@
-"""A whole swarm in one process: real roles over memory parts, with faults for each source of truth.
+"""A whole swarm in one process: real roles over in-memory parts, with faults for each source of truth.
 
 DHT: `MemoryDirectory` (drop, delay, reorder, down). Ledger: `MemoryChain` (down, slow blocks). Relays: the real
 application through an in-process transport (down, wrong bytes). Disk: every node has a folder; a node can be killed at
-any moment and started again on it, or on an empty one.
+any moment and restarted on it, or on an empty one.
 """
 
 from __future__ import annotations
@@ -86,17 +86,17 @@ FAST_CHECKS = CheckSpec(topk=16, chunk=8)
 
 
 Moment = tuple[list[Block], RegistryModel]
-"""Blocks of the chain, and what they add up to."""
+"""Blocks of the chain, and the registry state they lead to."""
 
 
 class Actor(Protocol):
-    """What a node runs."""
+    """A node's role."""
 
     async def run(self) -> None: ...
 
 
 class SharedProcessEngine(TransformersEngine):
-    """The real engine; loads take turns, because the library's loader is not made for several threads."""
+    """The real engine. Loads take turns, because the library's loader is not thread-safe."""
 
     loading: ClassVar[threading.Lock] = threading.Lock()
 
@@ -107,17 +107,17 @@ class SharedProcessEngine(TransformersEngine):
 
 @dataclass(slots=True)
 class RelayFaults:
-    """What is wrong with one relay's face."""
+    """Faults of one relay's HTTP interface."""
 
     is_down: bool = False
     serves_wrong_bytes: bool = False
     withholds_weights: bool = False
     takes_no_weights: bool = False
-    serves_uploaders_only: bool = False  # takes rollouts, gives them back to workers, and to nobody else
+    serves_uploaders_only: bool = False  # accepts rollouts, but serves them only to workers
 
 
 class _OneBlock(httpx.AsyncByteStream):
-    """A body not read yet."""
+    """An unread body."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -127,7 +127,8 @@ class _OneBlock(httpx.AsyncByteStream):
 
 
 class FaultyTransport(httpx.AsyncBaseTransport):
-    """One relay's application in this process, behind its faults. A client that goes away does not stop the server."""
+    """One relay's application in this process, behind its faults. A client that
+    disconnects does not stop the server."""
 
     def __init__(self, relay: Relay, faults: RelayFaults) -> None:
         self._inner = httpx.ASGITransport(app=relay.app)
@@ -136,7 +137,7 @@ class FaultyTransport(httpx.AsyncBaseTransport):
 
     async def aclose(self) -> None:
         for task in self._serving:
-            task.cancel()  # questions that are held open
+            task.cancel()  # long polls
         if self._serving:
             await asyncio.wait(self._serving)
 
@@ -160,7 +161,7 @@ class FaultyTransport(httpx.AsyncBaseTransport):
         return reply
 
     def _is_for_rollouts(self, request: httpx.Request) -> bool:
-        """Whether another than a worker asks for a blob that is no part of a checkpoint."""
+        """Whether a node other than a worker requests a blob that is not part of a checkpoint."""
         who = structlog.contextvars.get_contextvars().get("role")
         is_blob = request.url.path.startswith("/blobs/") and not self._relay.shelf.catalogue.lists(request.url.path[7:])
         return who != "worker" and request.method == "GET" and is_blob
@@ -170,7 +171,7 @@ class FaultyTransport(httpx.AsyncBaseTransport):
 
 
 class RecordingNetwork(MemoryNetwork):
-    """Remembers every row that was ever said."""
+    """Remembers every row ever published."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -183,19 +184,19 @@ class RecordingNetwork(MemoryNetwork):
 
 @dataclass(slots=True)
 class SimNode:
-    """One node: what outlives a kill (key, folder, faults), and its running task."""
+    """One node: what survives a kill (key, folder, faults), and its running task."""
 
     name: str
     role: str
     key: NodeKey
     folder: Path
     operator_key: bytes | None = None
-    lag: int = 0  # blocks its view of the ledger trails
-    has_no_ledger: bool = False  # its end-points do not answer; everybody else's do
+    lag: int = 0  # blocks by which its view of the ledger trails
+    has_no_ledger: bool = False  # only its own end-points are down
     faults: Faults = field(default_factory=Faults)
     engine: Callable[[Engine], Engine] = lambda engine: engine
     worker: Callable[..., Worker] = Worker
-    checks: Sequence[Check] = CHECKS  # of a validator
+    checks: Sequence[Check] = CHECKS  # for a validator
     task: asyncio.Task[None] | None = None
     actor: Actor | None = None
     trusted: TrustedState | None = None
@@ -286,11 +287,11 @@ class SimulatedSwarm:
             await swarm._http.aclose()
 
     def moment(self) -> Moment:
-        """The chain as it is now, to go back to."""
+        """The current state of the chain, to return to later."""
         return list(self.chain.blocks), copy.deepcopy(self.chain.model)
 
     def reorganise(self, past: Moment) -> None:
-        """Take back every block since that moment, with all that was sent in them; others take their place."""
+        """Re-org: undo every block since that moment with all transactions in them, and put others in their place."""
         lost = self.chain.head.number - past[0][-1].number
         self.chain.blocks, self.chain.model = past
         self.chain.mine(lost + 1, seconds=2)
@@ -300,7 +301,7 @@ class SimulatedSwarm:
         return self.chain.model.runs[self.spec.run_id].events.commits
 
     def batches(self) -> list[ClosedBatch]:
-        """The trainer's closed batches that are on its disk."""
+        """The trainer's closed batches on its disk."""
         return Journal(self.trainer.folder / "state").batches()
 
     # -- setting up ----------------------------------------------------------------------------------------------
@@ -393,7 +394,7 @@ class SimulatedSwarm:
     async def add_worker(
         self, *, engine: Callable[[Engine], Engine] = lambda engine: engine, worker: Callable[..., Worker] = Worker
     ) -> SimNode:
-        """One more worker joins; `engine` wraps the honest one, `worker` may make another than the honest."""
+        """Add a worker. `engine` wraps the honest engine; `worker` may build a dishonest one."""
         node = self._plain_node(f"worker{len(self.workers)}", "worker")
         node.engine, node.worker = engine, worker
         self.workers.append(node)
@@ -406,7 +407,7 @@ class SimulatedSwarm:
         node.task = self._group.create_task(self._run(node))
 
     async def kill(self, node: SimNode) -> None:
-        """Stop a node at once, wherever it is."""
+        """Stop a node at once, whatever it is doing."""
         if node.task is None:
             return
         node.task.cancel()
@@ -414,8 +415,8 @@ class SimulatedSwarm:
         node.task = None
 
     def wipe(self, node: SimNode) -> None:
-        """Lose a node's disk; the key is kept elsewhere."""
-        while node.folder.exists():  # a thread of the killed node may be writing still
+        """Delete a node's disk; the key is kept elsewhere."""
+        while node.folder.exists():  # a thread of the killed node may still be writing
             shutil.rmtree(node.folder, ignore_errors=True)
         node.folder.mkdir()
 
@@ -438,7 +439,7 @@ class SimulatedSwarm:
                     if node.role == "worker":
                         await self._register(node)
                     await self._act(node.actor)
-                    await asyncio.sleep(0.2)  # rows still due are published
+                    await asyncio.sleep(0.2)  # let rows that are due be published
                     for task in beside:
                         task.cancel()
             finally:

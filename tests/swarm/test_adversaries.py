@@ -1,5 +1,5 @@
-"""Workers that cheat, in a swarm with validators that judge: each is refused for its reason and struck out, and the honest
-ones keep their credit."""
+"""Cheating workers in a swarm with judging validators: each is refused for its reason and struck out, and the
+honest ones keep their credit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small steps in bfloat16: every node and relay moves by deltas, and those that cannot are served the shards."""
+"""Small steps in bfloat16: every node and relay uses deltas, and those that cannot are served the shards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The leader dies, is cut off, comes back: another trainer goes on, nobody believes two, and no step is made twice."""
+"""The leader dies, is cut off, or comes back: another trainer continues, nobody believes
+two, and no step is made twice."""
 
 from __future__ import annotations
 
@@ -168,7 +169,7 @@ async def test_leader_dead_after_the_final_commit__everybody_leaves(tmp_path: Pa
 
 
 async def test_rows_of_a_fenced_leader__are_of_its_own_term_only(tmp_path: Path) -> None:
-    """What was said in the whole run: heads and checkpoints name the term of who signed them."""
+    """Over everything published in the run: heads and checkpoints name their signer's term."""
     async with SimulatedSwarm.open(tmp_path, **{**QUICK, "training": SHORT}) as swarm:
         leader, second = swarm.trainers
         await swarm.events.wait("checkpoint.committed", step=1)

@@ -1,4 +1,4 @@
-"""Each source of truth fails in turn: DHT, relays, ledger, disk; and so do nodes. The run goes on."""
+"""Each source of truth fails in turn (DHT, relays, ledger, disk), and so do nodes. The run goes on."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def test_relays__all_dead_for_a_while__live_01(tmp_path: Path) -> None:
 
 
 async def test_relays__that_serve_only_their_uploader_cost_nobody_credit(tmp_path: Path) -> None:
-    """Both relays that the first uploads go to say yes, give the worker what it left there, and validators nothing."""
+    """Both relays that the first uploads go to accept them and serve them to the worker, but not to validators."""
     async with SimulatedSwarm.open(tmp_path, relays=3, training=SHORT, prepare=_two_faced_relays) as swarm:
         await swarm.events.wait("submission.sent")
         swarm.relay_faults["relay2"].is_down = False
@@ -146,7 +146,8 @@ async def test_trainer_killed__goes_on_with_the_same_checkpoints(tmp_path: Path,
 async def test_trainer_with_a_lost_disk__rebuilds_from_ledger_and_relays__ckpt_03(  # CKPT-03
     tmp_path: Path, moment: str, fields: dict[str, int]
 ) -> None:
-    """Also two steps beyond the last checkpoint that others hold: workers have left the step that is collected again."""
+    """The leader also loses two steps beyond the last checkpoint that others have; workers have left the
+    step that is collected again."""
     async with SimulatedSwarm.open(tmp_path, state_every=1) as swarm:
         await swarm.events.wait("state.published")
         await swarm.events.wait(moment, **fields)
@@ -228,7 +229,7 @@ async def test_late_worker__catches_up__ckpt_09(tmp_path: Path) -> None:
 
 
 class ForgingEngine:
-    """Says whatever is cheap: the same token again and again, states that no model made."""
+    """Outputs whatever is cheap: the same token repeatedly, with states that no model made."""
 
     def __init__(self, inner: Engine) -> None:
         self._inner = inner

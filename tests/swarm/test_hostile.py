@@ -1,5 +1,5 @@
-"""A run under attack: liars, silence, deaths, a fenced leader, a chain that stops and changes its mind. It ends, and who is
-owed what is exactly what an independent count of the blobs says."""
+"""A run under attack: liars, silence, deaths, a fenced leader, a chain that stops and re-organises. It ends, and the
+amounts owed are exactly those of an independent count of the blobs."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def prepare(swarm: SimulatedSwarm) -> None:
 
 
 def accepted_by_all_that_was_said(swarm: SimulatedSwarm) -> Counter[str]:
-    """Tokens by worker of every submission that a quorum accepts, and whose faults a quorum of audits answers, from all
-    rows that were ever said in this network."""
+    """Tokens by worker over every submission that a quorum accepts and whose faults a quorum of audits answers, from
+    all rows ever published in this network."""
     submissions: dict[str, Submission] = {}
     newest: dict[tuple[str, str], tuple[int, Verdict]] = {}
     for row in swarm.network.said:
@@ -46,7 +46,7 @@ def accepted_by_all_that_was_said(swarm: SimulatedSwarm) -> Counter[str]:
 
 
 async def fence(swarm: SimulatedSwarm, leader: SimNode, by: SimNode) -> None:
-    """The leader is cut off from its ledger until the other leads; then it is back, and must give way."""
+    """Cut the leader off from its ledger until the other leads; then reconnect it, and it must give way."""
     leader.has_no_ledger = True
     await swarm.events.wait("trainer.resumed", node_name=by.name)
     leader.has_no_ledger = False
@@ -54,7 +54,7 @@ async def fence(swarm: SimulatedSwarm, leader: SimNode, by: SimNode) -> None:
 
 
 async def stop_and_reorganise_chain(swarm: SimulatedSwarm) -> None:
-    """Nobody reaches the chain for a while (ten blocks' time); then its last blocks are others than they were."""
+    """Make the chain unreachable for a while (ten blocks' time), then replace its last blocks."""
     past, count = swarm.moment(), len(swarm.commits())
     await swarm.events.wait("checkpoint.committed", step=count)
     swarm.chain.is_down = True

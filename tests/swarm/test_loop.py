@@ -1,4 +1,4 @@
-"""The loop of a run over memory parts: it trains, it learns, it overlaps, it ends."""
+"""A run's loop over in-memory parts: it trains, it learns, it overlaps, it ends."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def test_swarm__trains_to_the_end_and_is_tallied(tmp_path: Path) -> None:
 
 
 async def audited(swarm: SimulatedSwarm, folder: Path) -> None:
-    """Everybody is credited, and whoever comes along can count it again from ledger and relays."""
+    """Everybody is credited, and anybody can recount it from ledger and relays."""
     ledger = MemoryLedger(swarm.chain, run=swarm.spec.run_id)
     client = swarm.client(swarm.workers[0])
     report = await audit_run(swarm.spec, ledger=ledger, relays=client, home=folder)
@@ -57,7 +57,7 @@ async def test_swarm__reward_rises(tmp_path: Path) -> None:
 
 
 class HeldLearner:
-    """A learner whose first update does not return before it is let go."""
+    """A learner whose first update does not return until it is released."""
 
     def __init__(self, learner: Any, let_go: threading.Event) -> None:
         self._learner, self._let_go = learner, let_go
@@ -72,7 +72,7 @@ class HeldLearner:
 
 
 class OffTheLoop:
-    """Model work that notes what was asked of it, and whether in the event loop's own thread."""
+    """Records the model work requested, and whether it ran in the event loop's own thread."""
 
     def __init__(self, inner: Any, asked: set[tuple[str, bool]]) -> None:
         self._inner, self._asked = inner, asked

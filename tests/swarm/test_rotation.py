@@ -1,4 +1,4 @@
-"""A worker's key replaced in the middle of a run: the node goes on where its old key stopped."""
+"""A worker's key is replaced in the middle of a run: the node continues where its old key stopped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A struck worker: it says so and stops, the run goes on without it, and once the strike is lifted it works again."""
+"""A struck worker reports it and stops, the run goes on without it, and once the strike is lifted it works again."""
 
 from __future__ import annotations
 

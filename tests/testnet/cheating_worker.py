@@ -1,4 +1,5 @@
-"""An adversary: a worker that submits random tokens with forged proofs. A whole node otherwise, run as its own process."""
+"""An adversary: a worker that submits random tokens with forged proofs, otherwise a
+complete node in its own process."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ class ForgingEngine(CheatingEngine):
 
 
 async def build_cheat(parts: Parts) -> Actor:
-    """The real worker on the forging engine."""
+    """The real worker with the forging engine."""
     return Worker(
         parts.context,
         engine=ForgingEngine(TransformersEngine()),

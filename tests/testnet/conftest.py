@@ -1,4 +1,4 @@
-"""Networks of real processes on loopback, and waiting for what they say in their event files."""
+"""Networks of real processes on loopback; tests wait for events in their event files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Event = dict[str, Any]
 
 
 class Network:
-    """The processes of one network. Everything said so far by a node is kept in order."""
+    """The processes of one network. All events of each node are kept in order."""
 
     def __init__(self, plan: TestnetPlan, prepared: Prepared, chain: Child, forks: ForkServer) -> None:
         self.plan, self.prepared, self.chain, self._forks = plan, prepared, chain, forks
@@ -36,7 +36,7 @@ class Network:
         return next(node for node in self.plan.nodes if node.name == name)
 
     async def start(self, name: str) -> None:
-        """Start a node, or start it again."""
+        """Start or restart a node."""
         child = node_child(self.node(name), self._forks)
         self.children[name] = child
         await child.start()
@@ -52,7 +52,7 @@ class Network:
         await self._start_adversary(name, "cheating_worker", str(self.prepared.join_file), str(home), wallet)
 
     async def start_liar(self, name: str) -> None:
-        """Start a validator of the plan as one that lies."""
+        """Start a validator of the plan as a lying one."""
         await self._start_adversary(name, "lying_validator", str(self.node(name).config_file))
 
     async def _start_adversary(self, name: str, module: str, *arguments: str) -> None:
@@ -62,29 +62,30 @@ class Network:
         await child.start()
 
     def signal(self, name: str, number: signal.Signals) -> None:
-        """SIGSTOP makes a node stand still, SIGCONT lets it go on."""
+        """SIGSTOP freezes a node, SIGCONT lets it continue."""
         os.kill(self.children[name].pid, number)
 
     async def stop_chain(self) -> None:
-        """Kill the chain: no RPC end-point answers any more."""
+        """Kill the chain, so that no RPC end-point answers any more."""
         self.chain.kill()
         await self.chain.wait()
 
     async def restart_chain(self, *, forget: int) -> None:
-        """Start the chain again without its last blocks: others take their place, and what was sent in them is undone."""
+        """Restart the chain without its last blocks: others take their place, and the
+        transactions in them are undone."""
         journal = self.plan.directory / "chain" / "journal"
         lines = journal.read_text().splitlines(keepends=True)
         journal.write_text("".join(lines[: len(lines) - forget]))
         await self.chain.start()
 
     async def kill(self, name: str) -> None:
-        """Kill -9, with no chance to say goodbye."""
+        """Kill -9, without an OFFLINE record."""
         child = self.children[name]
         child.kill()
         await child.wait()
 
     def said(self, name: str) -> list[Event]:
-        """Everything a node has said."""
+        """All events of a node so far."""
         tail = self._tails.setdefault(name, EventTail(self.plan.directory / name / "events.jsonl"))
         events = self._said.setdefault(name, [])
         events += [dict(event) for event in tail.read()]
@@ -93,7 +94,7 @@ class Network:
     async def wait_for(
         self, name: str, event: str, *, where: Callable[[Event], bool] = lambda event: True, seconds: float = 120
     ) -> Event:
-        """The first such event of a node, waited for."""
+        """Wait for the first such event of a node."""
         try:
             async with asyncio.timeout(seconds):
                 while True:
@@ -114,7 +115,7 @@ class Network:
 
 @asynccontextmanager
 async def running_network(options: TestnetOptions) -> AsyncIterator[Network]:
-    """A chain with a run on it, and no node yet. On leaving, everything is stopped and nothing may be left."""
+    """A chain with a run on it, and no node yet. On leaving, everything is stopped, and nothing may be left behind."""
     plan = make_plan(options)
     (port,) = free_ports(1)
     async with AsyncExitStack() as stack:
@@ -134,14 +135,14 @@ async def running_network(options: TestnetOptions) -> AsyncIterator[Network]:
 
 @pytest.fixture(autouse=True)
 def _untraced(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a test says `no_cover`, its processes are not traced for coverage either: a node's start takes half as long
-    again with it, and nodes that are killed leave no record of it."""
+    """Where a test is marked `no_cover`, its processes are not traced for coverage either: with it a node's start takes
+    half as long again, and killed nodes leave no record of it."""
     if request.node.get_closest_marker("no_cover"):
         monkeypatch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)
 
 
 @pytest.fixture
 async def network(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Network]:
-    """A network with the numbers given as the fixture's parameter."""
+    """A network with the node counts given as the fixture's parameter."""
     async with running_network(TestnetOptions(directory=tmp_path / "net", **request.param)) as running:
         yield running

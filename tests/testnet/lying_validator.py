@@ -1,4 +1,4 @@
-"""An adversary: a validator that says accept or fault as a coin falls. A whole node otherwise, run as its own process."""
+"""An adversary: a validator that accepts or faults at random, otherwise a complete node in its own process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from roles.verification import Case, Check
 
 
 def make_lie(seed: int) -> Check:
-    """The only check it makes."""
+    """The only check that it makes."""
     coin = random.Random(seed)
 
     def lie(case: Case) -> None:
@@ -29,7 +29,7 @@ def make_lie(seed: int) -> Check:
 
 
 async def build_liar(parts: Parts) -> Actor:
-    """The real validator with a coin for its checks."""
+    """The real validator with a random check in place of its own."""
     return Validator(
         parts.context,
         ledger=parts.ledger,

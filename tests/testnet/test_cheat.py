@@ -1,4 +1,4 @@
-"""A network of real processes in which one worker cheats: it gets no credit, and the run goes on to a clean end."""
+"""A network of real processes with one cheating worker: it gets no credit, and the run goes on to a clean end."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def test_cheating_worker__no_credit_and_the_run_goes_on(network: Network) 
 
 
 async def audited(network: Network) -> None:
-    """What anybody can check afterwards holds, a share of the rollouts included."""
+    """What anybody can check afterwards is correct, including a sample of the rollouts."""
     command = [*node_command("audit", str(network.prepared.join_file)), "--sample", "0.2", "--seed", "1", "--json"]
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     output, _ = await process.communicate()

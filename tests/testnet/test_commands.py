@@ -1,4 +1,4 @@
-"""What the README and docs/contribute.md tell people to type, typed at a live network: each answers as they say."""
+"""The commands that the README and docs/contribute.md show, run on a live network: each gives the documented result."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIZES = {"workers": 1, "validators": 1, "relays": 2, "steps": 60}
 
 
 async def type_in(home: Path, *words: str) -> tuple[int, str]:
-    """Run the program as somebody else on this machine would, without our settings; exit code and output."""
+    """Run the program as another user of this machine would, without our settings. Returns exit status and output."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("INTELLECT_NODE")}
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "node", *words),
@@ -76,7 +76,7 @@ async def test_commands__answer_what_the_documents_say(network: Network, tmp_pat
 
 
 async def ask_for_an_upgrade(network: Network, home: Path) -> None:
-    """The owner asks, every node hears of it, and a later one still does."""
+    """The owner makes a demand, every node hears of it, and so does one that joins later."""
     save_key(home / "owner.key", network.plan.owner_key)
     words = ("9.0.0", "--from-step", "999", "--join", str(network.prepared.join_file), "--key", str(home / "owner.key"))
     asked = await ask(home, "run", "upgrade", *words)

@@ -1,4 +1,4 @@
-"""A run over a data set, with a tool: the file travels by its digest from a relay to every node, and is trained on."""
+"""A run over a data set, with a tool: every node gets the file from a relay by its digest, and training uses it."""
 
 from __future__ import annotations
 

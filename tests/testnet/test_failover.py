@@ -1,4 +1,4 @@
-"""The leading trainer is killed -9: the other goes on, the run ends, and the killed one comes back as a stand-by."""
+"""The leading trainer is killed -9: the other continues, the run ends, and the killed one returns as a stand-by."""
 
 from __future__ import annotations
 

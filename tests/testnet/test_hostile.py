@@ -1,9 +1,9 @@
-"""A network of real processes under attack, on request: `scripts/hostile`. Its twin in memory runs with every change
+"""A network of real processes under attack, on request: `scripts/hostile`. Its in-memory twin runs with every change
 (`tests/swarm/test_hostile.py`).
 
 One validator lies, one never starts, a proposer is killed, a worker forges proofs, the leading trainer is stopped until
-another leads, and the chain is away for a minute and then without its last blocks. What is final in the end equals an
-independent count of the blobs.
+another leads, and the chain is down for a minute and then returns without its last blocks. What is final in the end
+equals an independent count of the blobs.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ FORGOTTEN_BLOCKS = 5
 
 
 def say(text: str) -> None:
-    """What goes on, for whoever asked for it."""
+    """Print progress to the user."""
     sys.stderr.write(text + "\n")
 
 
 async def start(network: Network) -> None:
-    """Everybody but the silent validator, the liar as a liar, and a cheat."""
+    """Start everybody except the silent validator, with one lying validator and one cheating worker."""
     for node in network.plan.nodes:
         if node.name == LIAR:
             await network.start_liar(node.name)
@@ -54,7 +54,7 @@ async def start(network: Network) -> None:
 
 
 async def fence_leader(network: Network) -> None:
-    """The leader stands still until another leads; going on, it finds itself fenced."""
+    """The leader is frozen until another leads; resumed, it finds itself fenced."""
     network.signal("trainer", signal.SIGSTOP)
     await network.wait_for("trainer-2", "trainer.resumed", seconds=200)
     network.signal("trainer", signal.SIGCONT)
@@ -73,7 +73,7 @@ async def first_proposer(network: Network) -> str:
 
 
 async def check_contributions(network: Network) -> None:
-    """The last root equals the count of all blobs; each step was committed once, by two leaders."""
+    """The last root equals the count of all blobs, and each step was committed once, by two leaders in all."""
     spec = network.prepared.spec
     ledger = await LedgerClient.connect([network.prepared.rpc], contract=spec.ledger.contract, run=spec.run_id)
     async with ledger, make_http() as http:

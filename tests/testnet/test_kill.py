@@ -1,4 +1,4 @@
-"""Killing any one process other than trainer and chain does not stop the run; the trainer, killed, resumes where it was."""
+"""Killing any one process other than trainer and chain does not stop the run; a killed trainer resumes where it was."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SIZES = {"workers": 2, "validators": 3, "relays": 2, "steps": 60}
 
 
 async def committed_after(network: Network, step: int) -> int:
-    """Wait for a later checkpoint than `step`; which."""
+    """Wait for a checkpoint later than `step`, and return it."""
 
     def is_later(event: Event) -> bool:
         return int(event["step"]) > step

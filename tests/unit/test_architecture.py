@@ -1,4 +1,4 @@
-"""ARCHITECTURE.md lists what the code has: every message with its fields, every reason."""
+"""ARCHITECTURE.md lists what the code has: every message with its fields, and every reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The chaos benchmark's own parts: its verdict is worth what its faults are."""
+"""The chaos benchmark's own parts: its verdict is only as good as its faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the documents say is what the program takes: every command in them, and the site that is made of them."""
+"""The documents match the program: every command in them is valid, and so is the site built from them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ UNITS = sorted((ROOT / "deploy").glob("*.service"))
 
 
 def commands_in(text: str) -> Iterator[list[str]]:
-    """The words of each command of ours in a page: lines of blocks, and what stands between back-quotes."""
+    """The words of each of our commands in a page: lines of code blocks, and text in back-quotes."""
     blocks = [found[2] for found in _FENCED.finditer(text)]
     lines = [line for block in blocks for line in re.sub(r"\\\n\s*", " ", block).splitlines()]
     spans = [" ".join(found[1].split()) for found in _INLINE.finditer(_FENCED.sub("", text))]
@@ -81,7 +81,7 @@ def all_commands() -> list[tuple[str, list[str]]]:
 
 
 def parser_for(words: list[str]) -> tuple[Parser | None, list[str]]:
-    """The parser a command meets, and what it has to read."""
+    """The parser that a command reaches, and the arguments for it."""
     if words and words[0] in COMMANDS:
         return described(command_of(words[0])), words[1:]
     return described(command_of("node")), words
@@ -168,7 +168,7 @@ def test_documents__name_every_setting_of_a_node_and_of_a_run(model: type[BaseMo
 
 
 def drafts_in(page: str) -> Iterator[dict[str, dict[str, object]]]:
-    """The parts of a draft that stand in a page: its blocks of TOML."""
+    """The parts of a draft in a page: its blocks of TOML."""
     for found in _FENCED.finditer((ROOT / page).read_text()):
         with contextlib.suppress(tomllib.TOMLDecodeError):
             yield tomllib.loads(textwrap.dedent(found[2]))
@@ -221,7 +221,7 @@ def test_systemd_unit__is_well_formed_and_restarts_what_can_be_helped(path: Path
 
 
 def test_dockerfile__builds_from_the_wheel_as_nobody_special() -> None:
-    """It cannot be built where there is no Docker: its instructions are read instead."""
+    """It cannot be built where there is no Docker, so its instructions are checked instead."""
     text = re.sub(r"\\\n", " ", (ROOT / "deploy" / "Dockerfile").read_text())
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     known = set("FROM ARG COPY RUN ENV USER WORKDIR VOLUME EXPOSE STOPSIGNAL HEALTHCHECK ENTRYPOINT CMD".split())
@@ -239,7 +239,7 @@ def test_dockerfile__builds_from_the_wheel_as_nobody_special() -> None:
 
 
 def test_package__holds_every_file_the_program_reads() -> None:
-    """What lies beside the modules, by the patterns that say what goes into a wheel."""
+    """Files beside the modules, as selected by the patterns for the wheel."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     patterns = project["tool"]["setuptools"]["package-data"]["*"]
     tracked = subprocess.run(

@@ -1,4 +1,4 @@
-"""Known failures of earlier swarms that no part's own tests name; docs/reliability.md lists them all."""
+"""Known failures of earlier swarms that no component's own tests name; docs/reliability.md lists them all."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_imports__a_light_role_loads_neither_torch_nor_the_forked_dht__pkg_08_dh
 
 
 def test_imports__the_verifier_is_a_library_of_its_own__val_11() -> None:
-    """Whoever checks proofs and rollouts elsewhere gets no actor, no directory and no server with it."""
+    """Checking proofs and rollouts elsewhere needs no actor, no directory and no server."""
     code = "import sys, roles.toploc, roles.verification; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     actors = {"roles.worker", "roles.validator", "roles.trainer", "roles.relay"}
@@ -109,7 +109,7 @@ def test_submission__of_no_work_is_none__chain_11(field: str) -> None:
 
 
 def test_sign__rows_and_registrations_have_domains_of_their_own__key_09() -> None:
-    """What a node signs for one purpose verifies as nothing else."""
+    """What a node signs for one purpose does not verify for any other."""
     row: Envelope = seal(
         WORKER, run=RUN, kind="node/1", record_key="k", subkey=WORKER.node, sequence=NOW, expiration=NOW, payload=b"{}"
     )
@@ -130,7 +130,7 @@ MINE, EVIL = "0x" + "11" * 20, "0x" + "22" * 20
 
 
 def test_fold_registrations__a_stranger_can_neither_claim_nor_move_the_first_block() -> None:
-    """He front-runs with a claim of his own, replays the old ones, and sends the highest nonce there is."""
+    """The stranger front-runs with a claim of their own, replays the old ones, and sends the highest nonce there is."""
     first, second = registration(nonce=1, claimed=None, block=5), registration(nonce=2, claimed=MINE, block=9)
     forged = [
         registration(STRANGER, nonce=1, claimed=EVIL, block=4),
@@ -198,7 +198,8 @@ def test_project__ranges_in_the_package_and_exact_numbers_in_the_lock__pkg_02_pk
 
 
 def test_constraints__install_on_the_oldest_python_of_a_debian__pkg_02_pkg_05() -> None:
-    """Debian 12 has 3.11.2: what asks for a later patch release leaves pip looking for another answer without end."""
+    """Debian 12 has 3.11.2: a requirement for a later patch release makes pip search
+    for another solution without end."""
     pins = dict(re.findall(r"^([\w.-]+)==([^\s;]+)", (ROOT / "constraints.txt").read_text(), re.M))
     installed = {canonicalize_name(found.name): found.metadata for found in distributions()}
     asked = {

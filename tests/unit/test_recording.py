@@ -1,4 +1,5 @@
-"""The recording of a testnet: every picture that was written, whole ones only, and the last shown where nothing moves."""
+"""The recording of a testnet: every complete picture is included, and the last is
+shown by viewers without animation."""
 
 from __future__ import annotations
 

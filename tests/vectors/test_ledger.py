@@ -1,4 +1,4 @@
-"""What is signed and hashed for the contract, as it was: another form needs another version of what is signed."""
+"""What is signed and hashed for the contract is fixed: changing its form needs a new version."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Canonical bytes of every kind of message, fixed for good: changing one needs a new version of that kind.
 
-`python tests/vectors/test_messages.py` writes `messages.json` anew; do that only together with a new version.
+`python tests/vectors/test_messages.py` rewrites `messages.json`; do that only together with a new version.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""docs/protocol.md read again with the standard library alone, and held to the same vectors as the product.
+"""docs/protocol.md implemented again with the standard library alone, and checked against the
+same vectors as the product.
 
-`python tests/vectors/test_second_implementation.py` writes `derivations.json` from the product; do that only together with
-a new version of what changed. Nothing of the product is used in `Reading`: what it needs and cannot find in the document is
-a fault of the document.
+`python tests/vectors/test_second_implementation.py` writes `derivations.json` from the product; do that only together
+with a new version of what changed. `Reading` uses nothing of the product: anything it needs and cannot find in the
+document is a fault of the document.
 """
 
 from __future__ import annotations

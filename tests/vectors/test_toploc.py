@@ -1,6 +1,8 @@
-"""docs/protocol.md's section on TOPLOC proofs read with the standard library alone, for each dtype, and held to vectors.
+"""docs/protocol.md's section on TOPLOC proofs implemented with the standard library alone, for each dtype,
+and checked against vectors.
 
-`python tests/vectors/test_toploc.py` writes `toploc-encodings.json` from the product; do that only with a new encoding version.
+`python tests/vectors/test_toploc.py` writes `toploc-encodings.json` from the product; do that only
+with a new encoding version.
 """
 
 from __future__ import annotations

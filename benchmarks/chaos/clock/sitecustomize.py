@@ -1,5 +1,5 @@
-"""A clock that another process can set: with this folder on PYTHONPATH, Python's `time.time` is ahead by the seconds that
-the file named in CHAOS_CLOCK holds (a double). The monotonic clock goes on, as it does when a real clock is set."""
+"""A clock that another process can set. With this folder on PYTHONPATH, Python's `time.time` is ahead by the number of
+seconds in the file named by CHAOS_CLOCK (a double). The monotonic clock is unaffected, as when a real clock is set."""
 
 from __future__ import annotations
 

@@ -1,1 +1,2 @@
-"""Workers that cheat, one way each: for testnets (`--adversary`), benchmarks and tests. No honest role imports this."""
+"""Workers that cheat, each in one way, for testnets (`--adversary`), benchmarks and
+tests. No honest role imports this."""

@@ -24,7 +24,7 @@ def main(kind: str, config: str) -> int:
 
 
 def run(words: list[str]) -> int:
-    """As `main`, with a sentence instead of a traceback."""
+    """Like `main`, with a sentence instead of a traceback."""
     die_with_parent()
     try:
         return main(*words)

@@ -1,4 +1,4 @@
-"""Every adversary by its kind: which engine it has, what it makes of a ticket, and for which reasons it may be refused."""
+"""Every adversary by kind: its engine, what it makes of a ticket, and the reasons for which it may be refused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from roles.rules import Reason
 
 NewEngine = Callable[[], Engine]
 JOINED = (Reason.JOINED_MISMATCH, Reason.JOINED_UNCERTAIN, Reason.HISTORY_DEVIATES)
-"""Where the run's spec has a calibration."""
+"""Additional reasons where the run's spec has a calibration."""
 COMPUTED = (Reason.PROOF_MISMATCH, Reason.PROOF_UNCERTAIN, *JOINED)
 SAMPLED = (Reason.SAMPLING_MISMATCH, Reason.SAMPLING_UNCERTAIN, Reason.BAD_TERMINATION, Reason.TWO_HUMPED, *JOINED)
 EITHER = (*COMPUTED, *SAMPLED)
@@ -23,8 +23,8 @@ COPIED = (Reason.WRONG_IDENTITY, Reason.WRONG_PROBLEM, Reason.WRONG_PROMPT, Reas
 
 @dataclass(frozen=True, slots=True)
 class Adversary:
-    """One way to cheat. `engine` makes its engine out of honest ones, `forgery` its submissions; `expects`: the reasons for
-    which these may be refused."""
+    """One way to cheat. `engine` builds its engine from honest ones, `forgery` makes its submissions, `expects` lists
+    the reasons for which these may be refused."""
 
     kind: str
     expects: tuple[Reason, ...]
@@ -33,12 +33,12 @@ class Adversary:
 
     @property
     def says(self) -> str:
-        """What it does, in words."""
+        """A description of what it does."""
         return KINDS[self.kind].says
 
     @property
     def is_certain(self) -> bool:
-        """Whether every submission of it is refused."""
+        """Whether every one of its submissions is refused."""
         return KINDS[self.kind].is_certain
 
 

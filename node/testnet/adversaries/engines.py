@@ -1,4 +1,4 @@
-"""Engines that do not run the policy as asked. Each wraps an honest engine; what it does not name, the honest one does."""
+"""Engines that do not run the policy as asked. Each wraps an honest engine and delegates what it does not override."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from node.testnet.adversaries.weights import Alteration, write_altered
 from roles.inference.engine import Completion, Engine, Pair, Prefill, Request, SamplingSettings
 
 Change = Callable[[Completion, int], Completion]
-"""What becomes of a completion, given the end token."""
+"""Changes a completion, given the end token."""
 
 
 class CheatingEngine:
-    """The honest engine, unchanged; the others override what they cheat at."""
+    """The honest engine, unchanged. Subclasses override what they cheat at."""
 
     def __init__(self, real: Engine) -> None:
         self._real = real
@@ -48,7 +48,7 @@ class CheatingEngine:
 
 
 class AlteredWeights(CheatingEngine):
-    """Runs a model made of the policy's, cheaper or another."""
+    """Runs a model derived from the policy's: cheaper, or a different one."""
 
     def __init__(self, real: Engine, alteration: Alteration) -> None:
         super().__init__(real)
@@ -63,7 +63,7 @@ class AlteredWeights(CheatingEngine):
 
 
 class FirstWeightsOnly(CheatingEngine):
-    """Never takes new weights, and says it did."""
+    """Never loads new weights, and claims that it did."""
 
     def __init__(self, real: Engine) -> None:
         super().__init__(real)
@@ -76,7 +76,7 @@ class FirstWeightsOnly(CheatingEngine):
 
 
 class OtherSettings(CheatingEngine):
-    """Samples by settings of its own: another temperature, greedily, from fewer tokens."""
+    """Samples with settings of its own: another temperature, greedily, or from fewer tokens."""
 
     def __init__(self, real: Engine, change: Callable[[SamplingSettings], SamplingSettings]) -> None:
         super().__init__(real)
@@ -87,7 +87,7 @@ class OtherSettings(CheatingEngine):
 
 
 class HiddenPrompt(CheatingEngine):
-    """Puts words of its own before every prompt, as they stand: what a system prompt amounts to."""
+    """Inserts text of its own verbatim before every prompt, which is what a system prompt amounts to."""
 
     def __init__(self, real: Engine, words: str) -> None:
         super().__init__(real)
@@ -99,7 +99,7 @@ class HiddenPrompt(CheatingEngine):
 
 
 class Hybrid(CheatingEngine):
-    """A cheap model decodes, and the right one only prefills what that said: its proofs are true of the tokens."""
+    """A cheap model decodes, and the right one only prefills the result, so the proofs match the tokens."""
 
     def __init__(self, right: Engine, decoder: Engine) -> None:
         super().__init__(right)
@@ -116,7 +116,7 @@ class Hybrid(CheatingEngine):
 
 
 class Altered(CheatingEngine):
-    """Changes every honest completion afterwards."""
+    """Alters every honest completion afterwards."""
 
     def __init__(self, real: Engine, change: Change) -> None:
         super().__init__(real)
@@ -127,7 +127,7 @@ class Altered(CheatingEngine):
 
 
 class Repeating(CheatingEngine):
-    """Samples one completion for each prompt and hands it in for all."""
+    """Samples one completion per prompt and submits it for all."""
 
     def generate(self, requests: Sequence[Request], settings: SamplingSettings) -> list[Completion]:
         first: dict[tuple[int, ...], Request] = {}
@@ -138,7 +138,7 @@ class Repeating(CheatingEngine):
 
 
 class Babbling(CheatingEngine):
-    """Any tokens at all, and the right model's proofs of them: one prefill instead of decoding."""
+    """Outputs arbitrary tokens with the right model's proofs of them: one prefill instead of decoding."""
 
     def generate(self, requests: Sequence[Request], settings: SamplingSettings) -> list[Completion]:
         tokens = [self._babble(request.seed, settings.max_tokens) for request in requests]
@@ -155,7 +155,7 @@ class Babbling(CheatingEngine):
 
 
 class BrokenStates(CheatingEngine):
-    """True tokens; the states that are proven are no numbers, or without bound."""
+    """Genuine tokens, but the hidden states proven are NaN or infinite."""
 
     def __init__(self, real: Engine, value: float) -> None:
         super().__init__(real)
@@ -167,7 +167,7 @@ class BrokenStates(CheatingEngine):
 
 
 def ended_early(completion: Completion, eos: int) -> Completion:
-    """Cut in the middle, with an end token put there: the state that made the token replaced is kept."""
+    """Truncate in the middle and put an end token there; the state that produced the replaced token is kept."""
     middle = len(completion.tokens) // 2
     return Completion(
         (*completion.tokens[:middle], eos), "eos", completion.logprobs[: middle + 1], completion.states[: middle + 1]
@@ -175,7 +175,7 @@ def ended_early(completion: Completion, eos: int) -> Completion:
 
 
 def cut_off(completion: Completion, eos: int) -> Completion:
-    """Cut in the middle, and called complete."""
+    """Truncate in the middle, and call it complete."""
     middle = max(1, len(completion.tokens) // 2)
     kept = completion.tokens[:middle]
     return Completion(kept, "length", completion.logprobs[:middle], completion.states[:middle])

@@ -1,4 +1,4 @@
-"""A generator that forges: it makes an honest submission, opens it, changes what it likes, and signs what came out."""
+"""A generator that forges: it makes an honest submission, opens it, changes it, and signs the result."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Forgery = Callable[["Forger", Ticket], Made]
 
 
 class Forger(Generator):
-    """The honest generator with its work open to changes. `past` is what it has handed in so far."""
+    """The honest generator, with its result open to changes. `past` is what it has submitted so far."""
 
     def __init__(self, spec: RunSpec, *, node: str, engine: Engine, task: Task, forgery: Forgery) -> None:
         super().__init__(spec, node=node, engine=engine, task=task)
@@ -31,26 +31,26 @@ class Forger(Generator):
         self._forgery = forgery
 
     def make(self, ticket: Ticket) -> Made:
-        """The forgery of a ticket."""
+        """The forged submission for a ticket."""
         made = self._forgery(self, ticket)
         self.past = [*self.past[-7:], made]
         return made
 
     def honest(self, ticket: Ticket) -> Made:
-        """What an honest worker makes of it (with whatever engine this one has)."""
+        """What an honest worker would make of it (with this one's engine, whatever that is)."""
         return super().make(ticket)
 
     def open(self, made: Made) -> RolloutFile:
-        """The file of a submission."""
+        """The rollout file of a submission."""
         return read_rollouts(made.blob, RolloutLimits(2**30, 2**16, 2**20, 2**20, self.engine.vocabulary, 2**24))
 
     def close(self, made: Made, file: RolloutFile, **signed: Any) -> Made:
-        """The submission over a changed file; signed counts fit unless `signed` says otherwise."""
+        """The submission with a changed file. Signed counts match it unless `signed` overrides them."""
         counts = {"tokens": sum(len(row.output) for row in file.rows)}
         return self.sign(made, write_rollouts(file), **(counts | signed))
 
     def sign(self, made: Made, blob: bytes, **signed: Any) -> Made:
-        """The submission over other bytes."""
+        """The submission with other bytes."""
         changes = {"blob": sha256(blob), "size": len(blob), **signed}
         submission = made.submission.model_copy(update=changes)
         return Made(submission, submission_digest(submission), blob, made.reward)
@@ -62,7 +62,7 @@ class Forger(Generator):
         return self.close(made, replace(file, rows=tuple(map(change, file.rows))))
 
     def resampled(self, rows: Sequence[RolloutRow], seeds: Sequence[int] | None = None) -> list[RolloutRow]:
-        """Rows with what the policy says to their prompts under these seeds (default: their own), truly scored and proven."""
+        """Rows resampled from their prompts with these seeds (default: their own), honestly scored and proven."""
         requests = [Request(row.prompt, seed) for row, seed in zip(rows, seeds or [r.seed for r in rows], strict=True)]
         said = self.engine.generate(requests, SamplingSettings.from_spec(self.spec.sampling))
         checks = self.spec.checks
@@ -80,7 +80,7 @@ class Forger(Generator):
         ]
 
     def score(self, row: RolloutRow, tokens: Sequence[int]) -> float:
-        """What the run's scorer gives these tokens as an answer to the row's problem, as the file holds it."""
+        """The score that the run's scorer gives these tokens as an answer to the row's problem, in the file's form."""
         text = self.engine.decode(tokens)
         try:
             reward = self._task.reward(row.problem_id, row.target_length, text, length=len(tokens))

@@ -1,4 +1,5 @@
-"""What may be wrong with a submission that was computed honestly, or never was: one function each."""
+"""Ways in which a submission can be wrong although it was computed honestly, or was not
+computed at all: one function each."""
 
 from __future__ import annotations
 
@@ -16,11 +17,11 @@ from roles.worker.generation import Made, Ticket
 
 BEST_OF = 4
 SEARCHED = 256
-"""Problems an adversary looks through for an easy one."""
+"""Problems that an adversary searches for an easy one."""
 
 
 def honest(forger: Forger, ticket: Ticket) -> Made:
-    """Nothing is forged: the engine cheats."""
+    """Forges nothing: the engine cheats."""
     return forger.honest(ticket)
 
 
@@ -28,7 +29,7 @@ def honest(forger: Forger, ticket: Ticket) -> Made:
 
 
 def chosen_prompts(forger: Forger, ticket: Ticket) -> Made:
-    """Answers the problem with the shortest prompt instead of those assigned."""
+    """Answers the problem with the shortest prompt instead of the assigned ones."""
     made = forger.honest(ticket)
     file = forger.open(made)
     asked = {row.problem_id for row in file.rows}
@@ -55,7 +56,7 @@ def chosen_seeds(forger: Forger, ticket: Ticket) -> Made:
 
 
 def best_of(forger: Forger, ticket: Ticket) -> Made:
-    """Samples each completion four times, and hands in the luckiest under the assigned seed."""
+    """Samples each completion four times, and submits the best one under the assigned seed."""
     made = forger.honest(ticket)
     file = forger.open(made)
     tries = [list(file.rows)]
@@ -73,7 +74,8 @@ def _other_seed(seed: int, number: int) -> int:
 
 
 def inflated_rewards(forger: Forger, ticket: Ticket) -> Made:
-    """Calls every answer right; where all were, calls the first one half right (so that it learns from noise)."""
+    """Claims that every answer is right. Where all were, claims that the first is half right (so that
+    the group has an advantage)."""
     made = forger.honest(ticket)
     file = forger.open(made)
     claimed = [1.0] * len(file.rows)
@@ -84,34 +86,34 @@ def inflated_rewards(forger: Forger, ticket: Ticket) -> Made:
 
 
 def wrong_units(forger: Forger, ticket: Ticket) -> Made:
-    """Signs for more tokens than it made."""
+    """Signs for more tokens than it generated."""
     made = forger.honest(ticket)
     return forger.sign(made, made.blob, tokens=made.submission.tokens + 100)
 
 
 def fewer_completions(forger: Forger, ticket: Ticket) -> Made:
-    """Leaves the last completion out, and signs the spec's counts."""
+    """Omits the last completion, but signs the spec's counts."""
     made = forger.honest(ticket)
     file = forger.open(made)
     return forger.close(made, replace(file, rows=file.rows[:-1]))
 
 
 def stale_policy(forger: Forger, ticket: Ticket) -> Made:
-    """Says it used the checkpoint that this step itself makes."""
+    """Claims to have used the checkpoint that this step itself produces."""
     made = forger.honest(ticket)
     file = replace(forger.open(made), policy_step=ticket.step)
     return forger.close(made, file, policy_step=ticket.step)
 
 
 def other_policy(forger: Forger, ticket: Ticket) -> Made:
-    """Names weights of its own as the policy."""
+    """Names other weights as the policy."""
     made = forger.honest(ticket)
     own = digest("adversary", made.submission.policy)
     return forger.close(made, replace(forger.open(made), policy=own), policy=own)
 
 
 def skipped_index(forger: Forger, ticket: Ticket) -> Made:
-    """Says that an index which went badly never was: the chain of predecessors begins anew."""
+    """Pretends that an index with a bad result never existed, by restarting the chain of predecessors."""
     made = forger.honest(ticket)
     return forger.sign(made, made.blob, predecessor=digest("adversary", ticket.predecessor))
 
@@ -131,7 +133,7 @@ def well_formed_proofs(forger: Forger, ticket: Ticket) -> Made:
 
 
 def modulus_zero(forger: Forger, ticket: Ticket) -> Made:
-    """Proofs whose modulus is 0: the reference divides by it."""
+    """Proofs whose modulus is 0, by which the reference implementation divides."""
     size = 2 * (forger.spec.checks.topk + 1)
     return forger.spoil(ticket, lambda row: replace(row, proof=_with_moduli(row.proof, size, b"\0\0")))
 
@@ -142,7 +144,7 @@ def missing_proofs(forger: Forger, ticket: Ticket) -> Made:
 
 
 def surplus_proofs(forger: Forger, ticket: Ticket) -> Made:
-    """One record more than there are chunks, if the file may hold it; else one less."""
+    """One proof record more than there are chunks, if the file may hold it; otherwise one less."""
     size = 2 * (forger.spec.checks.topk + 1)
     most = -(-forger.spec.sampling.max_tokens // forger.spec.checks.chunk) * size
     return forger.spoil(
@@ -154,7 +156,7 @@ def surplus_proofs(forger: Forger, ticket: Ticket) -> Made:
 
 
 def others_proofs(forger: Forger, ticket: Ticket) -> Made:
-    """Proofs of other completions of the same submission, from its other end."""
+    """Proofs of other completions in the same submission, taken in reverse order."""
     made = forger.honest(ticket)
     file = forger.open(made)
     proofs = [row.proof for row in file.rows]
@@ -187,13 +189,13 @@ def copied(forger: Forger, ticket: Ticket) -> Made:
 
 
 def replayed(forger: Forger, ticket: Ticket) -> Made:
-    """The blob it handed in first, again."""
+    """The blob it submitted first, again."""
     before = _before(forger, ticket)
     return forger.sign(before, before.blob, predecessor=ticket.predecessor, **_place(forger, ticket))
 
 
 def relabelled(forger: Forger, ticket: Ticket) -> Made:
-    """What it handed in first, with the new place written into every row."""
+    """What it submitted first, with the new place written into every row."""
     before, place = _before(forger, ticket), _place(forger, ticket)
     return forger.close(before, replace(forger.open(before), **place), predecessor=ticket.predecessor, **place)
 
@@ -212,7 +214,7 @@ def _place(forger: Forger, ticket: Ticket) -> dict[str, Any]:
 
 
 def hostile_file(bomb: Bomb) -> Callable[[Forger, Ticket], Made]:
-    """A file that is no rollout file, or one that costs its reader dearly."""
+    """A file that is not a rollout file, or one that is expensive to read."""
 
     def forge(forger: Forger, ticket: Ticket) -> Made:
         made = forger.honest(ticket)
@@ -222,14 +224,14 @@ def hostile_file(bomb: Bomb) -> Callable[[Forger, Ticket], Made]:
 
 
 def not_a_number(forger: Forger, ticket: Ticket) -> Made:
-    """Log-probabilities that are not numbers, and a reward without bound."""
+    """Log-probabilities that are NaN, and an infinite reward."""
     return forger.spoil(
         ticket, lambda row: replace(row, reward=float("inf"), output_logprobs=(float("nan"),) * len(row.output))
     )
 
 
 def _neighbours(ticket: Ticket) -> Ticket:
-    """What another node was given in the same step."""
+    """What another node was assigned in the same step."""
     return replace(ticket, seed=digest("adversary", ticket.seed), index=ticket.index + 1, predecessor=ZERO_DIGEST)
 
 
@@ -248,5 +250,5 @@ def _with_moduli(proof: bytes, size: int, modulus: bytes) -> bytes:
 
 
 def _fitted(proof: bytes, length: int) -> bytes:
-    """Another completion's proof, cut or repeated to this one's length."""
+    """Another completion's proof, truncated or repeated to this one's length."""
     return (proof * (length // max(1, len(proof)) + 1))[:length]

@@ -1,4 +1,4 @@
-"""Bytes that are no rollout file: built by hand or by the library, from an honest file."""
+"""Malicious files in place of a rollout file, built from an honest one by hand or with the library."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def cut(file: RolloutFile) -> bytes:
 
 
 def zeros(file: RolloutFile) -> bytes:
-    """A proof of 200 MB of zeros, which compress to some kilobytes."""
+    """A proof of 200 MB of zeros, which compresses to a few kilobytes."""
     return write_rollouts(replace(file, rows=(replace(file.rows[0], proof=bytes(200 * MILLION)), *file.rows[1:])))
 
 
@@ -39,7 +39,7 @@ def levels(file: RolloutFile) -> bytes:
 
 
 def dictionary(file: RolloutFile) -> bytes:
-    """One text of a megabyte, said for every row by a number."""
+    """One text of a megabyte, referenced by every row through a dictionary index."""
     text = pa.array(["x" * MILLION] * len(file.rows))
     return _with_column(file, "run", text, use_dictionary=True)
 
@@ -53,20 +53,20 @@ def nested(file: RolloutFile) -> bytes:
 
 
 def million_columns(file: RolloutFile) -> bytes:
-    """A footer that names a million columns, in eight bytes each."""
+    """A footer that declares a million columns, in eight bytes each."""
     schema = b"\x48\x01s\x15" + _varint(2 * MILLION) + b"\x00" + _COLUMN * MILLION
     footer = b"\x15\x02" + b"\x19\xfc" + _varint(MILLION + 1) + schema + b"\x16\x02\x19\x0c\x00"
     return MAGIC + footer + len(footer).to_bytes(4, "little") + MAGIC
 
 
 def endless_list(file: RolloutFile) -> bytes:
-    """A footer of a few bytes that says a list of four thousand million entries follows."""
+    """A footer of a few bytes that announces a list of four thousand million entries."""
     footer = b"\x15\x02" + b"\x19\xfc" + _varint(2**32 - 1)
     return MAGIC + footer + len(footer).to_bytes(4, "little") + MAGIC
 
 
 def oversized(file: RolloutFile) -> bytes:
-    """More bytes than any run takes."""
+    """More bytes than any run accepts."""
     return write_rollouts(file) + bytes(2**25)
 
 

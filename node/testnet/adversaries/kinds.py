@@ -1,4 +1,4 @@
-"""The kinds of adversaries, by name and in words. Light: the command line reads it, and loads no model for that."""
+"""The kinds of adversaries, with names and descriptions. Light: the command line imports it without loading a model."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from node.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What an adversary does. `is_certain`: every submission of it is refused, whatever the model; the others are found by
-    statistics, or not at all."""
+    """What an adversary does. `is_certain`: every one of its submissions is refused, whatever the model. The others are
+    detected statistically, or not at all."""
 
     says: str
     is_certain: bool = True
@@ -71,7 +71,7 @@ KINDS: Mapping[str, Kind] = {
 
 
 def check_kinds(words: Iterable[str]) -> None:
-    """Raises UsageError for a kind that there is not, with the nearest."""
+    """Raises UsageError for an unknown kind, suggesting the nearest."""
     for word in words:
         if word not in KINDS:
             close = difflib.get_close_matches(word, KINDS, n=1)

@@ -1,4 +1,4 @@
-"""Other weights than the policy's: quantised, shortened, nudged. A checkpoint folder in, an altered one out."""
+"""Alters the policy's weights: quantised, shortened, perturbed. Takes a checkpoint folder and writes an altered one."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from safetensors.torch import load_file, save_file
 Tensors = dict[str, torch.Tensor]
 FP8_LARGEST = 448.0
 RANK = 8
-"""Of a low-rank nudge, as LoRA adapters commonly have."""
+"""Rank of a low-rank perturbation, a common value for LoRA adapters."""
 _LAYER = re.compile(r"\.layers\.(\d+)\.")
 
 
 @dataclass(frozen=True, slots=True)
 class Alteration:
-    """What is done to one matrix (float32 `[out, in]` in and out), and which layers stay: every one when None.
+    """What is done to one matrix (float32 `[out, in]` in and out), and which layers are kept; None keeps all.
 
-    `whole_head` leaves embedding and head as they are, as quantised serving commonly does.
+    `whole_head` leaves embedding and head unchanged, as quantised serving commonly does.
     """
 
     matrix: Callable[[str, torch.Tensor], torch.Tensor] = lambda name, weight: weight
@@ -33,7 +33,7 @@ class Alteration:
 
 
 def quantised(bits: int, *, group: int = 0, whole_head: bool = False) -> Alteration:
-    """Symmetric rounding to `bits` bits with one scale for each row, or for each `group` numbers of a row."""
+    """Symmetric rounding to `bits` bits, with one scale per row, or per `group` numbers of a row."""
     largest = 2 ** (bits - 1) - 1
 
     def round_off(name: str, weight: torch.Tensor) -> torch.Tensor:
@@ -46,7 +46,7 @@ def quantised(bits: int, *, group: int = 0, whole_head: bool = False) -> Alterat
 
 
 def eight_bit_float(*, whole_head: bool = False) -> Alteration:
-    """Rounding to float8 (e4m3): each row scaled to the format's range, as engines do."""
+    """Rounding to float8 (e4m3), with each row scaled to the format's range, as engines do."""
 
     def round_off(name: str, weight: torch.Tensor) -> torch.Tensor:
         scale = weight.abs().amax(1, keepdim=True).clamp(min=1e-12) / FP8_LARGEST
@@ -56,17 +56,17 @@ def eight_bit_float(*, whole_head: bool = False) -> Alteration:
 
 
 def fewer_layers(kept: float) -> Alteration:
-    """The first layers only, this share of them; at least one is left out and one kept."""
+    """Keep only the first layers, this share of them; at least one is dropped and one kept."""
     return Alteration(layers=lambda count: range(max(1, min(count - 1, round(count * kept)))))
 
 
 def every_other_layer() -> Alteration:
-    """A model of half the depth, made of this one."""
+    """Keep every other layer: a model of half the depth."""
     return Alteration(layers=lambda count: range(0, count, 2))
 
 
 def low_rank(size: float) -> Alteration:
-    """What a small fine-tuning does: a random change of rank 8 to each matrix, of `size` times the matrix's own norm."""
+    """Like a small fine-tuning: a random rank-8 change to each matrix, of `size` times the matrix's norm."""
 
     def nudge(name: str, weight: torch.Tensor) -> torch.Tensor:
         draw = _generator(name)
@@ -78,21 +78,21 @@ def low_rank(size: float) -> Alteration:
 
 
 def signed_steps(size: float) -> Alteration:
-    """What a few updates by Adam do: each weight moved by `size` one way or the other."""
+    """Like a few Adam updates: each weight moved up or down by `size`."""
     return Alteration(
         lambda name, weight: weight + size * torch.sign(torch.randn(weight.shape, generator=_generator(name)))
     )
 
 
 def other_weights(share: float) -> Alteration:
-    """Another model of the same shape: noise of `share` times each matrix's own spread."""
+    """Like another model of the same shape: noise of `share` times each matrix's standard deviation."""
     return Alteration(
         lambda name, weight: weight + share * weight.std() * torch.randn(weight.shape, generator=_generator(name))
     )
 
 
 def write_altered(source: Path, out: Path, alteration: Alteration) -> Path:
-    """The checkpoint of `source` with its weights altered, in a folder of its own."""
+    """Write the checkpoint in `source` with altered weights to a folder of its own."""
     out.mkdir(parents=True, exist_ok=True)
     config = json.loads((source / "config.json").read_text())
     for file in source.iterdir():
@@ -128,7 +128,7 @@ def _altered(name: str, tensor: torch.Tensor, alteration: Alteration) -> torch.T
 
 
 def _relabelled(tensors: Tensors, numbers: Mapping[int, int]) -> Tensors:
-    """Tensors of the kept layers under their new numbers, and all that belong to no layer."""
+    """Tensors of the kept layers under their new numbers, and those that belong to no layer."""
     result: Tensors = {}
     for name, tensor in tensors.items():
         found = _LAYER.search(name)
@@ -140,6 +140,6 @@ def _relabelled(tensors: Tensors, numbers: Mapping[int, int]) -> Tensors:
 
 
 def _generator(name: str) -> torch.Generator:
-    """Noise of its own for each matrix, the same in every process."""
+    """A random generator for each matrix, the same in every process."""
     number = int.from_bytes(hashlib.sha256(f"0/{name}".encode()).digest()[:7], "big")
     return torch.Generator().manual_seed(number)

@@ -1,4 +1,4 @@
-"""A whole node that cheats: the real worker with an adversary's engine and forger in the place of its own."""
+"""A complete node that cheats: the real worker with an adversary's engine and forger in place of its own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class CheatingWorker(Worker):
-    """Everything a worker does, but for what it hands in."""
+    """A worker that is normal except for what it submits."""
 
     def __init__(self, adversary: Adversary, context: RunContext, *, engine: Engine, task: Task, state: Path) -> None:
         super().__init__(context, engine=engine, task=task, state=state)

@@ -1,4 +1,4 @@
-"""The arithmetic of `benchmarks.attacks`, and its store: what a kill leaves is gone on from."""
+"""The arithmetic of `benchmarks.attacks`, and its store, which resumes after a kill."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cost model of docs/attacks.md, against cheaters that are played out."""
+"""The cost model of docs/attacks.md, compared with simulated cheaters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TERMS = Terms(rate=0.1, validators=3, detection=0.9, strikes=3, saved=0.7, cost=
 
 
 def play(terms: Terms, stake: float, chance: random.Random) -> float:
-    """One cheater until it is ejected: what it has more than an honest node with as many submissions."""
+    """One cheater until it is ejected. Returns its gain over an honest node with as many submissions."""
     gained, strikes = 0.0, 0
     while strikes < terms.strikes:
         audited = any(chance.random() < terms.rate for _ in range(terms.validators))

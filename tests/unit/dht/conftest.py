@@ -35,7 +35,7 @@ def network(clock: FakeClock) -> MemoryNetwork:
 
 @pytest.fixture
 def make_row() -> Callable[..., Envelope]:
-    """`make_row(number)` seals a valid row with key number `number`; any field can be given."""
+    """`make_row(number)` seals a valid row with key number `number`; any field can be overridden."""
 
     def make(number: int = 1, *, tail: str = "", **fields: Any) -> Envelope:
         key = NodeKey(bytes([number]) * 32)
@@ -54,7 +54,7 @@ def make_row() -> Callable[..., Envelope]:
 
 
 def free_port() -> int:
-    """A port nobody has just now."""
+    """A port that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -70,7 +70,7 @@ class Swarm:
         self.keys: list[NodeKey] = []
 
     async def start(self, **options: Any) -> HivemindDirectory:
-        """One more node; its seeds are the nodes before it."""
+        """Add a node; its seeds are the nodes before it."""
         number = len(self.keys)
         key = NodeKey.generate()
         folder = self.base / str(number)
@@ -91,7 +91,7 @@ class Swarm:
         return node
 
     async def met(self) -> None:
-        """Returns once every node has every other that listens in its table."""
+        """Wait until every node has every other listening node in its table."""
         listening = {node.node_id for node in self.nodes if node.addresses()}
         await _until(lambda: all(node.stats()["table"] == len(listening - {node.node_id}) for node in self.nodes))
 
@@ -117,7 +117,7 @@ async def swarm(tmp_path: Path) -> AsyncIterator[Swarm]:
 
 
 async def _until(condition: Callable[[], object], seconds: float = 20.0) -> None:
-    """Wait for what another process does; fails the test when it takes too long."""
+    """Wait for another process; fails the test when it takes too long."""
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 - another process's doing: there is nothing to wait on
             await asyncio.sleep(0.02)

@@ -1,6 +1,6 @@
-"""One node of the DHT as a process of its own, for networks of namespaces: told what to do by lines of JSON.
+"""One DHT node in a process of its own, for networks of namespaces, controlled by lines of JSON.
 
-    python -m tests.unit.dht.directory_process FOLDER '{"host_maddrs": [..], "initial_peers": [..], "client_mode": false}'
+python -m tests.unit.dht.directory_process FOLDER '{"host_maddrs": [..], "initial_peers": [..], "client_mode": false}'
 
 Takes `{"publish": TEXT}`, `{"read": true}`, `{"addresses": true}`, `{"state": true}`; answers each with a line.
 """
@@ -27,7 +27,7 @@ KEY = f"{RUN}/nodes/worker"
 
 
 def answer(**fields: Any) -> None:
-    """One line for whoever started us."""
+    """Print one line for the parent process."""
     sys.stdout.write(json.dumps(fields) + "\n")
     sys.stdout.flush()
 
@@ -53,7 +53,7 @@ async def run(folder: Path, options: dict[str, Any]) -> None:
 
 
 async def act(directory: HivemindDirectory, key: NodeKey, command: dict[str, Any]) -> dict[str, Any]:
-    """What one command does."""
+    """Execute one command."""
     try:
         if "publish" in command:
             now = unix_ms()

@@ -1,7 +1,7 @@
-"""Machines of one network in the kernel's network namespaces, each with an IPv6 address of its own, joined by bridges that
-stand for the Internet's two halves. It makes interfaces, so it runs inside a namespace of its own:
+"""Machines of one network in the kernel's network namespaces, each with its own IPv6 address, joined by bridges that
+represent the two halves of the Internet. It creates interfaces, so it runs inside a namespace of its own:
 
-    unshare --user --map-root-user --net python -m tests.unit.dht.namespaces FOLDER [SECONDS apart]
+unshare --user --map-root-user --net python -m tests.unit.dht.namespaces FOLDER [SECONDS apart]
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from dht.upkeep import REFRESH_SECONDS
 PORT = 31330
 PATIENCE = 40.0
 ADDRESS_PATIENCE = 3 * REFRESH_SECONDS
-"""libp2p looks at its interfaces now and then, and we ask libp2p."""
+"""libp2p checks its interfaces periodically, and we query libp2p periodically."""
 HALVES = ("left", "right")
 
 
 def ip(*words: str, pid: int | None = None) -> str:
-    """`ip ..`, inside another process's namespace when its id is given."""
+    """Run `ip ..`, inside another process's namespace if its id is given."""
     inside = ["nsenter", "--net", "--target", str(pid)] if pid else []
     return subprocess.run([*inside, "ip", *words], check=True, capture_output=True, text=True).stdout
 
@@ -43,26 +43,27 @@ class Machine:
     addresses: list[str] = field(default_factory=list)
 
     async def ask(self, **command: Any) -> dict[str, Any]:
-        """One command to the node, and its answer."""
+        """Send one command to the node. Returns its answer."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(command).encode() + b"\n")
         return await self.answer()
 
     async def answer(self) -> dict[str, Any]:
-        """The next line of the node."""
+        """The next line from the node."""
         assert self.process.stdout is not None
         async with asyncio.timeout(PATIENCE):
             answered: dict[str, Any] = json.loads(await self.process.stdout.readline())
         return answered
 
     async def until_read(self, texts: set[str]) -> None:
-        """Until the node reads all of these."""
+        """Wait until the node reads all of these."""
         async with asyncio.timeout(PATIENCE):
             while not texts <= set((await self.ask(read=True)).get("rows", {}).values()):  # noqa: ASYNC110 - another process
                 await asyncio.sleep(0.2)
 
     async def until_reached_at(self, address: str) -> list[str]:
-        """Until the node says that it is reached there; how. The old address may stay for a while: others observed it."""
+        """Wait until the node reports that it is reachable there. Returns how. The old address may remain for a
+        while, since others observed it."""
         async with asyncio.timeout(ADDRESS_PATIENCE):
             while True:
                 told: list[str] = (await self.ask(addresses=True))["addresses"]
@@ -71,13 +72,13 @@ class Machine:
                 await asyncio.sleep(0.2)
 
     async def until_published(self, text: str) -> None:
-        """Until another peer was seen to hold the node's row."""
+        """Publish, and wait until another peer is seen to hold the node's row."""
         async with asyncio.timeout(PATIENCE):
             while "done" not in await self.ask(publish=text):  # noqa: ASYNC110 - another process
                 await asyncio.sleep(0.2)
 
     def listening(self) -> list[str]:
-        """TCP ports that machines outside can reach (not those on loopback), in hexadecimal."""
+        """TCP ports that other machines can reach (not those on loopback), in hexadecimal."""
         lines = [
             line
             for table in ("tcp", "tcp6")
@@ -94,12 +95,13 @@ class Internet:
 
     folder: Path
     machines: dict[str, Machine] = field(default_factory=dict)
-    made: int = 1  # so that no address is given twice
+    made: int = 1  # so that no address is used twice
 
     async def add(
         self, name: str, seeds: list[str], *, is_client: bool = False, is_everywhere: bool = False
     ) -> Machine:
-        """A machine on the left half, whose node knows these addresses and listens on the machine's own, or on any it has."""
+        """Add a machine to the left half. Its node knows these addresses, and listens on the machine's
+        own address, or on all it has."""
         number = self.made = self.made + 1
         address = f"fd00::{number:x}"
         own = f"/ip6/{'::' if is_everywhere else address}/tcp/{PORT + number}"
@@ -134,18 +136,18 @@ class Internet:
         ip("link", "set", "eth0", "up", pid=pid)
 
     def renumber(self, machine: Machine) -> str:
-        """Give a machine another address in place of its own, as a provider does at night. The new one."""
+        """Replace a machine's address by another, as a provider does at night. Returns the new one."""
         number = self.made = self.made + 1
         ip("address", "add", f"fd00::{number:x}/64", "dev", "eth0", "nodad", pid=machine.process.pid)
         ip("address", "del", f"fd00::{machine.number:x}/64", "dev", "eth0", pid=machine.process.pid)
         return f"fd00::{number:x}"
 
     def move(self, machine: Machine, half: str) -> None:
-        """Plug a machine into this half."""
+        """Connect a machine to this half."""
         ip("link", "set", f"v{machine.number}", "master", half)
 
     async def remove(self, machine: Machine) -> None:
-        """Kill -9, and its cable goes."""
+        """Kill -9 its node, and remove its interface."""
         machine.process.kill()
         await machine.process.wait()
         del self.machines[machine.name]
@@ -157,7 +159,7 @@ def _namespace(pid: int | str) -> str:
 
 @asynccontextmanager
 async def internet(folder: Path) -> AsyncIterator[Internet]:
-    """Two halves with nobody in them."""
+    """Two empty halves."""
     for half in HALVES:
         ip("link", "add", half, "type", "bridge")
         ip("link", "set", half, "up")
@@ -174,7 +176,8 @@ async def internet(folder: Path) -> AsyncIterator[Internet]:
 async def play(folder: Path, *, seconds: float = 0.0) -> None:
     """A partition that heals, a worker without an inbound port, all seeds replaced, an address changed.
 
-    Raises AssertionError or TimeoutError."""
+    Raises AssertionError or TimeoutError.
+    """
     async with internet(folder) as world:
         one = await world.add("seed-1", [])
         two = await world.add("seed-2", one.addresses)

@@ -174,7 +174,7 @@ async def test_read__a_peers_strangers_do_not_push_out_members(swarm: Swarm) -> 
 
 @contextlib.asynccontextmanager
 async def calls_between_turns(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> AsyncIterator[set[int]]:
-    """How often a method is called between two turns of whoever else has work in the loop: every count that occurs."""
+    """How often a method is called between two turns of another task in the loop: every count that occurs."""
     work, counts, calls = getattr(owner, name), {0}, 0
 
     def counted(*given: Any) -> Any:
@@ -196,7 +196,7 @@ async def calls_between_turns(monkeypatch: pytest.MonkeyPatch, owner: type, name
 
 
 def serve_flood(liar: HivemindDirectory, rows: Sequence[Envelope]) -> None:
-    """Have it answer every question with these rows, which its own store would bound."""
+    """Make it answer every request with these rows, more than its own store would keep."""
     packed = pack_rows([(row.subkey, wrap(to_bytes(row)), row.expiration / 1000) for row in rows])
     liar.storage.packed = lambda key: (packed, rows[0].expiration / 1000)  # type: ignore[method-assign]
 
@@ -204,7 +204,7 @@ def serve_flood(liar: HivemindDirectory, rows: Sequence[Envelope]) -> None:
 async def test_read__valid_rows_of_free_ids_by_the_thousand_hold_up_nothing_else(
     swarm: Swarm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each costs the reader a signature's check; whoever else has work in its loop must have turns between them."""
+    """Each costs the reader a signature check; other tasks in its loop must get turns in between."""
     liar = await swarm.start()
     reader = await swarm.start(membership=lambda row: row.signer == swarm.keys[1].node)
     await swarm.met()
@@ -231,7 +231,8 @@ async def test_read__a_reply_of_more_than_one_holds_is_none(swarm: Swarm) -> Non
 
 
 async def test_read__a_key_that_is_full_of_the_longest_subkeys_is_read(swarm: Swarm) -> None:
-    """As anybody may fill it at a node that does not know the ledger yet: its answer must not pass for a flood."""
+    """Anybody may fill a key like this at a node that does not know the ledger yet. Its
+    response must not pass for a flood."""
     keeper, reader = await swarm.start(), await swarm.start()
     await swarm.met()
     for number in range(1000):
@@ -274,7 +275,8 @@ async def test_anchor__rows_are_kept_with_the_runs_operators_too(swarm: Swarm) -
 async def test_read_and_publish__a_peer_with_an_impossible_place_ends_nobody__dht_13(
     swarm: Swarm, place: bytes
 ) -> None:
-    """hivemind asserts that places fit in 20 bytes; the error of one bad reply would end every reader of the key."""
+    """hivemind asserts that places fit in 20 bytes; the error from one bad response
+    would end every reader of the key."""
     hostile = await swarm.start()
     reader = await swarm.start()
     await swarm.met()
@@ -425,7 +427,7 @@ async def test_hand_over__a_late_node_gets_the_rows_it_should_keep__dht_27(swarm
 async def test_hand_over__thousands_of_keys_hold_up_nothing_else(
     swarm: Swarm, until: Until, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ids cost nothing, and whoever comes with a new one makes us look at each key we hold."""
+    """Ids cost nothing, and each new one makes us examine every key we hold."""
     node = await swarm.start()
     for number in range(300):
         row = swarm.row(0, record_key=f"{RUN}/{number}")

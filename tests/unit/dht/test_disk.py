@@ -1,4 +1,4 @@
-"""What is written survives a power cut: its bytes are on the disk before its name is, and that before anybody is told."""
+"""Writes survive a power cut: the bytes are on the disk before the name is, and the name before anybody is told."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dht.disk import make_folder, sync_files, write_durably, write_new
 
 @pytest.fixture
 def synced(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, bytes]]:
-    """What was synced to the disk so far, with what it said then: a file, or the file `head` of a folder."""
+    """What has been fsynced so far, with its content at that time: a file, or the file `head` of a folder."""
     seen: list[tuple[Path, bytes]] = []
 
     def sync(descriptor: int) -> None:

@@ -1,4 +1,4 @@
-"""Backups of node keys: only the password opens them, and no file costs more than it may."""
+"""Backups of node keys: only the password opens them, and no file costs more than allowed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whom to ask."""
+"""Which peers to ask."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The directory in memory refuses what the real one refuses, and fails as it is told to."""
+"""The in-memory directory refuses what the real one refuses, and fails as configured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Nodes on machines of their own, as far as the kernel can make them: namespaces, IPv6, a partition, new seeds, a new address."""
+"""Nodes on separate machines, as far as the kernel can emulate them: namespaces, IPv6, a
+partition, new seeds, a new address."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def test_parse_reachability__autonats_verdict__nat_01(metrics: str, verdict: str
 
 
 def test_options__a_client_listens_on_nothing_and_asks_no_router__nat_12(tmp_path: Path) -> None:
-    """A worker's address is known to nobody: what is set for others to reach it is passed over."""
+    """A worker's address is known to nobody, so settings for reaching it are ignored."""
     listening = (["/ip4/0.0.0.0/tcp/4001"], ["/ip4/8.8.8.8/tcp/4001"])
     options = p2p._options(tmp_path / "node.key", *listening, client_mode=True)
     assert (options["no_listen"], options["nat_port_map"], options["dht_mode"]) == (True, False, "client")

@@ -152,7 +152,8 @@ async def test_publish__clock_set_back_still_rises(
 async def test_publish_due__clock_corrected_by_an_hour__rows_come_back_at_once(
     publisher: Publisher, directory: MemoryDirectory, clock: FakeClock, faults: Faults, is_confirmed: bool
 ) -> None:
-    """Started an hour ahead, then set right: else nothing would be published for an hour, or with a life peers refuse."""
+    """The clock was an hour ahead, then corrected. Otherwise nothing would be published for an hour, or with
+    a lifetime that peers refuse."""
     faults.is_down = not is_confirmed
     first = await publish(publisher)
     faults.is_down = False

@@ -1,4 +1,4 @@
-"""The gate and the bounded store."""
+"""Row validation and the bounded store."""
 
 from __future__ import annotations
 
@@ -122,7 +122,8 @@ def test_put__a_full_key_of_equals_takes_no_more(make_row: MakeRow) -> None:
 def test_put__what_a_signer_says_most_of_one_about_makes_room_for_others(
     make_row: MakeRow, caps: dict[str, int]
 ) -> None:
-    """A validator says a word on whatever it is handed: junk of one worker must not keep the others' verdicts out."""
+    """A validator gives a verdict on whatever it receives: one worker's junk must not
+    keep the verdicts on others out."""
     store = RowStore(lifetimes={"node/1": 90}, about=lambda row: row.payload.decode(), caps=Caps(**caps))
     for number in range(4):
         junk = make_row(tail=f":{number}", payload=b"junk", expiration=NOW + 60_000 + number)

@@ -52,7 +52,7 @@ def new_run(*, quorum: int) -> NewRun:
 
 @pytest.fixture(scope="session")
 def anvil() -> str:
-    """One anvil for all tests: each deploys a contract of its own."""
+    """One anvil for all tests; each deploys its own contract."""
     return shared_anvil([address_of(key) for key in ACCOUNTS])
 
 
@@ -72,7 +72,7 @@ async def live(request: pytest.FixtureRequest) -> AsyncIterator[LiveRun]:
 
 @pytest.fixture
 async def connect(live: LiveRun) -> AsyncIterator[Connect]:
-    """Opens clients of the run by account index (None: a reader), closed at the end."""
+    """Opens clients of the run by account index (None: a reader); they are closed at the end."""
     async with AsyncExitStack() as stack:
 
         async def open_client(account: int | None = None, *, state_dir: Path | None = None) -> LedgerClient:

@@ -1,4 +1,4 @@
-"""Which numbers, blocks and receipts are answers."""
+"""Which numbers, blocks and receipts are valid responses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only a real node's pool does: transactions that wait, are dropped, replaced, or lose their block."""
+"""What only a real node's transaction pool does: transactions wait, are dropped, are replaced, or lose their block."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sender over a line that drops, delays, repeats and re-orders: nothing lost, nothing sent twice."""
+"""The sender over a line that drops, delays, repeats and re-orders: nothing is lost, and nothing sent twice."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SEED = 1
 
 
 class Killed(BaseException):
-    """Stands for the process's end: nothing in the sender may catch it."""
+    """Simulates the process's end: nothing in the sender may catch it."""
 
 
 class MortalRequests(JsonRpc):
@@ -60,7 +60,7 @@ class Mortal(Rpc):
 
 @pytest.fixture(params=["devnet", "anvil"])
 def place(request: pytest.FixtureRequest) -> tuple[str, httpx.AsyncBaseTransport]:
-    """A chain's URL and the way there."""
+    """A chain's URL, and the faults on the way to it."""
     if request.param == "anvil":
         return request.getfixturevalue("anvil"), httpx.AsyncHTTPTransport()
     funded = [address_of(ACCOUNTS[0])]

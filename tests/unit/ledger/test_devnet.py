@@ -1,4 +1,4 @@
-"""The development chain: its RPC for strangers' clients, its limits, and a restart after a kill."""
+"""The development chain: its RPC for third-party clients, its limits, and a restart after a kill."""
 
 from __future__ import annotations
 

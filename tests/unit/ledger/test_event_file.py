@@ -1,4 +1,4 @@
-"""What a restart finds on disk of a run's events: no block read twice, and nothing believed that is not so."""
+"""A run's events on disk after a restart: no block is read twice, and nothing false is believed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.unit.ledger.test_sender import ScriptedRpc
 
 
 class Recording(Branches):
-    """Notes from which block on logs were asked for."""
+    """Records the blocks from which logs were requested."""
 
     def __init__(self, registry: Registry) -> None:
         super().__init__(registry)
@@ -169,7 +169,7 @@ async def test_head__lies_as_deep_as_asked() -> None:
     reader = RunReader(branches, domain=domain, run=RUN, first_block=2, confirmations=3)
     assert (await reader.head()).number == 3
     assert [each.step for each in (await reader.events()).commits] == [0]
-    # The two newest blocks go: nothing that was shown is taken back.
+    # The two newest blocks are removed; nothing that was shown is taken back.
     branches.rpc = ScriptedRpc(make_registry(commit(0), commit(1, "won"), lambda registry: registry.skip(1)))
     await reader.refresh(now=True)
     assert [each.manifest for each in (await reader.events()).commits] == [digest(0)]

@@ -1,4 +1,4 @@
-"""Logs as an end-point gives them, in whatever order and however often."""
+"""Logs from an end-point, in any order and repeated any number of times."""
 
 from __future__ import annotations
 

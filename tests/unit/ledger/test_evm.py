@@ -1,4 +1,4 @@
-"""What the development chain refuses of a transaction."""
+"""Transactions that the development chain refuses."""
 
 from __future__ import annotations
 

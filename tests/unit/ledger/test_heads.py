@@ -1,4 +1,4 @@
-"""Which newest blocks can be: by what was believed before, and by what others claim."""
+"""Which claimed newest blocks are plausible, given what was believed before and what others claim."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys on disk: who can open them, and what a hostile file may cost."""
+"""Keys on disk: who can open them, and how much a hostile file may cost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.full_disk import no_file_larger
 
 KEY = new_key()
 CHEAP = json.dumps(Account.encrypt(KEY, "correct horse", kdf="pbkdf2", iterations=10))
-"""As a wallet program writes it, with few rounds: the tests need not wait."""
+"""As a wallet program writes it, but with few rounds, so that the tests are fast."""
 
 
 @pytest.fixture

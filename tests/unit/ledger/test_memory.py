@@ -1,4 +1,4 @@
-"""The ledger in memory: the client's behaviour under scripted time, lag and outage."""
+"""The in-memory ledger: the client's behaviour under scripted time, lag and outage."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def test_registrations__highest_nonce_the_node_signed(chain: MemoryChain) 
     sponsor = view(chain, STRANGER)
     await sponsor.register(make_registration(chain.domain, wallet=None))
     first = chain.head.number
-    # A stranger's junk goes past the contract; readers must not.
+    # The contract accepts a stranger's junk; readers must not.
     junk = replace(make_registration(chain.domain, wallet=None), nonce=2**64 - 1)
     chain.model.register(junk, block=chain.mine())
     await sponsor.register(make_registration(chain.domain, nonce=5))
@@ -106,7 +106,7 @@ async def test_closing_block__by_time_first_block_that_is_late_enough(chain: Mem
     late = chain.mine(seconds=10)
     chain.mine(7, seconds=10)
     assert await closing(chain) == late.number
-    # Nobody earned: the next epoch begins there.
+    # Nobody earned, so the next epoch begins there.
     assert await closing(chain, after=late.number) is None
     chain.mine(60, seconds=10)
     assert await closing(chain, after=late.number) == late.number + 60

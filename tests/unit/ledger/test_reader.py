@@ -1,4 +1,4 @@
-"""The reader: few requests, and no trace of blocks a re-organisation took away."""
+"""The reader: few requests, and no trace of blocks removed by a re-org."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ async def test_registrations__as_of_a_block() -> None:
 
 
 async def test_registrations__as_of_a_block_are_counted_once_until_something_is_read() -> None:
-    """Whoever judges tallies asks for those of one block again and again, and a run may have many thousands."""
+    """Whoever judges tallies requests those of one block repeatedly, and a run may have many thousands."""
     request = make_registration(Registry().domain)
     branches = Branches(make_registry(lambda registry: registry.register(request)))
     reader = make_reader(branches)
@@ -298,7 +298,8 @@ async def test_refresh__logs_of_blocks_not_asked_for_are_not_believed__chain_25(
 
 
 class MadeUp(Branches):
-    """Claims a newest block far beyond its chain, and makes up whatever lies between. `number` None: tells the truth."""
+    """Claims a newest block far beyond its chain, and invents whatever is in between. With
+    `number` None it tells the truth."""
 
     def __init__(self, registry: Registry, number: int | None) -> None:
         super().__init__(registry)
@@ -354,7 +355,8 @@ async def test_refresh__a_newest_block_too_large_for_any_chain_is_not_read_towar
 
 
 class Stalling(Branches):
-    """Gives logs of one block at a time, and after so many requests an outage; or none for ever, and `give_up` is called."""
+    """Returns logs of one block at a time, and fails after a number of requests; or never returns
+    any, and `give_up` is called."""
 
     def __init__(self, registry: Registry) -> None:
         super().__init__(registry)
@@ -377,7 +379,7 @@ class Stalling(Branches):
         return answer
 
     async def look(self, reader: RunReader, *, hangs: bool) -> None:
-        """As the observer looks: it gives up what takes too long."""
+        """Look like the observer, which gives up what takes too long."""
         async with asyncio.timeout(None) as patience:
             self.give_up = functools.partial(patience.reschedule, 0) if hangs else None
             await reader.refresh(now=True)
@@ -385,7 +387,7 @@ class Stalling(Branches):
 
 @pytest.mark.parametrize("hangs", [False, True])
 async def test_refresh__a_long_history_is_read_in_batches_that_stay_read__chain_26(hangs: bool) -> None:
-    """The observer gives a look 15 s: what was read by then must not be read again."""
+    """The observer allows 15 s per look; what was read by then must not be read again."""
     steps = 8 * BATCH_REQUESTS
     branches = Stalling(make_registry(*[commit(step) for step in range(steps)]))
     reader = make_reader(branches)
@@ -451,7 +453,8 @@ async def test_refresh__a_chain_that_stays_below_what_was_shown_is_believed_in_t
 
 
 class Spammed(httpx.AsyncBaseTransport):
-    """End-points of a chain in whose blocks somebody registers nonsense; more than `most_blocks` of them they search too long."""
+    """End-points of a chain full of nonsense registrations. Searching more than
+    `most_blocks` blocks takes them too long."""
 
     def __init__(self, *, head: int, junk: range, most_blocks: int = 10**6) -> None:
         self.head, self.junk, self.most_blocks = head, junk, most_blocks
@@ -459,7 +462,7 @@ class Spammed(httpx.AsyncBaseTransport):
         self.is_hanging = False
 
     def rpc(self, *hosts: str) -> Rpc:
-        """An answer may have 64 KiB."""
+        """An Rpc that limits a response to 64 KiB."""
         return Rpc([f"http://{host}" for host in hosts], patience=0.0, most_bytes=2**16, transport=self)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:

@@ -1,4 +1,4 @@
-"""Requests to end-points that fail, lie or babble."""
+"""Requests to end-points that fail, lie or return garbage."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ LIES = {
     "eth_getCode": [None, 5, "", "00", "0x0", "0xzz", [], {}],
     "eth_sendRawTransaction": [None, True, "0x", "0xab", {}],
 }
-"""By method, what is no answer."""
+"""Invalid responses, by method."""
 
 
 def make_rpc(*answers: Answer, patience: float = 0.0, expected: ExpectedChain = NOTHING_EXPECTED) -> Rpc:
@@ -231,7 +231,7 @@ async def test_call__an_end_point_that_appears_later_is_checked_before_it_is_tru
 
 @pytest.mark.parametrize("shown", [None, "deployed", "rival", "babble"])
 async def test_connect__every_end_point_shows_the_deployments_block__chain_15(shown: object) -> None:  # CHAIN-15
-    """None: another chain. A rival: the block is known, but another stands in its place."""
+    """None: another chain. A rival: the block is known, but another one is canonical in its place."""
     deployed = block(3)
 
     def serve(method: str, held: object, canonical: object) -> httpx.Response:
@@ -283,7 +283,7 @@ def test_rpc__refuses_bad_addresses(urls: list[str]) -> None:
 
 @pytest.mark.parametrize("method", LIES)
 async def test_call__what_is_no_answer_counts_against_the_end_point_and_the_next_is_asked(method: str) -> None:
-    """`Rpc` itself, every lie of every method: one honest end-point beside the liar is enough."""
+    """Every lie for every method, to `Rpc` itself: one honest end-point beside the liar is enough."""
     for lie in LIES[method]:
         asked: list[str] = []
 
@@ -317,7 +317,7 @@ async def test_call__what_is_not_there_is_an_answer(missing: str) -> None:
 
 
 def heads(*numbers: int, ages: tuple[float, ...] = (0, 0, 0)) -> tuple[Rpc, list[list[str]], list[int]]:
-    """An Rpc over end-points whose newest blocks have these numbers and ages, what each is asked, and the numbers."""
+    """An Rpc over end-points whose newest blocks have these numbers and ages, the requests to each, and the numbers."""
     asked: list[list[str]] = [[] for _ in numbers]
     now = list(numbers)
 

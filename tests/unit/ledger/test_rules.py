@@ -1,4 +1,4 @@
-"""What readers and senders of the registry hold records to."""
+"""The conditions that readers and senders of the registry require of records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sender over a scripted RPC in front of a real chain: lost answers, kills, replaced nonces, reverts."""
+"""The sender over a scripted RPC in front of a real chain: lost responses, kills, replaced nonces, reverts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.contract.harness import ADDRESSES, KEYS, RUN, TRAINER, Registry, dige
 
 
 class ScriptedRpc:
-    """Answers from the chain, after `script` had its way with the request (by default, nothing)."""
+    """Answers from the chain, after `script` has processed the request (by default, not at all)."""
 
     def __init__(self, registry: Registry) -> None:
         self.registry = registry
@@ -94,7 +94,7 @@ def steps(rpc: ScriptedRpc) -> list[int]:
 
 
 def left_over(journal: Path) -> list[str]:
-    """Signed forms of the transaction the journal holds."""
+    """Signed forms of the transaction in the journal."""
     return list(json.loads(journal.read_text())["attempts"]) if journal.exists() else []
 
 
@@ -103,12 +103,12 @@ def spoil(journal: Path, **changes: object) -> None:
 
 
 def offered(journal: Path) -> int:
-    """Wei per gas that the transaction in the journal offers."""
+    """Wei per gas offered by the transaction in the journal."""
     return int(json.loads(journal.read_text())["max_fee"])
 
 
 class Lying(httpx.AsyncBaseTransport):
-    """A chain behind several end-points; the one called `liar` answers some methods with lies."""
+    """A chain behind several end-points; the one called `liar` lies in its responses to some methods."""
 
     def __init__(self, registry: Registry, lies: dict[str, Any]) -> None:
         self.lies = lies
@@ -131,7 +131,7 @@ class Lying(httpx.AsyncBaseTransport):
 
 
 class Killed(BaseException):
-    """Stands for the process's end: nothing in the sender may catch it."""
+    """Simulates the process's end: nothing in the sender may catch it."""
 
 
 def kill_on(method: str, *, after: int = 0) -> Callable[[str], None]:
@@ -267,7 +267,7 @@ async def test_send__one_that_settle_saw_through_is_not_sent_again(rpc: Scripted
 
 
 async def test_send__a_receipt_that_comes_late_is_waited_for(rpc: ScriptedRpc, journal: Path) -> None:
-    """The nonce is used and the index knows no receipt yet: taking that for a replacement would pay twice."""
+    """The nonce is used and the index has no receipt yet: treating that as a replacement would pay twice."""
     rpc.late_receipts = 2
     await make_sender(rpc, journal).send(ADDRESSES[11], "0x", 5)
     assert rpc.registry.chain.balance(ADDRESSES[11]) == BALANCE + 5
@@ -493,7 +493,7 @@ def test_sender__refuses_a_broken_journal(rpc: ScriptedRpc, journal: Path) -> No
 
 
 def test_sender__a_journal_that_cannot_be_read_is_not_called_broken(rpc: ScriptedRpc, journal: Path) -> None:
-    """Whoever removed it would have a payment under way made again."""
+    """If the user removed it, a pending payment would be made again."""
     journal.mkdir()
     with pytest.raises(LedgerError, match=r"cannot read .*transaction\.json, a transaction under way: Is a directory"):
         make_sender(rpc, journal)
@@ -514,7 +514,7 @@ def test_sender__a_journal_that_cannot_be_read_is_not_called_broken(rpc: Scripte
 async def test_sender__refuses_a_journal_with_another_transaction_than_the_one_signed(
     rpc: ScriptedRpc, journal: Path, field: str, damaged: object
 ) -> None:
-    """A bit of the file has flipped: the payment would be looked for in vain, and made again."""
+    """A bit of the file has flipped: the payment would be searched for in vain, and made again."""
     rpc.late_receipts = 10**9
     with pytest.raises(LedgerUnavailable):
         await make_sender(rpc, journal, inclusion_seconds=0.0).send(ADDRESSES[11], "0x", 5)
@@ -581,7 +581,7 @@ async def test_send__two_end_points_say_that_its_nonce_was_taken__the_payment_is
     rpc: ScriptedRpc, journal: Path
 ) -> None:
     class Taking(Lying):
-        """Lets another transaction of the same key in first."""
+        """Lets another transaction of the same key go first."""
 
         async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
             if not steps(rpc) and json.loads(await request.aread())["method"] == "eth_sendRawTransaction":

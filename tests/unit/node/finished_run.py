@@ -1,4 +1,5 @@
-"""A finished run on a ledger in memory, every signature real: what an audit looks at, and a test tampers with."""
+"""A finished run on an in-memory ledger with real signatures throughout, for an audit to
+check and a test to tamper with."""
 
 from __future__ import annotations
 
@@ -49,12 +50,12 @@ SPEC = make_spec(
 )
 RELAY = node_key(31)
 Lie = Callable[[TallyBody], dict[str, Any]]
-"""Fields of a tally as liars would have them."""
+"""Fields of a tally, as falsified by liars."""
 
 
 @dataclass
 class FinishedRun:
-    """Checkpoints, tallies and strikes as they are made; `relays` and `chain` are there to be tampered with."""
+    """Checkpoints, tallies and strikes, made step by step. `relays` and `chain` may be tampered with."""
 
     spec: RunSpec
     chain: MemoryChain
@@ -63,7 +64,7 @@ class FinishedRun:
     judges: Sequence[tuple[NodeKey, bytes]] = tuple(zip(VALIDATORS, VALIDATOR_OPERATORS, strict=True))
 
     def ledger(self, key: bytes | None = TRAINER_OPERATOR) -> MemoryLedger:
-        """The ledger as the holder of a key has it."""
+        """The ledger as the holder of a key sees it."""
         return MemoryLedger(self.chain, run=self.spec.run_id, operator_key=key)
 
     def row(self, message: Any, key: NodeKey) -> Envelope:
@@ -71,11 +72,11 @@ class FinishedRun:
         return make_row(message, key, spec=self.spec)
 
     async def replace_key(self, old: NodeKey, new: NodeKey) -> None:
-        """Another key in the place of a worker's."""
+        """Replace a worker's key by another."""
         await replace_key(self.ledger(), self.spec.run_id, old, new)
 
     async def commit(self, *, signer: NodeKey = TRAINER, final: bool = False, **changes: Any) -> None:
-        """The next checkpoint: its manifest on the relays, its digest on the ledger."""
+        """Commit the next checkpoint: its manifest goes to the relays, its digest to the ledger."""
         shards = ("ab" * 32,)
         files = tuple(FileEntry(name=file.name, size=file.size) for file in self.spec.model.files)
         fields: dict[str, Any] = {
@@ -119,7 +120,7 @@ class FinishedRun:
         return made
 
     def submission(self, key: NodeKey = WORKERS[0], *, step: int = 1, index: int = 0, **changes: Any) -> Submission:
-        """A submission whose rollouts nobody has."""
+        """A submission whose rollouts are nowhere."""
         groups = self.spec.sampling.groups_per_submission
         fields: dict[str, Any] = {
             "run": self.spec.run_id,
@@ -149,8 +150,8 @@ class FinishedRun:
         lie: Lie | None = None,
         sent_after: Callable[[], Awaitable[None]] | None = None,
     ) -> FinalRoot:
-        """Close an epoch; with `lie`, a quorum of liars attests the body that it makes of the honest one. `sent_after` is
-        what happens between the attestations and the call."""
+        """Close an epoch. With `lie`, a quorum of liars attests a falsified version of the honest body. `sent_after`
+        runs between the attestations and the call."""
         ledger = self.ledger()
         roots, closing = await ledger.final_roots(), await find_closing_block(ledger)
         assert closing is not None
@@ -178,7 +179,7 @@ class FinishedRun:
         return (await ledger.final_roots())[-1]
 
     async def replace_validators(self, *judges: tuple[NodeKey, bytes]) -> None:
-        """The owner appoints others, and they are in force; all of them are the quorum."""
+        """The owner appoints other validators, who come into force; the quorum is all of them."""
         operators = [Operator(key.node, address_of(operator), address_of(operator)) for key, operator in judges]
         await self.ledger().propose_validators(operators, len(judges))
         self.chain.mine(1, seconds=(await self.ledger().terms()).change_seconds)

@@ -1,4 +1,4 @@
-"""A process that writes down how often it is asked to end."""
+"""A process that records how often it is asked to end."""
 
 import signal
 import sys

@@ -1,4 +1,4 @@
-"""The archive: what an audit needs is fetched, kept, and given up only when nobody has it."""
+"""The archive: what an audit needs is fetched and kept, and given up only when no relay has it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The audit of a run: everything holds, one thing does not and is named, or a record is missing and that is said."""
+"""The audit of a run: everything is correct, or one thing is wrong and named, or a record is missing and reported."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ async def finished(folder: Path, **tally: Any) -> FinishedRun:
 
 
 async def audit(run: FinishedRun, folder: Path, *, sample: Sample | None = None) -> Report:
-    """The audit of anybody who comes along."""
+    """An audit by an outsider."""
     return await audit_run(run.spec, ledger=run.ledger(None), relays=run.relays, home=folder, sample=sample)
 
 
 async def failure(run: FinishedRun, folder: Path, *, sample: Sample | None = None) -> AuditFailed:
-    """The first thing that does not hold."""
+    """The first inconsistency found."""
     with pytest.raises(AuditFailed) as caught:
         await audit(run, folder, sample=sample)
     return caught.value
@@ -160,7 +160,7 @@ def test_check_links__after_the_end() -> None:
 
 
 async def test_audit_run__strike_whose_evidence_proves_nothing(tmp_path: Path) -> None:
-    """Acceptances, or fewer faults than the spec asks for."""
+    """Acceptances, or fewer faults than the spec requires."""
     run = await start_run()
     await run.commit()
     await run.strike([run.judged(run.submission(WORKERS[1], index=index), WORKERS[1]) for index in (0, 1)])
@@ -168,7 +168,7 @@ async def test_audit_run__strike_whose_evidence_proves_nothing(tmp_path: Path) -
 
 
 async def test_audit_run__each_key_of_a_node_struck_for_what_one_handed_in(tmp_path: Path) -> None:
-    """And one of the two strikes lifted later."""
+    """One of the two strikes is lifted later."""
     run = await finished(tmp_path)
     faults = [
         run.judged(run.submission(WORKERS[2], step=3, index=index), WORKERS[2], outcome="fault", reason=401)
@@ -261,7 +261,7 @@ ALL = Sample(1.0, "seed", shared_engine, shared_task)
 
 
 async def with_rollouts(*, is_spoiled: bool) -> FinishedRun:
-    """One credited submission with its rollouts; a spoiled one's validators lied together."""
+    """One credited submission with its rollouts; for a spoiled one, the validators lied together."""
     run = await start_run()
     made = await run.rollouts()
     if is_spoiled:

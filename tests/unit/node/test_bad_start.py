@@ -1,4 +1,4 @@
-"""A node that cannot start says why in a sentence, or waits and says for what; it never shows a traceback."""
+"""A node that cannot start gives the reason in a sentence, or waits and says for what; it never shows a traceback."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WAIT_SECONDS = 40
 
 
 def spec_of_nowhere(tmp_path: Path) -> RunSpec:
-    """A well-formed spec whose contract nobody serves."""
+    """A well-formed spec whose contract is served nowhere."""
     plan = make_plan(TestnetOptions(tmp_path))
     return build_spec(
         {**read_draft(None), "quorum": plan.quorum},
@@ -38,20 +38,20 @@ def spec_of_nowhere(tmp_path: Path) -> RunSpec:
 
 
 def start(tmp_path: Path, role: str, *flags: str) -> subprocess.Popen[str]:
-    """A node as a process; both outputs are read as one."""
+    """A node as a process, with both outputs combined."""
     command = [sys.executable, "-m", "node", "--role", role, "--data", str(tmp_path / "data"), *flags]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def end_of(process: subprocess.Popen[str]) -> tuple[int, str]:
-    """Exit code and everything said, once it has ended by itself."""
+    """Exit status and complete output, once it has ended by itself."""
     said, _ = process.communicate(timeout=WAIT_SECONDS)
     assert "Traceback" not in said
     return process.returncode, said
 
 
 def stop_when_said(process: subprocess.Popen[str], words: str) -> tuple[int, str]:
-    """Read until the words come, then ask it to stop; exit code and everything said."""
+    """Read until the text appears, then ask it to stop. Returns exit status and complete output."""
     lines: list[str] = []
     until = time.monotonic() + WAIT_SECONDS
     assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""The command line: exit codes, sentences, and no traceback whatever happens."""
+"""The command line: exit statuses, sentences, and never a traceback."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_wrong_usage__names_the_nearest_and_exits_with_2(
     ],
 )
 def test_empty_words__are_no_answer(words: list[str], named: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """What a shell makes of "$WALLET" while that is not set."""
+    """What a shell makes of "$WALLET" when it is not set."""
     with pytest.raises(SystemExit, match="2"):
         dispatch(words)
     assert f"argument {named}: nothing stands there" in capsys.readouterr().err
@@ -140,7 +140,7 @@ WRONG_KEYS = {
 
 
 def test_node__wrong_keys_are_said_before_anything_is_opened(tmp_path: Path) -> None:
-    """One process for all: a node's imports take seconds."""
+    """One process for all cases, because a node's imports take seconds."""
     node = ["--role", "worker", "--data", str(tmp_path), "--join", "ab" * 32]
     code = """
 import json, sys
@@ -169,7 +169,7 @@ def test_keys__new_then_show(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 # -- what a shell and a script rely on ----------------------------------------------------------------------------------
 
 HEAVY = {"torch", "transformers", "pyarrow", "hivemind", "eth_account", "httpx", "pydantic", "rich", "numpy"}
-"""None of these may be loaded to say what the program is."""
+"""None of these may be loaded just to print what the program is."""
 
 
 def run_python(code: str) -> str:
@@ -229,12 +229,12 @@ def test_main__output_that_cannot_be_written_is_one_sentence() -> None:
 
 
 def _heed_interrupts() -> None:
-    """Shells have what they start in the background ignore them."""
+    """Restore interrupts, which shells disable for background processes."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def test_main__interrupt_ends_with_130_and_without_a_word__ux_07() -> None:
-    """Ctrl-C while a ledger keeps us waiting."""
+    """Ctrl-C while waiting for a ledger."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         command = [sys.executable, "-m", "node", "runs", "--rpc", url, "--contract", "0x" + "11" * 20]
@@ -280,7 +280,7 @@ def test_introduction__names_every_command_and_the_exit_codes(capsys: pytest.Cap
 
 
 def test_commands__each_module_is_listed_and_each_answer_can_be_json() -> None:
-    """`node` is the one without a name; the others here are parts of commands, or act and answer nothing."""
+    """`node` is the command without a name. The others listed here are parts of commands, or act without output."""
     parts = {"node", "reading", "settings", "run_rule", "run_upgrade", "__init__"}
     modules = {path.stem for path in (Path(node.cli.__file__).parent / "commands").glob("*.py")} - parts
     assert modules == set(COMMANDS)

@@ -1,4 +1,4 @@
-"""Completion: what may come next, read off the commands' own parsers, and what bash makes of it."""
+"""Completion: candidates from the commands' own parsers, and how bash uses them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_candidates__depend_on_what_was_typed(typed: list[str], offered: list[st
 
 @pytest.mark.parametrize("name", ["node", *COMMANDS])
 def test_described__every_command_has_help_and_no_flag_without_a_text(name: str) -> None:
-    """And none does anything before its arguments are read: completion looks at it on every press of a key."""
+    """None does anything before its arguments are parsed: completion looks at it on every key press."""
     parser = described(command_of(name))
     assert parser is not None
     assert parser.description

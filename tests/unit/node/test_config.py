@@ -1,4 +1,4 @@
-"""Settings: which source wins, and what is said about a wrong one."""
+"""Settings: which source wins, and the message for a wrong one."""
 
 from __future__ import annotations
 

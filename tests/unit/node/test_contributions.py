@@ -1,4 +1,4 @@
-"""What a wallet is told it has earned: with what its nodes did before it had signed for them."""
+"""Contributions shown for a wallet, including what its nodes earned before it signed for them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_by_wallet__what_a_node_did_before_the_link_is_the_wallets(
 
 
 def report_of(registrations: dict[str, Registration]) -> Report:
-    """100 tokens counted without a wallet, 20 with it; the money of all of them is the wallet's."""
+    """100 tokens counted without a wallet, 20 with it; the wallet gets the money for all of them."""
     leaves = (Leaf(NODE, None, 100, amount=0), Leaf(NODE, WALLET, 20, amount=12 * 10**17))
     return Report("ab" * 32, None, Holdings(None, None, [Holding(leaf, 0) for leaf in leaves]), (), (), registrations)
 

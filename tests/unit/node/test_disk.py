@@ -112,7 +112,7 @@ async def test_closing__the_learner_of_a_role_that_failed() -> None:
 
 
 class FillsTheDisk:
-    """A role that finds the disk full when it is first played, and then ends well."""
+    """A role that finds the disk full on its first run, and ends normally on the next."""
 
     def __init__(self) -> None:
         self.plays = 0

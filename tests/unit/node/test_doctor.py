@@ -65,12 +65,12 @@ RUN = "ab" * 32
 
 
 def settings(tmp_path: Path, **changes: Any) -> NodeConfig:
-    """A worker's, all well."""
+    """A worker's settings, without faults."""
     return NodeConfig(**{"role": "worker", "data": tmp_path, "wallet": "0x" + "11" * 20, **changes})
 
 
 def check(finding: Finding | None, state: State, said: str = "") -> None:
-    """The state, and words among what is said; whatever is not well has a fix."""
+    """Check the state, and that the message contains the text. Anything that is not OK must have a fix."""
     assert finding is not None
     assert (finding.state, said in finding.said) == (state, True), finding
     assert bool(finding.fix) == (state in (State.WARNING, State.FAULT))
@@ -94,7 +94,7 @@ def test_worst__a_fault_outweighs_everything() -> None:
 
 
 def test_examine_machine__is_well_here__pkg_01(tmp_path: Path) -> None:
-    """Also: p2pd is whole and runs, and hivemind loads with the protobuf that is installed."""
+    """Also: p2pd is intact and runs, and hivemind loads with the installed protobuf."""
     found = {finding.check: finding for finding in examine_machine(settings(tmp_path, max_disk=2**20))}
     assert [finding for finding in found.values() if finding.state is State.FAULT] == []
     assert {"python", "packages", "p2pd", "open files", "memory", "disk", "gpu", "engine", "sandbox", "proxy"} == set(

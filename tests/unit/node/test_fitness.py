@@ -1,4 +1,4 @@
-"""Whether a machine is fit for a run: refused with every reason, and the line to the relays measured."""
+"""Whether a machine is fit for a run: a refusal gives every reason, and the bandwidth to the relays is measured."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ BLOCK = 1000
 
 
 async def give(digest: str, size: int, meter: Meter) -> None:
-    """A relay that is at once."""
+    """A relay that responds immediately."""
     meter.take(b"x" * size)
 
 
@@ -52,7 +52,7 @@ async def test_measure_download__megabits_of_what_came() -> None:
 
 
 async def test_measure_download__a_slow_line_is_told_by_part_of_a_shard() -> None:
-    """Its shard does not come to its end in time, and is counted all the same."""
+    """Its shard does not finish in time, and counts nevertheless."""
 
     async def trickle(digest: str, size: int, meter: Meter) -> None:
         meter.take(b"x" * BLOCK)
@@ -80,7 +80,7 @@ async def test_measure_download__relays_without_the_shard_are_no_slow_line() -> 
 async def test_node__a_worker_leaves_before_it_registers_and_says_why(
     role: str, is_refused: bool, tmp_path: Path
 ) -> None:
-    """The spec asks for more memory than any machine has; whom it does not name by its requirements goes on."""
+    """The spec requires more memory than any machine has; a role without requirements continues."""
     config = NodeConfig.model_validate({"role": role, "data": tmp_path})
     parts: Any = SimpleNamespace(
         config=config,

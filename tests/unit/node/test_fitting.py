@@ -1,4 +1,5 @@
-"""What does not fit is told before the run exists: afterwards honest workers would hand in what nobody can accept."""
+"""Parts that do not fit are reported before the run exists: afterwards honest workers would
+submit what nobody can accept."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ OPERATOR = Operator(NodeKey(bytes(32)).node, "0x" + "11" * 20, "0x" + "11" * 20)
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """A copy of the built-in model, to be spoilt."""
+    """A copy of the built-in model, for a test to spoil."""
     return Path(shutil.copytree(default_model(), tmp_path / "model"))
 
 
@@ -97,7 +98,7 @@ def test_build_spec__positions_as_gpt_2_names_them(model: Path) -> None:
 
 
 def test_build_spec__sizes_of_a_model_that_takes_more_than_text(model: Path) -> None:
-    """Its config.json has them in a part of its own."""
+    """Its config.json has them in a nested part."""
     config = json.loads((model / "config.json").read_text())
     text = {**config, "model_type": "gemma3_text"}
     said = {"model_type": "gemma3", "architectures": config["architectures"], "text_config": text}
@@ -122,7 +123,7 @@ def test_build_spec__digest_of_the_tool(model: Path) -> None:
 
 
 def test_load__plugin_that_this_node_lacks_says_what_to_do() -> None:
-    """What a worker or validator is told that joins without it."""
+    """The message to a worker or validator that joins without it."""
     absent = TaskSpec(name="proofs", size=5, digest="ab" * 32)
     with pytest.raises(TaskError, match="install the package that the run's operator names"):
         load_tasks([absent])

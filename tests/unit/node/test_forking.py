@@ -1,4 +1,4 @@
-"""Processes forked by a server that has imported what they need: as good as any other."""
+"""Processes forked by a server with everything imported behave like any others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a machine has: containers' limits, hidden cards, and tools that answer nonsense."""
+"""What a machine has: container limits, hidden GPUs, and tools that return nonsense."""
 
 from __future__ import annotations
 

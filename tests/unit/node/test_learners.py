@@ -1,4 +1,4 @@
-"""From a run's numbers and a node's own to a learner."""
+"""Building a learner from a run's and a node's settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file of lines that took long to measure: a kill or a full disk costs the line that was being written."""
+"""The file of long measurements: a kill or a full disk costs only the line being written."""
 
 from __future__ import annotations
 

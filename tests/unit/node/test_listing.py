@@ -1,4 +1,4 @@
-"""Runs as somebody looking for one sees them."""
+"""The list of runs for somebody looking for one."""
 
 from __future__ import annotations
 

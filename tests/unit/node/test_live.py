@@ -1,4 +1,4 @@
-"""The testnet's page and lines: every fact a viewer needs stands on them."""
+"""The testnet's page and lines: every fact that a viewer needs is on them."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ KEY = nodes_key(RUN, "relay")
 
 
 class Rows:
-    """What boards say."""
+    """What the boards return."""
 
     def __init__(self, *rows: Envelope) -> None:
         self.rows = rows
@@ -42,7 +42,7 @@ def everybody(node: str) -> bool:
 
 
 class Dialled:
-    """A directory that knows nobody, and who it was told to dial."""
+    """A directory that knows nobody, and the nodes it was asked to dial."""
 
     def __init__(self) -> None:
         self.addresses = list[str]()

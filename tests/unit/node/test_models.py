@@ -1,4 +1,4 @@
-"""`intellect-node model`: folders that an engine can run, and what is refused."""
+"""`intellect-node model`: folders that an engine can run, and refusals."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_import__a_folder_that_lacks_weights_is_refused(tmp_path: Path) -> None:
 
 
 def test_import__the_part_of_a_model_that_reads_and_writes_text(tmp_path: Path) -> None:
-    """What takes pictures too and is loaded without the parts for them; a run takes what comes out, and not what goes in."""
+    """A model that also takes pictures, loaded without the parts for them. A run takes the output, not the input."""
     small = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
     text = {**small, "num_key_value_heads": 2, "head_dim": 16, "intermediate_size_mlp": 48, "num_local_experts": 2}
     config = AutoConfig.for_model(

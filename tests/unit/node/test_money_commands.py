@@ -1,4 +1,4 @@
-"""The commands that move money, typed against a development chain: what they answer, and what the ledger then says."""
+"""The commands that move money, run against a development chain: their output, and the ledger afterwards."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def make_draft(**changes: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def chain() -> Iterator[str]:
-    """A development chain's URL. It runs in a thread of its own: the commands have loops of theirs."""
+    """A development chain's URL. It runs in its own thread, because the commands run their own event loops."""
     loop, ready, stop = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
     urls: list[str] = []
 
@@ -86,13 +86,13 @@ class Desk:
     capture: pytest.CaptureFixture[str]
 
     def type(self, *words: str) -> Any:
-        """Run a command; its JSON answer where --json was asked for, else its lines."""
+        """Run a command. Returns its JSON output if --json was given, otherwise its lines."""
         assert command_of(words[0])(list(words[1:])) == 0
         said = self.capture.readouterr().out
         return json.loads(said) if "--json" in words else said
 
     def pay(self, *words: str, key: bytes) -> Any:
-        """The same with the run's place and a key that pays."""
+        """The same, with the run's address and a paying key."""
         name = "--key" if words[0] == "run" else "--operator-key"
         return self.type(*words, *self.place(), name, str(self.key(key)))
 
@@ -114,7 +114,7 @@ class Desk:
 
 @pytest.fixture(scope="module")
 def spec(chain: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[RunSpec, bytes]:
-    """A run on the chain, made once: each test pays from an account of its own or names a node of its own."""
+    """A run on the chain, created once: each test pays from its own account or names its own node."""
     path = tmp_path_factory.mktemp("run") / "spec.json"
     wish = Wish(make_draft(), default_model(), path, [chain], OWNER)
     return asyncio.run(create(wish)), path.read_bytes()
@@ -240,7 +240,7 @@ def test_strike__nobody_was_struck(desk: Desk) -> None:
 def test_strike__answered_or_settled__chain_22(
     desk: Desk, spec: tuple[RunSpec, bytes], seconds: int
 ) -> None:  # CHAIN-22
-    """A window that passes takes the stake; one that is open takes an answer."""
+    """After the window the stake is taken; during it a dispute is accepted."""
     place = spec[0].ledger
     draft = make_draft(
         name=f"struck {seconds}",
@@ -366,7 +366,7 @@ def test_keys_backup__a_disk_that_takes_no_more_leaves_no_half_of_it(
 
 @pytest.mark.parametrize("stage", ["deployed", "placed", "written", "created"])
 def test_create__killed_at_any_stage_goes_on__chain_05(chain: str, tmp_path: Path, stage: str) -> None:  # CHAIN-05
-    """What each stage leaves on the disk, and then the same command again: nothing is deployed or created twice."""
+    """Each stage's remains on disk, then the same command again: nothing is deployed or created twice."""
     wish = Wish(make_draft(name=f"killed {stage}"), default_model(), tmp_path / "spec.json", [chain], SPARE)
     before = asyncio.run(_transactions(chain, SPARE))
     spec = asyncio.run(_begin_and_die(wish, stage))
@@ -408,7 +408,7 @@ def test_create__a_damaged_note_of_the_place_is_made_again(chain: str, tmp_path:
 
 @pytest.mark.parametrize("wrong", [("--peer", "foo"), ("--rpc", "foo")])
 def test_run_create__a_wrong_address_costs_nothing(desk: Desk, wrong: tuple[str, str]) -> None:
-    """The same words with the address put right then find nothing in their way."""
+    """The same command with the corrected address then finds nothing in its way."""
     before = asyncio.run(_transactions(desk.url, SPARE))
     draft, spec = desk.folder / "run.toml", desk.folder / "new.json"
     draft.write_text("never read")
@@ -470,7 +470,7 @@ async def _deploy_something(url: str) -> str:
 
 
 async def _begin_and_die(wish: Wish, stage: str) -> RunSpec:
-    """Do what `create` does up to a stage, and leave what it leaves."""
+    """Do what `create` does up to a stage, and leave its remains."""
     from dht.encoding import encode
     from node import creating
 
@@ -503,7 +503,7 @@ async def _transactions(url: str, key: bytes) -> int:
 
 
 async def _pass_time(url: str, seconds: int) -> None:
-    """Until the chain is that much older: the stake's and the change's waiting is its seconds."""
+    """Wait until the chain is that much older: the waiting periods of stakes and changes are in its seconds."""
     from ledger.rpc import Rpc
 
     rpc = Rpc([url])

@@ -1,4 +1,4 @@
-"""The participants of a run: everybody seen, named or registered stands in it once, with what is known of each."""
+"""The participants of a run: everybody seen, named or registered is listed once, with what is known of each."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_build_roll__named_seen_and_registered_each_once_by_role() -> None:
 
 
 def test_list_participants__a_node_is_all_the_keys_it_has_had() -> None:
-    """What it handed in under the key before is its own, and that key is no second node."""
+    """What it submitted under its earlier key is its own, and that key is not a second node."""
     old, new = WORKERS[0].node, WORKERS[1].node
     rotated = Registration(new, WALLET, None, nonce=0, first_block=7, block=9, previous=(old,))
     records = {

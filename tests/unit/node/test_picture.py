@@ -1,4 +1,4 @@
-"""What the testnet's view adds up from events."""
+"""The totals that the testnet's view derives from events."""
 
 from __future__ import annotations
 

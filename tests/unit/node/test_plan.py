@@ -1,4 +1,4 @@
-"""What a testnet is made of: the same seed gives the same keys, every port is its own."""
+"""The plan of a testnet: the same seed gives the same keys, and every port is different."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No library leaves the process with a recursion limit at which a nested text from a peer ends it."""
+"""No library leaves the process with a recursion limit at which a peer's nested text would crash it."""
 
 from __future__ import annotations
 

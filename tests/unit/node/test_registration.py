@@ -1,4 +1,4 @@
-"""When a node registers anew, and how a wallet is read."""
+"""When a node registers again, and how a wallet is read."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_needs_registration(registration: Registration | None, wallet: Wallet, n
 
 
 class Paused:
-    """A ledger that takes no registration."""
+    """A ledger that accepts no registration."""
 
     async def registration(self, node: str) -> Registration | None:
         raise LedgerRejected("run is paused", was_paid=False)

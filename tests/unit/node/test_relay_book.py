@@ -1,4 +1,4 @@
-"""Which relays a node knows: those of the directory's records, and those it was told of."""
+"""Which relays a node knows: those of the directory's records, and those named by the user."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ async def test_refresh__what_is_no_relay_to_use__dht_29(changes: dict[str, Any])
 
 
 async def test_refresh__free_identities_are_few_and_take_nobodys_place() -> None:
-    """Relay ids cost nothing: a crowd of them neither hides the registered ones nor drives out who was there first."""
+    """Relay ids cost nothing: a crowd of them neither hides the registered ones nor displaces earlier ones."""
     member, early, crowd = RELAY, NodeKey(b"e" * 32), [NodeKey(bytes([number]) * 32) for number in range(1, 40)]
     rows = Rows(record(early))
     known = book(rows)

@@ -1,4 +1,4 @@
-"""A run is made only of a model and a draft that can be run: everything wrong is a sentence, before it costs gas."""
+"""A run is created only from a working model and draft: every error is a sentence, reported before gas is spent."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OPERATOR = Operator(NodeKey(bytes(32)).node, "0x" + "11" * 20, "0x" + "11" * 20)
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """A copy of the built-in model, to be spoilt."""
+    """A copy of the built-in model, for a test to spoil."""
     return Path(shutil.copytree(default_model(), tmp_path / "model"))
 
 

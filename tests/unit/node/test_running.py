@@ -1,4 +1,4 @@
-"""How a process ends: at once, although model work is under way that nothing can stop."""
+"""A process ends at once, even during model work that cannot be stopped."""
 
 from __future__ import annotations
 

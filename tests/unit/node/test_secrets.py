@@ -1,4 +1,4 @@
-"""Passwords come from a file or the environment, and stand in no message."""
+"""Passwords come from a file or the environment, and appear in no message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`init` and `config`: what is written is taken, what is in force is shown with its source, and no secret with it."""
+"""`init` and `config`: what is written can be read back; values in force are shown with their
+source, and without secrets."""
 
 from __future__ import annotations
 
@@ -135,7 +136,7 @@ def test_shown_value(value: object, shown: str) -> None:
 
 
 def test_flags__what_is_on_or_off_takes_no_value() -> None:
-    """`--checkpoint-activations`, as the trainer says that ran out of memory."""
+    """`--checkpoint-activations`, which a trainer that ran out of memory recommends."""
     parser = Parser("intellect-node")
     add_setting_flags(parser)
     names = [name for name, field in NodeConfig.model_fields.items() if field.annotation is bool]

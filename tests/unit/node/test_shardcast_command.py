@@ -1,4 +1,4 @@
-"""`intellect-node shardcast`: what was published here is fetched there, and wrong usage is a sentence."""
+"""`intellect-node shardcast`: what is published can be fetched, and wrong usage gives a sentence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Before a node opens anything: what its settings cannot be, said as wrong usage so that nothing starts it again by itself."""
+"""Invalid settings, found before a node opens anything and reported as wrong usage, so that
+nothing restarts it automatically."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ def test_check_settings__each_fault_is_wrong_usage(tmp_path: Path, settings: dic
 
 
 class Appointed:
-    """A ledger, with an operator key or none, whose validators are the spec's, or those that the owner has named since."""
+    """A ledger with or without an operator key, whose validators are the spec's or those the owner has named since."""
 
     def __init__(self, key: bytes | None, *, held: Sequence[Operator] = (), waiting: Sequence[Operator] = ()) -> None:
         self.operator = address_of(key) if key else None

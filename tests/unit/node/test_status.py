@@ -1,4 +1,4 @@
-"""The status server: what it answers, to whom, how its streams go on, and that a node is found by its folder."""
+"""The status server: its responses, who may read them, how streams resume, and that a node is found by its folder."""
 
 from __future__ import annotations
 

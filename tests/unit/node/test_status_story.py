@@ -1,4 +1,4 @@
-"""A story: what events add up to, in bounded tables that a reader can catch up with."""
+"""A story: events aggregated in bounded tables that a reader can catch up with."""
 
 from __future__ import annotations
 

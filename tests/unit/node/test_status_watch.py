@@ -1,4 +1,4 @@
-"""The status in a terminal: the page's figures, as many as fit, and one look in plain lines."""
+"""The status in a terminal: the page's figures, as many as fit, and a summary in plain lines."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_render__before_anything_was_said() -> None:
 
 
 def test_render__words_of_peers_are_no_markup_and_steer_no_terminal() -> None:
-    """A relay's refusal is said as it came: a bracket in it must not end who watches."""
+    """A relay's refusal is shown verbatim: a bracket in it must not end the display."""
     said = "[/red] \x1b[2J[link=http://x]here"
     status = {
         "role": said,

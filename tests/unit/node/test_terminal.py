@@ -1,4 +1,4 @@
-"""Progress and lines: one moving line on a terminal, few in a file, and no words of peers that steer either."""
+"""Progress and lines: one updated line on a terminal, few in a file, and no terminal control from peers' text."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_phrase__of_a_checkpoint_that_came(full: int, delta: int, said: str) -> 
 
 
 def test_line__into_a_full_disk_is_lost_and_nothing_else__ckpt_12() -> None:
-    """A node whose standard error is a file on the disk that filled ended with its first line after that."""
+    """A node whose standard error is a file on the full disk used to end with its first line after that."""
     full = os.open("/dev/full", os.O_WRONLY)
     stream = os.fdopen(full, "w", buffering=1, closefd=False)
     try:

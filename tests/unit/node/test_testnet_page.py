@@ -1,4 +1,4 @@
-"""The testnet's page: nodes before they say anything, wallets by name, and nodes somebody started by hand."""
+"""The testnet's page: nodes before their first event, wallets by name, and nodes started by hand."""
 
 from __future__ import annotations
 

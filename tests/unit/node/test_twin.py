@@ -1,4 +1,4 @@
-"""One key on two machines."""
+"""The same key on two machines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The version handshake: the owner asks, nodes say so, and leave when the step has come."""
+"""The version handshake: the owner makes a demand, nodes report it, and exit when the step comes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node that hangs says where, and lives on. Each test is a process of its own: a signal has one handler."""
+"""A node that hangs records where, and survives. Each test runs in its own process, since a signal has one handler."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ def test_run__one_hang_is_written_once(tmp_path: Path) -> None:
 
 
 def test_run__busy_loop_lives_through_its_diagnosis__trn_08(tmp_path: Path) -> None:
-    """The interpreter's own watchdog reads frames that change under it: three of these seconds were enough for a crash."""
+    """The interpreter's own watchdog reads frames that change meanwhile: three seconds
+    of this were enough for a crash."""
     run(tmp_path, "churn()")
     assert "in churn" in (tmp_path / "stacks.txt").read_text()
 

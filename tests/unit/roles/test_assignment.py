@@ -1,4 +1,4 @@
-"""Assignments are drawn from digests, byte for byte as documented."""
+"""Assignments are derived from digests, byte for byte as documented."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The audit coin: the same for ever, foreseen by nobody else, and heads as often as it should be."""
+"""The audit coin: always the same, predictable by nobody else, and heads at the right rate."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from roles.compute import ComputeStuck, ComputeThread
 
 @pytest.fixture
 def hang() -> Iterator[threading.Event]:
-    """A call waits for it, for ever as far as the test can see; then the thread may end."""
+    """A call blocks for as long as the test can see; then the thread may end."""
     event = threading.Event()
     yield event
     event.set()

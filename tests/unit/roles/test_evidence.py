@@ -107,7 +107,7 @@ def test_check_evidence__judged_by_the_validators_of_the_time() -> None:
 
 
 def held_by(*faults: TallyItem, bench: Bench = BENCH) -> list[tuple[str, int, int]]:
-    """Signer, index and reason of what is held against the cheat."""
+    """Signer, index and reason of each fault held against the cheat."""
     found = held_against(pack(*faults), bench=bench, keys=(CHEAT.node,))
     return [(row.signer, decode(Submission, row.payload).index, reason) for row, reason in found]
 

@@ -1,4 +1,4 @@
-"""The book of proven faults: what goes in, what is kept of each node, and that a restart keeps it."""
+"""The book of proven faults: what is entered, what is kept per node, and that it survives a restart."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def judge(
     gate: dict[str, Envelope] | None = None,
     **verdict: object,
 ) -> str:
-    """Validators judge a submission, which the gate let in unless `gate` holds it; its digest."""
+    """Validators judge a submission, which passed the gate unless `gate` stops it. Returns its digest."""
     submission = make_submission(world, CHEAT, index=index)
     row = world.row(submission, CHEAT)
     if gate is None:

@@ -1,4 +1,4 @@
-"""What a proposer takes into a tally when only a sample is audited."""
+"""What a proposer includes in a tally when only a sample is audited."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ async def test_contributions__verdicts_of_who_does_not_count_in_this_epoch_are_l
 
 
 async def test_gathered__what_too_few_say_who_count_in_this_epoch_is_left_out(tmp_path: Path) -> None:
-    """Validators have been replaced: what only those who left said of it can be shown to nobody."""
+    """Validators have been replaced, and the verdicts of those that left can be shown to nobody."""
     world = make_world()
     gathering = make_gathering(world, tmp_path, [0])
     for key, outcome in ((WORKERS[0], "accept"), (WORKERS[1], "fault")):
@@ -103,7 +103,7 @@ async def test_gathered__what_too_few_say_who_count_in_this_epoch_is_left_out(tm
 
 
 async def test_held__what_was_credited_is_gathered_once(tmp_path: Path) -> None:
-    """It may be a hundred thousand places, and what is held ten thousand."""
+    """There may be a hundred thousand credited places, and ten thousand held."""
 
     class Counting(EverythingCreditable):
         asked = 0

@@ -1,4 +1,4 @@
-"""What a validator remembers of how each node's submissions deviate, and what it does about it."""
+"""A validator's record of how far each node's submissions deviate, and its consequences."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from tests.builders import WALLETS, WORKERS
 OLD, NEW = WORKERS[0].node, WORKERS[1].node
 FIRST, SECOND, THIRD = map(address_of, WALLETS)
 HELD = Registration(NEW, None, None, 3, 2, 30, (OLD,), links=((2, FIRST), (20, SECOND), (30, None)))
-"""A node that has another key than at first, was linked to a wallet, to another, and to none."""
+"""A node that has replaced its key, and was linked to one wallet, then another, then none."""
 
 
 def stakes(*held: tuple[str, str, int]) -> dict[tuple[str, str], Stake]:

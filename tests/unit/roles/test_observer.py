@@ -1,4 +1,5 @@
-"""The observer: brings rows to the gate in an order that lets them in, keeps what must wait, survives every source."""
+"""The observer: passes rows to the gate in an order that admits them, keeps those that must wait,
+survives every failing source."""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ class Scene:
         return self.observer.trusted
 
     async def put(self, *rows: Envelope) -> None:
-        """Into the directory."""
+        """Put a row into the directory."""
         for row in rows:
             await self.directory.publish(row)
 
@@ -103,7 +104,7 @@ async def test_look__successor_and_verdict_found_before_their_predecessor(scene:
 
 
 async def test_look__a_flood_that_never_becomes_valid_costs_only_the_flooder(scene: Scene) -> None:
-    """Hundreds of rows with a gap before them, published again and again: they neither pile up nor hold up others."""
+    """Hundreds of rows with a gap before them, republished repeatedly: they neither pile up nor delay others."""
     await scene.put(make_row(make_head(open_steps=WIDE), TRAINER, spec=scene.world.spec, now=unix_ms()))
     spec = scene.world.spec
     for again in range(2):
@@ -122,8 +123,8 @@ async def test_look__a_flood_that_never_becomes_valid_costs_only_the_flooder(sce
 async def test_look__of_many_rows_that_wait_a_look_takes_some_in_turns(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Thousands of rows behind gaps, of a few registered keys, would each cost every look its time; who waits behind them
-    has his turn all the same."""
+    """Thousands of rows waiting behind gaps, from a few registered keys, would each take time at every look. Rows that
+    wait behind them get their turn all the same."""
     monkeypatch.setattr("roles.pending_rows.MAX_AGAIN", 3)
     await scene.put(make_row(make_head(open_steps=WIDE), TRAINER, spec=scene.world.spec, now=unix_ms()))
     spec, first = scene.world.spec, make_submission(scene.world)
@@ -213,7 +214,7 @@ async def test_watch__two_waiters_each_see_every_change(scene: Scene) -> None:
 
 
 async def test_look__beacon_is_unknown_until_its_block_lies_deep_enough__chain_fork(scene: Scene) -> None:
-    """The last blocks of a chain change places now and then: nobody samples or judges by their hashes."""
+    """The last blocks of a chain are re-organised now and then, so nobody samples or judges by their hashes."""
     ledger = MemoryLedger(scene.chain, run=scene.world.spec.run_id, operator_key=TRAINER_OPERATOR)
     await ledger.register(make_registration(ledger, scene.world.spec, STRANGER, WALLETS[0]))
     scene.chain.mine(scene.world.spec.epoch.beacon_blocks + BURIED_BLOCKS - 1)

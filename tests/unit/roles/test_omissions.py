@@ -1,4 +1,4 @@
-"""Proposals that leave out much of what a validator holds, and how long it minds."""
+"""Proposals that omit much of what a validator holds, and how long it objects."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BLOB = "ab" * 32
 
 
 class Watching:
-    """A validator that holds submissions and looks at one proposal."""
+    """A validator that holds submissions and examines one proposal."""
 
     def __init__(self, folder: Path, *, audit_window: int = 0) -> None:
         spec = make_spec(checks=CheckSpec(audit_window=audit_window), epoch=EpochSpec(checkpoints=2, round_seconds=10))
@@ -56,7 +56,8 @@ class Watching:
         at: int = CLOSE,
         **changes: Any,
     ) -> bool:
-        """Whether a tally of just these, which came at `at`, is not attested; the epoch was `seen` to close before."""
+        """Whether it refuses to attest a tally of just these, which came at `at`; the
+        epoch was `seen` to close before."""
         context = self.context(**changes)
         body = self.tally(items, context, round_number=round_number)
         self.now[0] = seen
@@ -66,7 +67,7 @@ class Watching:
         return self.omissions.forbid(BLOB, body, context)
 
     def tally(self, items: Sequence[Contribution], context: TallyContext, *, round_number: int = 0) -> TallyBody:
-        """A tally nobody can say a lie is in."""
+        """A tally without any provable lie."""
         blob, proposal = build_tally(context, items, round_number=round_number)
         check_tally(blob, proposal, context)
         return open_tally(blob)
@@ -159,7 +160,7 @@ def test_forbid__what_waits_for_audits_is_not_missed(tmp_path: Path) -> None:
 
 
 def test_forbid__what_waits_for_audits_is_missed_beside_what_was_accepted_later(tmp_path: Path) -> None:
-    """Else a friend's newest submissions would be credited alone, before anybody else proposes."""
+    """Otherwise a friend's newest submissions would be credited alone, before anybody else proposes."""
     watching = Watching(tmp_path, audit_window=60)
     watching.accept(WORKERS[1], 1000, at=CLOSE - 50_000)
     friend = watching.accept(WORKERS[0], 1, at=CLOSE - 40_000)

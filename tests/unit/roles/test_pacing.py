@@ -1,4 +1,4 @@
-"""Whose submissions are judged next, when answers take too long to score."""
+"""Which node's submissions are judged next when answers take too long to score."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints fetched on sight of what relays tell of, before the ledger has their commit."""
+"""Checkpoints fetched as soon as relays announce them, before the ledger has their commit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.unit.roles.validator_network import ValidatorNetwork, running
 
 
 class HeldRelays(MemoryRelays):
-    """Relays that have every checkpoint, and give it when the test says so."""
+    """Relays that have every checkpoint, and serve it when the test says so."""
 
     def __init__(self) -> None:
         super().__init__()

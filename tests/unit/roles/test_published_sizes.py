@@ -1,4 +1,5 @@
-"""Sizes of checkpoints: learnt while relays still tell, so that validators can check each other's tallies later."""
+"""Sizes of checkpoints, learnt while relays still have the manifests, so that validators can
+check each other's tallies later."""
 
 from __future__ import annotations
 
@@ -79,7 +80,7 @@ async def test_known__without_what_nobody_tells(world: World) -> None:
 
 
 async def test_shown__what_this_node_alone_remembers_is_left_out(world: World) -> None:
-    """Validators that each remember other checkpoints would refuse each other's proposals for ever."""
+    """Validators that each remember different checkpoints would refuse each other's proposals forever."""
     first, second = world.sizes("first"), world.sizes("second")
     for step in (1, 2, 3):
         world.commit(step)

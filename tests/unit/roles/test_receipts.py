@@ -1,4 +1,4 @@
-"""Receipts: what a client says of a checkpoint it has fetched, once, and again after a restart."""
+"""Receipts: a client's statement about a checkpoint it has fetched, made once, and again after a restart."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Scene:
 
     @asynccontextmanager
     async def client(self, key: NodeKey = CLIENT) -> AsyncIterator[Receipts]:
-        """The client's receipts, being written and said."""
+        """The client's receipts, being written and published."""
         directory = MemoryDirectory(self.network)
         voice = Voice(Publisher(key, directory, run=SPEC.run_id, state=None), node=key.node, spec=SPEC)
         receipts = Receipts(relays=self.relays, voice=voice, folder=self.folder, run=SPEC.run_id)

@@ -1,4 +1,4 @@
-"""Records of nodes: what a quorum said counts, one validator's word does not, and nobody else's does at all."""
+"""Records of nodes: a quorum's verdict counts; a single validator's, or anybody else's, does not."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ACCEPT: dict[str, object] = {}
 
 
 def rows_of(world: World, submission: Submission, *outcomes: dict[str, object]) -> list[Envelope]:
-    """A submission and what each validator says of it."""
+    """A submission, and each validator's verdict on it."""
     verdicts = [make_verdict(submission, **changes) for changes in outcomes]
     return [
         world.row(submission, WORKERS[0]),

@@ -1,4 +1,4 @@
-"""What a run asks of a machine: each threshold from both sides, and what people call their cards."""
+"""What a run requires of a machine: each threshold from both sides, and the various names of GPUs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MACHINE = Hardware("x86_64", cores=8, ram=32 * GB, disk=100 * GB, gpus=(H100, H1
 
 
 def requirements(**changes: Any) -> RequirementsSpec:
-    """Met by MACHINE exactly, with nothing to spare."""
+    """Requirements that MACHINE meets exactly, with nothing to spare."""
     fields: dict[str, Any] = {"cores": 8, "ram_gb": 32, "disk_gb": 100, "download_mbit": 100}
     return RequirementsSpec(**{**fields, "gpus": (GpuSpec(count=2, models=("H100",), memory_gb=80),), **changes})
 

@@ -1,4 +1,4 @@
-"""Seals: what they bind, and whose verdict earns by them."""
+"""Seals: what they bind, and whose verdict they credit."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_earning_validators__listed_by_another() -> None:
 
 
 def test_earning_validators__opened_otherwise_than_sealed() -> None:
-    """The seal that others saw was that of a fault; the acceptance came once theirs could be read."""
+    """The seal that others saw was for a fault; the acceptance came once theirs could be read."""
     seal = seal_of(sealed(outcome="fault", reason=602), FIRST)
     assert not earning_validators({FIRST: sealed(), SECOND: sealed(seen=(seal[:32],))}, sealed=True)
 

@@ -1,4 +1,4 @@
-"""A validator's pen: what happens when the ledger no longer lists whose it is."""
+"""A validator's signing, and what happens when the ledger no longer lists it."""
 
 from __future__ import annotations
 

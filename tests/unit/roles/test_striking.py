@@ -1,4 +1,5 @@
-"""Strikes: a node at fault again and again is ejected by quorum and with proof, and taken back when the proof is wrong."""
+"""Strikes: a quorum ejects, with proof, a node that is repeatedly at fault; the strike is
+lifted when the proof is wrong."""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ STAKE = 1000
 
 @asynccontextmanager
 async def striking(folder: Path, *, stake: int = 0, **changes: Any) -> AsyncIterator[ValidatorNetwork]:
-    """A network in which two faults eject; with `stake` it asks for that, and the cheat's wallet has put it down."""
+    """A network in which two faults eject. `stake` is what it requires, and what the cheat's wallet has staked."""
     spec = make_spec(
         checks=CheckSpec(strikes_to_eject=2),
         epoch=EpochSpec(checkpoints=3, round_seconds=30),
@@ -68,7 +69,7 @@ async def striking(folder: Path, *, stake: int = 0, **changes: Any) -> AsyncIter
 
 
 def quick_clock(factor: int = 30) -> Clock:
-    """Validators wait for each other less long."""
+    """Make validators wait for each other less long."""
     began = unix_ms()
     return lambda: began + factor * (unix_ms() - began)
 
@@ -76,7 +77,7 @@ def quick_clock(factor: int = 30) -> Clock:
 async def cheat(
     network: ValidatorNetwork, key: NodeKey = CHEAT, *, index: int = 0, predecessor: str = ZERO_DIGEST
 ) -> str:
-    """A submission whose rewards are made up; its digest."""
+    """A submission with made-up rewards. Returns its digest."""
     world = World(network.spec, network.trusted, shared_engine(), shared_task())
     made = await network.make(key, index=index, predecessor=predecessor)
     made = spoil(world, made, lambda row: replace(row, reward=0.5))
@@ -90,13 +91,13 @@ async def cheat_twice(network: ValidatorNetwork, key: NodeKey = CHEAT) -> None:
 
 
 async def admitted(network: ValidatorNetwork, count: int) -> None:
-    """Wait until every validator has let that many submissions in."""
+    """Wait until every validator has admitted that many submissions."""
     validators = list(network.validators.values())
     await network.until(lambda: all(len(each.trusted.submissions) == count for each in validators))
 
 
 async def held(network: ValidatorNetwork, outcome: str = "open") -> HeldStrike:
-    """The first strike, once the ledger shows it like this."""
+    """The first strike, once the ledger shows it in this state."""
     found: list[HeldStrike] = []
 
     def is_there() -> bool:
@@ -149,7 +150,7 @@ async def test_turn__soft_refusals_and_one_fault_strike_nobody__top_25(tmp_path:
 
 
 async def dispute(network: ValidatorNetwork) -> None:
-    """The cheat's wallet answers."""
+    """The cheat's wallet disputes the strike."""
     await network.wallet(1).dispute(CHEAT.node, "ab" * 32)
 
 
@@ -165,7 +166,7 @@ async def test_turn__disputed_in_vain__looked_at_again_and_kept(tmp_path: Path) 
 
 
 async def test_turn__evidence_that_was_wrong__lifted_and_the_node_is_back(tmp_path: Path) -> None:
-    """The validators' checker was broken; once it is mended, they take back what it made them say."""
+    """The validators' checker was broken. Once it is repaired, they retract what it made them say."""
     broken = [True]
 
     def breaks(case: Case) -> None:
@@ -189,7 +190,7 @@ async def test_turn__evidence_that_was_wrong__lifted_and_the_node_is_back(tmp_pa
 
 
 async def test_turn__disputed__a_fault_of_this_node_says_nothing_and_stops_nothing(tmp_path: Path) -> None:
-    """The evidence is looked at again, and the checker breaks at it."""
+    """The evidence is examined again, and the checker fails at it."""
     looked = list[str]()
 
     def breaks(case: Case) -> None:
@@ -208,7 +209,7 @@ async def test_turn__disputed__a_fault_of_this_node_says_nothing_and_stops_nothi
 
 
 async def strike_on(network: ValidatorNetwork, *items: TallyItem) -> None:
-    """On the ledger by a quorum's word: a strike that rests on this evidence."""
+    """On the ledger by a quorum's word: a strike based on this evidence."""
     blob = pack_evidence(run=network.spec.run_id, node=CHEAT.node, number=0, faults=items)
     network.relays.blobs[sha256(blob)] = blob
     wallet = address_of(WALLETS[1])
@@ -219,7 +220,7 @@ async def strike_on(network: ValidatorNetwork, *items: TallyItem) -> None:
 
 
 def said_at_fault(network: ValidatorNetwork, digest: str, signers: Sequence[NodeKey], **changes: Any) -> TallyItem:
-    """A submission, and that these called it a fault."""
+    """A submission that these validators called a fault."""
     world, admitted = World(network.spec, network.trusted), network.trusted.submissions[digest]
     verdict = make_verdict(admitted.submission, outcome="fault", **{"reason": int(Reason.WRONG_REWARD), **changes})
     return pack_item(Contribution(admitted.row, tuple(world.row(verdict, key) for key in signers)))
@@ -236,7 +237,7 @@ def said_at_fault(network: ValidatorNetwork, digest: str, signers: Sequence[Node
 async def test_turn__evidence_that_was_wrong__nothing_unproved_beside_it_saves_it(
     tmp_path: Path, beside: dict[str, Any]
 ) -> None:
-    """Whoever packs it may put in what no quorum has said."""
+    """Whoever compiles it may include what no quorum has said."""
     async with striking(tmp_path, validators=()) as network:
         made = [await network.make(CHEAT)]
         made.append(await network.make(CHEAT, index=1, predecessor=made[0].digest))
@@ -256,7 +257,7 @@ async def test_turn__evidence_that_was_wrong__nothing_unproved_beside_it_saves_i
 
 
 async def make_false_case(network: ValidatorNetwork, number: int) -> None:
-    """A validator that covers for the cheat: it makes the case itself, on evidence that nobody will ever see."""
+    """A validator that protects the cheat: it makes the case itself, on evidence that nobody will ever see."""
     ledger = MemoryLedger(network.chain, run=network.spec.run_id, operator_key=VALIDATOR_OPERATORS[number])
     wallet = address_of(WALLETS[1])
     strike = Strike(network.spec.run_id, CHEAT.node, wallet, 0, int(Reason.WRONG_REWARD), "ab" * 32)
@@ -285,7 +286,7 @@ async def test_turn__a_case_whose_evidence_never_comes_covers_for_nobody(tmp_pat
 
 
 async def slashed(network: ValidatorNetwork, count: int = 1) -> int:
-    """What the cheat's strikes took, once there are so many, nobody disputes them and their time has passed."""
+    """What the cheat's strikes took, once there are that many, none is disputed and their time has passed."""
     async with asyncio.timeout(PATIENCE):
         while len(await network.ledger.strikes()) < count:  # noqa: ASYNC110 - the ledger has no events
             await asyncio.sleep(0.05)
@@ -345,7 +346,7 @@ async def test_turn__unlinked_before_the_verdicts__the_wallet_that_stood_behind_
 
 
 def note_fault(network: ValidatorNetwork, digest: str, number: int, *others: int) -> None:
-    """On a validator's disk: a fault, as it and these have found it."""
+    """On a validator's disk: a fault found by it and by these."""
     world, row = World(network.spec, network.trusted), network.trusted.submissions[digest].row
     submission = network.trusted.submissions[digest].submission
     verdict = make_verdict(submission, outcome="fault", reason=int(Reason.WRONG_REWARD))
@@ -357,7 +358,8 @@ def note_fault(network: ValidatorNetwork, digest: str, number: int, *others: int
 
 
 async def test_turn__faults_of_before_a_validator_left__cover_for_nobody(tmp_path: Path) -> None:
-    """Each has proved the first fault with the one who leaves: no case of theirs holds with that in it."""
+    """Each has proved the first fault together with the one that leaves, so no case of
+    theirs that includes it is valid."""
     async with striking(tmp_path, validators=()) as network:
         first = await cheat(network)
         await network.until(lambda: first in network.trusted.submissions)
@@ -372,7 +374,7 @@ async def test_turn__faults_of_before_a_validator_left__cover_for_nobody(tmp_pat
 
 
 async def test_turn__a_case_that_holds_no_more_once_a_validator_left__is_not_sent(tmp_path: Path) -> None:
-    """Both who stay have signed it, and are a quorum; but one of those who found its faults has gone."""
+    """Both that stay have signed it and are a quorum, but one of those that found its faults has left."""
     now = [unix_ms()]
     async with striking(tmp_path, validators=()) as network:
         proposer, other = sorted((0, 1), key=lambda each: digest("strike-turn/1", CHEAT.node, 0, VALIDATORS[each].node))
@@ -408,7 +410,7 @@ async def proposed(network: ValidatorNetwork, wallet: bytes) -> None:
 
 
 async def test_turn__more_staked_for_another_wallet_once_the_case_is_made__it_is_made_anew(tmp_path: Path) -> None:
-    """Else the stake that others find greatest would never be that of a case, however often the cheat adds a little."""
+    """Otherwise the stake that others find largest would never be a case's, however often the cheat adds a little."""
     async with striking(tmp_path, stake=STAKE, validators=()) as network:
         first = await cheat(network)
         second = await cheat(network, index=1, predecessor=first)

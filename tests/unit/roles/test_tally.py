@@ -1,4 +1,4 @@
-"""The tally: built, checked, and refused for every lie its proposer can put in."""
+"""The tally: built, checked, and refused for every lie that its proposer can put in."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def two_contributions() -> list[Contribution]:
 
 
 def honest() -> tuple[bytes, Proposal]:
-    """A tally nobody can object to."""
+    """A tally without any flaw."""
     return build_tally(make_context(), two_contributions(), round_number=0)
 
 
@@ -119,7 +119,7 @@ def final(blob: bytes, proposal: Proposal) -> FinalRoot:
 
 
 def lie(change: Callable[[TallyBody], dict[str, Any]]) -> tuple[bytes, Proposal]:
-    """The honest tally with some fields of the proposer's own, root and total made to fit."""
+    """The honest tally with some fields changed by the proposer; root and total are made to match."""
     body = open_tally(honest()[0])
     body = body.model_copy(update=change(body))
     blob = zlib.compress(encode(body))
@@ -127,7 +127,7 @@ def lie(change: Callable[[TallyBody], dict[str, Any]]) -> tuple[bytes, Proposal]
 
 
 def fault_of(blob: bytes, proposal: Proposal, context: TallyContext | None = None, **known: Any) -> TallyFault:
-    """Why a validator refuses."""
+    """The validator's reason to refuse."""
     with pytest.raises(TallyRefused) as caught:
         check_tally(blob, proposal, context or make_context(), **known)
     return caught.value.fault
@@ -270,7 +270,7 @@ def test_check_tally__two_submissions_of_one_index() -> None:
 
 
 def test_check_tally__credited_in_an_earlier_epoch() -> None:
-    """Also under another digest: it is the node's index that is credited once."""
+    """Also under another digest: a node's index is credited once."""
     blob, proposal = honest()
     context = make_context(roots=(final(blob, proposal),), parent=open_tally(blob), closing_block=50)
     fresh = replace(context, parent=open_tally(blob).model_copy(update={"credited": ((),)}))
@@ -346,7 +346,7 @@ def test_oldest_block__a_set_that_grows_looks_back_no_further_than_places_are_ke
 
 
 def test_build_tally__validators_join__what_was_credited_is_not_credited_again() -> None:
-    """Four epochs of three validators, who remember three; five would look back five."""
+    """Four epochs of three validators, which remember three; five validators would look back five."""
     item = contribution(make_submission(WORLD, tokens=100), voters=3)
     context = make_context()
     for epoch in range(4):
@@ -440,7 +440,7 @@ def rich_items(*tokens: int) -> list[Contribution]:
 
 
 def receipt(client: NodeKey = WORKERS[0], *, step: int = 1, **sizes: int) -> Envelope:
-    """A client's receipt for a checkpoint; all of its 1000 bytes from the one relay unless said otherwise."""
+    """A client's receipt for a checkpoint, with all of its 1000 bytes from one relay unless stated otherwise."""
     shares = tuple(ReceivedShare(relay=RELAY.node, size=size) for size in (sizes or {"all": 1000}).values())
     return RICH.row(Receipt(run=RICH.run, client=client.node, step=step, shares=shares), client)
 
@@ -484,7 +484,7 @@ def test_check_tally__amount_inflated() -> None:
 
 
 def test_build_tally__what_was_earned_unlinked_moves_once_linked() -> None:
-    """The amount moves, the units stay, and the sum of amounts is what it was."""
+    """The amount moves, the units stay, and the sum of amounts is unchanged."""
     node = WORKERS[0].node
     unlinked = {**rich_context().registrations, node: Registration(node, None, None, 1, 2, 2)}
     first, proposal = build_tally(rich_context(registrations=unlinked), rich_items(100), round_number=0)
@@ -602,7 +602,8 @@ SEALING = make_world(make_spec(checks=CheckSpec(seals=True)))
 
 
 def sealed_item(*sees: str) -> Contribution:
-    """Three acceptances of one submission: for each validator, whose seals its opening lists (`"12"`: of those two)."""
+    """Three acceptances of one submission. For each validator, the seals that its opening lists
+    (`"12"`: those of these two)."""
     submission = make_submission(SEALING, WORKERS[0])
     bare = [make_verdict(submission, salt=f"{number:032x}") for number in range(3)]
     seals = [seal_of(verdict, key.node) for verdict, key in zip(bare, VALIDATORS, strict=True)]
@@ -626,7 +627,7 @@ def test_build_tally__sealed__own_word_for_oneself_is_not_enough() -> None:
 
 
 def test_build_tally__set_of_validators_at_the_closing_block() -> None:
-    """Verdicts of a validator that left the set before count no more."""
+    """Verdicts of a validator that left the set before no longer count."""
     context = make_context(validators=tuple(key.node for key in VALIDATORS[1:]), quorum=2)
     assert not open_tally(build_tally(context, two_contributions(), round_number=0)[0]).items
 
@@ -658,7 +659,7 @@ def test_proposer__is_of_those_who_can_attest() -> None:
 
 
 def crowd(role: Role, count: int) -> Iterator[TallyLeaf]:
-    """Leaves of nodes that were never heard of again."""
+    """Leaves of nodes that are never heard of again."""
     for number in range(count):
         key = sha256(f"{role} {number}".encode())
         yield TallyLeaf(
@@ -760,7 +761,7 @@ def test_build_tally__wallet_after_wallet__leaves_for_them_have_a_bound_too() ->
 
 
 def test_build_tally__what_leaves_and_places_take_is_not_there_for_rows() -> None:
-    """What does not fit stays creditable: no place of it is taken."""
+    """What does not fit stays creditable: its places are not used up."""
     item, known = later_item(WORKERS[0], 100), tuple(crowd("worker", 10))
     rows = sum(map(len, rows_of(pack_item(item))))
     narrow = limits(worker=10, relay=0, body=HEADER_BYTES + 10 * LEAF_BYTES + rows)

@@ -1,4 +1,4 @@
-"""Terms: a fenced leader's heads and checkpoints are refused, and those of a term not seen yet wait."""
+"""Terms: a fenced leader's heads and checkpoints are refused; those of a term not seen yet wait."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ TRAINERS = (operator_spec(TRAINER, TRAINER_OPERATOR), operator_spec(SECOND, oper
 
 
 def world_of_two(term: int = 1, *, commits: int = 3) -> World:
-    """Two trainers; in term 1 the first leads, in term 2 the second. Before, everybody heard the first one's head."""
+    """Two trainers; in term 1 the first leads, in term 2 the second. Everybody has
+    heard the first one's head before."""
     world = make_world(make_spec(trainers=TRAINERS), commits=commits)
     show_term(world, term, commits=commits)
     return world

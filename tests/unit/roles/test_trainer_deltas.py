@@ -1,4 +1,4 @@
-"""The trainer's deltas: made once, kept, made anew when they are of no use."""
+"""The trainer's deltas: made once, kept, and remade when they are no longer useful."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When the trainer asks for more, with a share that admits few."""
+"""When the trainer requests more work, under a share that admits few indices."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ NONE = 1  # a share (of 2**64) that admits nobody
 
 
 class SealingAnnouncer:
-    """Signs rows as the publisher does, and keeps them to itself."""
+    """Signs rows like the publisher, and keeps them."""
 
     def __init__(self, world: World) -> None:
         self.world, self.sequence = world, 10
@@ -110,7 +110,8 @@ class Desk:
 
 
 def test_first__who_hands_in_junk_thins_out_nobody_s_work(tmp_path: Path) -> None:
-    """Nodes are registered for next to nothing; counted as workers they would leave little to those who work."""
+    """Registering a node costs next to nothing. Counted as workers, such nodes would
+    leave little to those that work."""
     desk = Desk(tmp_path, OpenStep(step=1, limit=1, share=SHARE_ALL), initial_limit=100)
     desk.judge(desk.hand_in(), outcome="accept")
     alone = desk.control.first(2)
@@ -120,7 +121,7 @@ def test_first__who_hands_in_junk_thins_out_nobody_s_work(tmp_path: Path) -> Non
 
 
 def test_first__junk_that_is_not_judged_yet_is_not_counted_on(tmp_path: Path) -> None:
-    """A relay that holds it back makes the judging long."""
+    """A relay that withholds it delays the judging."""
     desk = Desk(tmp_path, OpenStep(step=1, limit=1, share=SHARE_ALL), initial_limit=100)
     desk.judge(desk.hand_in(), outcome="accept")
     alone = desk.control.first(2)
@@ -144,7 +145,7 @@ async def test_for_more__used_up_and_short(tmp_path: Path) -> None:
 
 
 async def test_for_more__refused_by_a_quorum_of_those_who_judge_now(tmp_path: Path) -> None:
-    """The owner has appointed one validator in the place of the spec's, of whom it took two."""
+    """The owner has replaced the spec's validators by one; of the spec's a quorum was two."""
     desk = Desk(tmp_path, OpenStep(step=1, limit=1, share=SHARE_ALL), batch_groups=1, min_batch=1)
     trusted = desk.world.trusted
     assert trusted.view is not None
@@ -160,7 +161,7 @@ async def test_for_more__refused_by_a_quorum_of_those_who_judge_now(tmp_path: Pa
 
 
 async def test_for_more__who_hands_in_junk_uses_up_no_limit(tmp_path: Path) -> None:
-    """Else one node of junk has the others asked for as much as it hands in."""
+    """Otherwise one node's junk would make the trainer ask the others for as much again."""
     desk = Desk(tmp_path, OpenStep(step=1, limit=2, share=SHARE_ALL))
     good, junk = desk.hand_in(0), desk.hand_in(0, key=WORKERS[1])
     desk.judge(good)
@@ -191,8 +192,8 @@ async def test_for_more__quiet_with_everybody_admitted_means_no_worker(tmp_path:
 
 
 async def test_for_more__step_opened_again_after_a_lost_disk__ckpt_03(tmp_path: Path) -> None:
-    """The leader had moved on to step 2 when its disk was lost. Nobody takes a head of the same term that goes back, and
-    workers are at step 2: more is asked for there."""
+    """The leader had moved on to step 2 when its disk was lost. Nobody accepts a head of the same term that goes back,
+    and workers are at step 2: more is requested there."""
     desk = _after_a_lost_disk(tmp_path)
     newest = desk.world.trusted.newest_commit()
     assert newest is not None

@@ -69,7 +69,7 @@ def test_copy_base__exactly_the_pinned_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("made_by", ["copy_base", "adopt"])
 def test_checkpoint__on_the_disk_before_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made_by: str) -> None:
-    """What a stand-by fetched, or copied, may still be in memory alone; the learner's state then says that it is made."""
+    """What a stand-by fetched or copied may still be only in memory; the learner's state then says that it exists."""
     synced: list[Path] = []
     monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(Path(os.readlink(f"/proc/self/fd/{descriptor}"))))
     journal = Journal(tmp_path)

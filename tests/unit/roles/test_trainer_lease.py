@@ -1,4 +1,5 @@
-"""When a leader renews, when a stand-by reports and takes over, and when a leader knows that it is none: by chain time only."""
+"""When a leader renews, when a stand-by reports a lapse and takes over, and when a leader knows it
+is none: by chain time only."""
 
 from __future__ import annotations
 
@@ -78,7 +79,7 @@ def test_is_due__after_a_third_of_the_lease(now: int, until: int, expected: bool
 
 @dataclass
 class Chain:
-    """Counts renewals; refuses them when told to."""
+    """Counts renewals, and refuses them on request."""
 
     renewals: int = 0
     refuses: bool = False
@@ -112,7 +113,7 @@ class Scene:
         )
 
     async def look(self, view: LedgerView) -> int:
-        """One look at a view; renewals so far."""
+        """Look at a view once. Returns the renewals so far."""
         self.trusted.admit_view(view)
         self.keeper.check()
         await self.keeper.renew_if_due()

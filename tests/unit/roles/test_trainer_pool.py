@@ -1,4 +1,4 @@
-"""The trainer checks again what validators let through, as far as it can."""
+"""The trainer re-checks what validators accepted, as far as it can."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def make_pool(world: World, observer: Observer, relays: MemoryRelays, *, monoton
 
 
 class StallingRelays(MemoryRelays):
-    """Begin to send whatever they were not given, and go on for ever."""
+    """Begin to send blobs that they do not have, and never finish."""
 
     async def get(self, digest: str, *, limit: int, relays: Sequence[str] = ()) -> bytes:
         if digest not in self.blobs:

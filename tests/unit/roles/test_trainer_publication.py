@@ -1,4 +1,4 @@
-"""Checkpoints on their way out: how they are sent, and how long they stay on the trainer's disk."""
+"""Publishing checkpoints: how they are sent, and how long they stay on the trainer's disk."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SHARD = 65_536
 
 
 def make_journal(folder: Path, spec: RunSpec, *, steps: int) -> Journal:
-    """Checkpoints that are made and sealed, none of them sent yet."""
+    """Checkpoints that are made and sealed, but not sent yet."""
     journal, parent = Journal(folder), ZERO_DIGEST
     for step in range(steps):
         made = journal.checkpoint(step)
@@ -41,7 +41,8 @@ def make_journal(folder: Path, spec: RunSpec, *, steps: int) -> Journal:
 
 
 class Scene:
-    """A leader that publishes its checkpoints over memory parts, and which of them lay on its disk at each commit."""
+    """A leader that publishes its checkpoints over in-memory parts, and which of them
+    were on its disk at each commit."""
 
     def __init__(self, folder: Path, spec: RunSpec, *, steps: int) -> None:
         self.steps, self.done = steps, asyncio.Event()
@@ -78,7 +79,7 @@ class Scene:
             self.done.set()
 
     async def publish(self) -> None:
-        """Every checkpoint, until the last is committed."""
+        """Publish every checkpoint, until the last is committed."""
         for step in range(self.steps):
             self.publication.publish(step, final=False)
         async with asyncio.timeout(20), asyncio.TaskGroup() as group:

@@ -1,4 +1,5 @@
-"""The trainer's state, sealed to the run's trainers: read by each of them whole, by nobody else, and never changed."""
+"""The trainer's state, sealed to the run's trainers: each can read all of it, nobody else
+can, and it cannot be altered."""
 
 from __future__ import annotations
 

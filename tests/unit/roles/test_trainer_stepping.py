@@ -1,4 +1,4 @@
-"""An update that goes wrong: what is kept, what is said, and what ends the trainer."""
+"""A failing update: what is kept, what is reported, and what ends the trainer."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.unit.roles.rl.local_run import POLICY
 
 
 class TiredLearner:
-    """A learner that has not the memory for an update."""
+    """A learner without enough memory for an update."""
 
     def __init__(self, learner: Learner) -> None:
         self._learner = learner

@@ -1,4 +1,4 @@
-"""The gate: what the trusted state takes over, and that a refusal leaves it as it was."""
+"""The gate: what the trusted state accepts, and that a refusal leaves it unchanged."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def accept(world: World, submission: Submission, voters: int = 2, **changes: Any
 
 
 def refused(world: World, submission: Submission) -> Reject | Ignore:
-    """How the gate refuses, leaving all as it was."""
+    """Assert that the gate refuses and leaves everything unchanged. Returns how."""
     before = world.state()
     with pytest.raises((Reject, Ignore)) as caught:
         admit(world, submission)
@@ -119,7 +119,7 @@ NEW = node_key(24)
 
 
 def replace_key(world: World) -> None:
-    """On the ledger the first worker's key is replaced."""
+    """Replace the first worker's key on the ledger."""
     view = world.trusted.view
     assert view is not None
     held = replace(view.registrations[WORKER.node], node=NEW.node, previous=(WORKER.node,))
@@ -168,7 +168,7 @@ def test_admit_submission__of_a_replaced_key__that_a_quorum_has_judged_was_hande
 
 
 def test_admit_submission__of_a_replaced_key__that_the_new_one_follows_was_handed_in_before() -> None:
-    """Also by way of others: whoever saw none of them before the rotation lets all in."""
+    """Also through others: a node that saw none of them before the rotation admits all."""
     world = make_world()
     replace_key(world)
     first = make_submission(world)
@@ -209,7 +209,7 @@ def test_admit_submission__said_again_names_the_relays_that_have_it_now() -> Non
 
 
 def test_admit_head__limit_beyond_reason_is_cut() -> None:
-    """However far apart the trainer says that admitted indices lie, looking for the one before costs little."""
+    """However far apart admitted indices are according to the trainer, finding the previous one costs little."""
     world = make_world(head=make_head(open_steps=(OpenStep(step=1, limit=1_000_000, share=1),)))
     assert world.trusted.opened[1].limit == MAX_INDICES
     error = refused(world, make_submission(world, index=MAX_INDICES))
@@ -409,7 +409,7 @@ def test_admit_verdict__that_misstates_what_it_judges_counts_for_nothing(changes
 
 
 def test_admit_verdict__lying_validator_cannot_take_another_nodes_place() -> None:
-    """The last acceptance names another node: that node's own submission must still be acceptable."""
+    """The last acceptance names another node; that node's own submission must still be acceptable."""
     world = make_world()
     mine, theirs = make_submission(world, WORKERS[1]), make_submission(world)
     digest = world.trusted.admit_submission(world.row(mine, WORKERS[1])).digest
@@ -518,7 +518,7 @@ def test_may_be_stored__refused__dht_16_live_06(make: Callable[[World], Envelope
 
 
 def test_open_row__record_that_speaks_for_another_node__live_06() -> None:
-    """A stranger could send a relay's clients elsewhere, and get the relay blamed for what they are served."""
+    """Otherwise a stranger could redirect a relay's clients, and get the relay blamed for what they are served."""
     world = make_world()
     row = world.row(node_record(world, WORKER.node), STRANGER, subkey=STRANGER.node)
     with pytest.raises(Malformed, match="not its own"):
@@ -559,7 +559,7 @@ def test_admit_view__reject_a_ledger_with_other_terms() -> None:
 @pytest.mark.parametrize("field", ["operator", "payout"])
 @pytest.mark.parametrize("role", ["validators", "trainers"])
 def test_admit_view__reject_a_front_run_with_other_keys_or_payouts(role: str, field: str) -> None:
-    """Somebody created the run's id first, with the same nodes but his own addresses."""
+    """Somebody created the run's id first, with the same nodes but their own addresses."""
     world = make_world()
     view, before = make_view(world.spec), world.trusted.view
     first, *others = getattr(view.terms, role)
@@ -582,7 +582,7 @@ def test_admit_view__reject_other_epochs(field: str) -> None:
 
 
 def test_admit_view__reject_validators_in_another_order() -> None:
-    """The order says who proposes, and of trainers who leads."""
+    """The order determines who proposes and, among trainers, who leads."""
     world = make_world()
     view = make_view(world.spec)
     with pytest.raises(Reject):
@@ -741,7 +741,7 @@ def test_admit_seal__on_what_was_never_seen_is_bounded() -> None:
 
 
 def test_admit_view__the_seals_and_the_lead_of_a_validator_that_left_are_dropped() -> None:
-    """Appointed again, it may be ahead as any other may."""
+    """Appointed again, it may be ahead by as much as any other."""
     spec = make_spec()
     trusted, view = TrustedState(spec, most_early=1), make_view(spec)
     trusted.admit_view(view)

@@ -1,4 +1,4 @@
-"""The validator's loop over a directory, a ledger and relays in memory, with real rollouts and real proofs."""
+"""The validator's loop over an in-memory directory, ledger and relays, with real rollouts and real proofs."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def verdicts_on(network: ValidatorNetwork, digest: str, count: int = 3) ->
 
 
 def reasons(verdicts: list[Verdict]) -> set[tuple[str, Reason]]:
-    """What was said, each thing once."""
+    """The reasons given, each once."""
     return {(verdict.outcome, Reason(verdict.reason)) for verdict in verdicts}
 
 
@@ -184,7 +184,7 @@ async def test_run__cheat_gets_a_fault_and_no_credit__val_02(tmp_path: Path) -> 
 
 
 async def test_run__deviations_are_refused_softly_and_held_against_the_next_submissions(tmp_path: Path) -> None:
-    """Audits are asked for by nobody else: the history does, and a restart remembers it."""
+    """Nobody else requests audits; the history does, and a restart remembers it."""
 
     def never(digest: str) -> bool:
         return digest == audited
@@ -230,7 +230,7 @@ async def test_run__missing_blob_is_soft_until_it_turns_up(tmp_path: Path) -> No
 
 
 class StallingRelays(MemoryRelays):
-    """A relay that lets whoever asks for some blobs wait for ever."""
+    """A relay that never answers requests for some blobs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -247,7 +247,8 @@ class StallingRelays(MemoryRelays):
 
 
 async def test_run__blobs_that_never_come_hold_up_nobody_else(tmp_path: Path) -> None:
-    """Two workers hand in all they may, and the relay they name never ends a reply: a third is judged meanwhile."""
+    """Two workers submit all they may, and the relay they name never finishes a
+    response; a third is judged meanwhile."""
     relays = StallingRelays()
     async with running(tmp_path, validators=(0,), relays=relays) as network:
         network.relays = relays
@@ -363,7 +364,7 @@ async def test_run__restart_says_again_what_it_said_and_judges_nothing_twice__va
 
 
 async def test_run__validator_that_lies_alone_stops_nobody(tmp_path: Path) -> None:
-    """One of three calls every honest submission a fault; the two others audited and stand."""
+    """One of three calls every honest submission a fault; the two others have audited and outvote it."""
     async with running(tmp_path, validators=(0, 1)) as network:
         made = await network.make()
         lie = make_verdict(made.submission, outcome="fault", reason=int(Reason.PROOF_MISMATCH))
@@ -390,7 +391,7 @@ async def test_run__wallet_linked_after_the_close_moves_nothing(tmp_path: Path) 
 
 
 async def test_run__lying_proposer_is_refused_and_the_next_round_counts(tmp_path: Path) -> None:
-    """The proposer of round 0 credits a stranger's wallet; nobody else attests that, and round 1 is honest."""
+    """The proposer of round 0 credits a stranger's wallet. Nobody else attests that, and round 1 is honest."""
     async with running(tmp_path, validators=(1, 2)) as network:
         made = await network.make()
         await network.hand_in(made)
@@ -421,7 +422,7 @@ async def test_run__proposer_who_credits_a_friend_only_is_passed_over(tmp_path: 
 
 
 async def test_run__nobody_proposes_what_all_hold__the_epoch_closes_all_the_same(tmp_path: Path) -> None:
-    """Validator 2 is gone, and 0 credits the first worker only: 1 minds that until everybody has had two turns."""
+    """Validator 2 is gone, and 0 credits only the first worker; 1 objects until everybody has had two turns."""
     spec = make_spec(epoch=EpochSpec(checkpoints=3, round_seconds=10))
     async with running(tmp_path, validators=(1,), spec=spec) as network:
         made = [await network.make(key) for key in WORKERS[:2]]
@@ -443,7 +444,7 @@ async def test_run__nobody_proposes_what_all_hold__the_epoch_closes_all_the_same
 
 
 async def test_run__proposal_without_a_blob_holds_nobody_up(tmp_path: Path) -> None:
-    """Nor does a hint of rubbish, as long as a hint may be."""
+    """Nor does a hint of junk with the maximum length."""
     async with running(tmp_path, validators=(1, 2)) as network:
         made = await network.make()
         await network.hand_in(made)
@@ -455,7 +456,7 @@ async def test_run__proposal_without_a_blob_holds_nobody_up(tmp_path: Path) -> N
 
 
 async def test_run__proposer_of_many_missing_blobs_waits_longer_each_time(tmp_path: Path) -> None:
-    """Each costs a time-out; asked for at every turn, a few of them would stop every epoch."""
+    """Each costs a timeout; if they were requested at every turn, a few of them would stop every epoch."""
     relays = StallingRelays()
     spec = make_spec(epoch=EpochSpec(checkpoints=3, round_seconds=1))
     async with running(tmp_path, validators=(1, 2), spec=spec, relays=relays) as network:
@@ -476,7 +477,7 @@ async def test_run__proposer_of_many_missing_blobs_waits_longer_each_time(tmp_pa
 
 
 async def test_run__epochs_without_a_commit_however_many_do_not_end_tallying(tmp_path: Path) -> None:
-    """The run lay idle for a night: what is earned then is tallied all the same."""
+    """The run was idle overnight; what is earned afterwards is tallied all the same."""
     spec = make_spec(epoch=EpochSpec(checkpoints=3, max_seconds=60, round_seconds=5))
     async with running(tmp_path, spec=spec) as network:
         network.chain.mine(100, seconds=60)
@@ -490,7 +491,7 @@ async def test_run__epochs_without_a_commit_however_many_do_not_end_tallying(tmp
 
 
 async def test_run__fault_of_this_node_condemns_nobody__val_05(tmp_path: Path) -> None:
-    """The checker breaks twice; then it does its work."""
+    """The checker fails twice, then works."""
     broken = iter([True, True])
 
     def breaks(case: Case) -> None:
@@ -538,7 +539,7 @@ async def test_run__fault_by_another_obliges_to_audit(tmp_path: Path) -> None:
 
 
 async def test_run__audited_refusal_by_another_obliges_to_audit(tmp_path: Path) -> None:
-    """And accepts without an audit are taken back, so that what one audit finds is not paid all the same."""
+    """Acceptances without an audit are retracted too, so that what one audit finds is not paid after all."""
     spec = make_spec(epoch=EpochSpec(checkpoints=3, round_seconds=30), checks=CheckSpec(joined=EXACT))
     async with running(tmp_path, validators=(1, 2), spec=spec, audits=lambda digest: False) as network:
         noisy = with_noisy_states(world_of(network), await network.make())
@@ -567,7 +568,8 @@ async def test_run__verdict_follows_within_a_third_of_a_second(tmp_path: Path) -
 
 
 async def test_run__sealed__no_verdict_is_read_before_others_are_sealed__val_07(tmp_path: Path) -> None:
-    """Who judges with the others is listed by them and earns; who comes when they have opened is too late to."""
+    """Validators that judge with the others are listed by them and earn; one that comes after
+    they have opened is too late."""
     spec = make_spec(checks=CheckSpec(seals=True), epoch=EpochSpec(checkpoints=3, round_seconds=30))
     async with running(tmp_path, spec=spec, validators=(0, 1)) as network:
         made = await network.make()
@@ -606,7 +608,7 @@ async def test_run__next_checkpoint_is_here_before_its_commit(tmp_path: Path) ->
 
 
 async def test_run__new_node_is_audited_until_it_has_passed(tmp_path: Path) -> None:
-    """And one found at fault from the start again; a restart forgets neither."""
+    """One found at fault is audited from the start again; a restart forgets neither."""
     sampled = CheckSpec(audit_rate=1, audit_window=1, probation=1)
     spec = make_spec(epoch=EpochSpec(checkpoints=3, round_seconds=30), checks=sampled)
     async with running(tmp_path, validators=(), spec=spec) as network:

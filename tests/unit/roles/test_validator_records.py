@@ -1,4 +1,4 @@
-"""What a validator must not forget, across restarts and a full or broken disk."""
+"""What a validator must remember across restarts and a full or broken disk."""
 
 from __future__ import annotations
 

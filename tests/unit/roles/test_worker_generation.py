@@ -1,4 +1,4 @@
-"""What a worker makes follows from its ticket alone, and is what the spec says."""
+"""A worker's output is determined by its ticket alone, and is as the spec says."""
 
 from __future__ import annotations
 

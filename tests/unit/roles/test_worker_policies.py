@@ -1,4 +1,4 @@
-"""The weights a worker holds: how often it asks again for what it cannot have."""
+"""The weights a worker holds, and how often it retries a fetch that cannot succeed."""
 
 from __future__ import annotations
 

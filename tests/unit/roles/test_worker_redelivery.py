@@ -1,4 +1,4 @@
-"""Blobs that validators do not find are given to other relays; how often, when, and that the row then says so."""
+"""Blobs that validators do not find are uploaded to other relays: how often, when, and that the row then names them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RELAYS = tuple(f"12D3KooWrelay{number}" for number in range(4))
 
 
 class Places(MemoryRelays):
-    """Takes a blob at the first relays in order that are not to be asked last."""
+    """Accepts a blob at the first relays in order that are not to be tried last."""
 
     def __init__(self) -> None:
         super().__init__()

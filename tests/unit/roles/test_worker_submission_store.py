@@ -1,4 +1,4 @@
-"""A worker's own submissions on disk: what may have been said is never made anew."""
+"""A worker's own submissions on disk: what may have been published is never made again."""
 
 from __future__ import annotations
 

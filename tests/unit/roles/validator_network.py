@@ -1,4 +1,4 @@
-"""Validators over one directory, one ledger and one set of relays in memory, with a scripted trainer and worker."""
+"""Validators over one in-memory directory, ledger and set of relays, with a scripted trainer and worker."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ from tests.builders import (
 
 PATIENCE = 20.0
 JUDGES = (*zip(VALIDATORS, VALIDATOR_OPERATORS, strict=True), (node_key(14), operator_key(114)))
-"""The three validators, and one whom the owner may appoint."""
+"""The three validators, and one that the owner may appoint."""
 
 
 class ValidatorNetwork:
-    """Everything around the validators, moved by the test."""
+    """Everything around the validators, controlled by the test."""
 
     def __init__(self, spec: RunSpec, state: Path) -> None:
         self.spec, self.state = spec, state
@@ -75,7 +75,7 @@ class ValidatorNetwork:
         self.validators: dict[str, Validator] = {}
         self.runs: list[asyncio.Task[None]] = []
         self.tasks: list[asyncio.Task[None]] = []
-        self.eye = self._observer(MemoryLedger(self.chain, run=spec.run_id))  # what an onlooker sees
+        self.eye = self._observer(MemoryLedger(self.chain, run=spec.run_id))  # an onlooker's view
 
     @property
     def trusted(self) -> TrustedState:
@@ -96,16 +96,16 @@ class ValidatorNetwork:
         return Voice(publisher, node=key.node, spec=self.spec)
 
     def wallet(self, number: int) -> MemoryLedger:
-        """The ledger as the holder of a worker's wallet has it."""
+        """The ledger as the holder of a worker's wallet sees it."""
         return MemoryLedger(self.chain, run=self.spec.run_id, operator_key=WALLETS[number])
 
     async def replace_key(self, old: NodeKey, new: NodeKey) -> None:
-        """Another key in the place of a worker's, on the ledger and seen there."""
+        """Replace a worker's key on the ledger, and let the onlooker see it."""
         await replace_key(self.ledger, self.spec.run_id, old, new)
         await self.until(lambda: self.trusted.view is not None and new.node in self.trusted.view.registrations)
 
     async def remove_validator(self, number: int) -> None:
-        """The owner appoints the validators anew, without one of them."""
+        """The owner appoints the same validators except one."""
         terms = await self.ledger.terms()
         left = [item for item in terms.validators if item.node != VALIDATORS[number].node]
         await self.ledger.propose_validators(left, 2)
@@ -113,7 +113,7 @@ class ValidatorNetwork:
         await self.ledger.apply_validators()
 
     async def commit(self, *, final: bool = False) -> int:
-        """The trainer commits the next checkpoint; the relays have it."""
+        """The trainer commits the next checkpoint, which is on the relays."""
         step = len(await self.ledger.commits())
         self.relays.checkpoints[manifest_of(step)] = POLICY
         parent = manifest_of(step - 1) if step else ZERO_DIGEST
@@ -128,7 +128,7 @@ class ValidatorNetwork:
         await self.ledger.apply_validators()
 
     async def collect(self, step: int, *, limit: int = 4, first: int = 0) -> None:
-        """The trainer says that it collects a step; the last three (or those from `first` on) are open."""
+        """The trainer announces that it collects a step; the last three (or those from `first` on) are open."""
         steps = range(first or max(1, step - 2), step + 1)
         opened = tuple(OpenStep(step=s, limit=limit, share=SHARE_ALL) for s in steps)
         head = Head(
@@ -144,14 +144,14 @@ class ValidatorNetwork:
         await self.until(lambda: self.trusted.head == head)
 
     async def make(self, key: NodeKey = WORKERS[0], **changes: Any) -> Made:
-        """An honest submission, not handed in yet."""
+        """An honest submission, not submitted yet."""
         world = World(self.spec, self.trusted, shared_engine(), shared_task())
         step = int(changes.get("step", 1))
         policy = HeldPolicy(step - 1, manifest_of(step - 1), POLICY)
         return await asyncio.to_thread(make_rollouts, world, key, policy=policy, **changes)
 
     async def hand_in(self, made: Made, key: NodeKey = WORKERS[0], *, upload: bool = True) -> Envelope:
-        """The worker uploads and announces."""
+        """The worker uploads and announces its submission."""
         relays = await self.relays.put(made.blob) if upload else ()
         return await self.voice(key).announce(made.submission, relays=relays)
 
@@ -183,7 +183,7 @@ class ValidatorNetwork:
         return validator
 
     async def stop(self) -> None:
-        """Cut everything off, as a kill would, and raise what went wrong."""
+        """Stop everything abruptly, as a kill would, and raise any errors."""
         for task in (*self.tasks, *self.runs):
             task.cancel()
         ended = await asyncio.gather(*self.tasks, *self.runs, return_exceptions=True)
@@ -195,7 +195,7 @@ class ValidatorNetwork:
     async def promise_tally(
         self, number: int, *, hint: tuple[str, ...], round_number: int = 0, blob: str = "cd" * 32
     ) -> Envelope:
-        """A validator proposes a tally whose blob nobody ever sees."""
+        """A validator proposes a tally whose blob is nowhere."""
         closing = await find_closing_block(self.ledger)
         assert closing is not None
         ledger = MemoryLedger(self.chain, run=self.spec.run_id, operator_key=VALIDATOR_OPERATORS[number])
@@ -204,7 +204,7 @@ class ValidatorNetwork:
         return await self.voice(VALIDATORS[number]).announce(row, relays=hint)
 
     async def favour_in_tally(self, number: int, friend: NodeKey, *, round_number: int) -> None:
-        """A validator proposes, with no lie in it, a tally that credits one worker's submissions only."""
+        """A validator proposes a tally that contains no lie but credits only one worker's submissions."""
         closing = await find_closing_block(self.ledger)
         assert closing is not None
         place: dict[str, Any] = {"spec": self.spec, "roots": (), "parent": None, "published": {}}
@@ -222,7 +222,7 @@ class ValidatorNetwork:
         await self.voice(key).announce(row, relays=relays)
 
     async def lie_in_tally(self, number: int) -> None:
-        """A validator proposes, in round 0, an honest tally but for one leaf: its own."""
+        """A validator proposes, in round 0, a tally that is honest except for its own leaf."""
         closing = await find_closing_block(self.ledger)
         assert closing is not None
         body = TallyBody(
@@ -255,23 +255,23 @@ class ValidatorNetwork:
         return sum(leaf.units for leaf in open_tally(self.relays.blobs[root.blob]).leaves if leaf.role == "worker")
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait for something the onlooker can see. Raises TimeoutError."""
+        """Wait for something visible to the onlooker. Raises TimeoutError."""
         async with asyncio.timeout(PATIENCE):
             while not condition():
                 await self.eye.look()
                 await asyncio.sleep(0.02)
 
     def verdict_of(self, number: int, digest: str) -> Verdict | None:
-        """What a validator has said of a submission."""
+        """A validator's verdict on a submission."""
         standing = self.trusted.standings.get(digest)
         return standing.verdicts.get(VALIDATORS[number].node) if standing else None
 
     def accepted(self) -> list[AdmittedSubmission]:
-        """What a quorum has accepted."""
+        """Submissions accepted by a quorum."""
         return list(self.trusted.accepted())
 
     async def keep_mining(self) -> None:
-        """Ledger time moves ten times as fast as ours."""
+        """Let ledger time pass ten times as fast as ours."""
         while True:
             self.chain.mine()
             await asyncio.sleep(0.1)
@@ -281,7 +281,7 @@ class ValidatorNetwork:
 async def running(
     state: Path, *, validators: Sequence[int] = (0, 1, 2), spec: RunSpec | None = None, **changes: Any
 ) -> AsyncIterator[ValidatorNetwork]:
-    """A network collecting step 1, its validators at work."""
+    """A network collecting step 1, with its validators at work."""
     network = ValidatorNetwork(spec or make_spec(epoch=EpochSpec(checkpoints=3, round_seconds=30)), state)
     await register_workers(network.chain, network.spec)
     await network.commit()

@@ -1,4 +1,4 @@
-"""What a reader makes of a board's answers."""
+"""How a reader handles a board's responses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RELAY = RelayInfo("r" * 43, "http://board")
 def make_http(
     body: bytes, *, headers: dict[str, str] | None = None, seen: list[httpx.Request] | None = None
 ) -> httpx.AsyncClient:
-    """A client whose every question has this answer."""
+    """A client that gets this response to every request."""
 
     async def blocks() -> AsyncIterator[bytes]:
         yield body
@@ -76,7 +76,7 @@ async def test_ask__an_answer_of_rubbish_is_given_up() -> None:
 async def test_ask__rows_of_strangers_are_judged_slowly(
     outcome: Outcome, seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A board can have any number of valid ones made: they must not take all of the reader's time."""
+    """A board can serve any number of valid ones, which must not take all of the reader's time."""
     waited = list[float]()
 
     async def wait(seconds: float) -> None:

@@ -29,7 +29,7 @@ LIMITS, LIFETIMES = {"node/1": 4096}, {"node/1": 90}
 
 
 class SilentDht:
-    """One whose calls never end, as when p2pd hangs."""
+    """A DHT whose calls never return, as when p2pd hangs."""
 
     async def publish(self, row: Envelope) -> None:
         await asyncio.Event().wait()
@@ -78,7 +78,7 @@ async def running_union(network: Network, dht: MemoryDirectory | SilentDht) -> A
 
 
 async def read_until(union: UnionDirectory, count: int) -> list[Envelope]:
-    """Rows under KEY once so many are there."""
+    """Rows under KEY, once this many are there."""
     async with asyncio.timeout(10):
         while len(rows := (await union.read([KEY]))[KEY]) < count:  # noqa: ASYNC110 - nobody tells us
             await asyncio.sleep(0.01)
@@ -119,7 +119,7 @@ async def test_publish__the_dht_hangs__says_so_and_boards_have_it(tmp_path: Path
 
 async def test_publish__again_waits_for_what_is_under_way(tmp_path: Path) -> None:
     class SlowDht(SilentDht):
-        """One that takes its time, once."""
+        """A DHT that is slow, once."""
 
         calls, opened = 0, asyncio.Event()
 
@@ -140,7 +140,7 @@ async def test_publish__again_waits_for_what_is_under_way(tmp_path: Path) -> Non
 
 
 class LateDht(SilentDht):
-    """One whose reads are answered when it is let."""
+    """A DHT whose reads return only when released."""
 
     def __init__(self) -> None:
         self.opened = asyncio.Event()

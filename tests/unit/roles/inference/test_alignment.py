@@ -1,7 +1,8 @@
-"""One state per output token, whatever the batch: proofs made in a ragged batch hold against a packed prefill, in every family.
+"""One state per output token, whatever the batch: in every family, proofs made in a ragged batch
+verify against a packed prefill.
 
-Prompts of 1 to 9 tokens (padding on the left), completions that end early, at once (one token) and at the maximum; the prefill
-packs them with padding on the right, and runs a prompt that several share once.
+Prompts have 1 to 9 tokens (padded on the left); completions end early, at once (one token) and at the maximum. The
+prefill packs them with padding on the right, and runs a shared prompt once.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ FAMILIES = ("llama", "qwen3", "gemma2", "gemma3_text", "qwen3_moe")
 SETTINGS = SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, max_tokens=24)
 TOPK, CHUNK = 32, 8
 LIMITS = {FP32: ProofThresholds(1, 0.5, 0.5), BF16: ProofThresholds(12, 8.0, 6.0)}
-"""Of honest work on models with random weights of this size; a shift by one token gives 20 mismatches of 32 and more."""
+"""Limits for honest work on models of this size with random weights. A shift by one token gives
+at least 20 mismatches of 32."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ def test_proofs__a_shift_by_one_token_is_seen__top_01(made: Made) -> None:
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_proofs__of_completions_of_one_token__top_03(made: Made, count: int) -> None:
-    """The state that gave the first token is the prompt's last."""
+    """The state that produced the first token is the prompt's last."""
     settings = SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, max_tokens=count)
     completions = made.engine.generate(made.requests, settings)
     proofs = build_proofs([c.states for c in completions], encoding=made.encoding, topk=TOPK, chunk=CHUNK)
@@ -99,7 +101,7 @@ def test_proofs__of_completions_of_one_token__top_03(made: Made, count: int) -> 
 
 
 def test_prefill__shared_prompt_as_each_alone(made: Made) -> None:
-    """What is run once for a group gives every completion the states it has by itself."""
+    """What runs once for a group gives every completion the same states as running alone."""
     together = made.engine.prefill(made.pairs)
     for pair, shared in zip(made.pairs, together, strict=True):
         (alone,) = made.engine.prefill([pair])

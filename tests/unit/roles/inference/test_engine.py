@@ -1,4 +1,4 @@
-"""Every engine: seeded generation in a batch equals what one prefill says, whatever the batch.
+"""Every engine: seeded generation in a batch equals the result of one prefill, whatever the batch.
 
 vLLM's part runs where it is installed (`scripts/test-vllm`).
 """
@@ -58,7 +58,7 @@ def built(kind: str, checkpoint: Path) -> Engine:
 
 @pytest.fixture
 def engine(built: Engine, checkpoint: Path) -> Iterator[Engine]:
-    """With the weights of `checkpoint`, whatever a test before it loaded."""
+    """The engine with the weights of `checkpoint`, whatever an earlier test loaded."""
     yield built
     built.load(checkpoint)
 
@@ -68,7 +68,7 @@ def make_requests(engine: Engine, count: int = 12) -> list[Request]:
 
 
 def chosen(logits: torch.Tensor, request: Request, settings: SamplingSettings = SETTINGS) -> torch.Tensor:
-    """What seeded sampling gives for a completion's logits `[T, vocabulary]`."""
+    """The tokens that seeded sampling chooses from a completion's logits `[T, vocabulary]`."""
     positions = torch.arange(len(logits))
     return draw(logits, torch.full_like(positions, request.seed), positions, settings).tokens
 
@@ -197,7 +197,7 @@ def test_load__swaps_weights_in_place(engine: Engine, tmp_path: Path) -> None:
 
 
 def test_load__keys_of_the_old_weights_are_forgotten(engine: Engine, checkpoint: Path, tmp_path: Path) -> None:
-    """A prompt long enough that an engine keeps what it made of it."""
+    """The prompt is long enough for an engine to cache its keys and values."""
     request = Request((3, 4, 5, 6) * 48, 5)
     settings = SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, max_tokens=4)
     engine.load(write_tiny_policy(tmp_path / "b", seed=2))

@@ -1,4 +1,4 @@
-"""Vocabulary and positions, whichever way a configuration tells them."""
+"""Vocabulary size and positions, in every form in which a configuration states them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which pairs are run together: each once, prompts shared where several have them, padding bounded."""
+"""Which pairs run together: each exactly once, common prompts shared, padding bounded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_shared_batches__within_the_most_tokens() -> None:
 
 
 def test_shared_batches__leave_out_what_gains_nothing() -> None:
-    """A prompt that is short or nobody else's, one token after it, a row too long to have company."""
+    """A short or unshared prompt, one token after it, a row too long to share a batch."""
     short, other = (1, 2), (*LONG, 3)
     pairs = [*pairs_of(4, 4, prompt=short), *pairs_of(4, prompt=other), *pairs_of(1, 1), *pairs_of(60, 70)]
     assert list(shared_batches(pairs, most_tokens=80)) == []

@@ -158,7 +158,7 @@ def test_token_margins__hand_computed_across_groups() -> None:
 
 @pytest.mark.parametrize("truncation", [{}, {"top_k": 40}, {"top_p": 0.8}])
 def test_token_margins__slightly_other_logits_miss_by_little(truncation: dict[str, float]) -> None:
-    """No border between tokens where a small change of the logits makes a large margin, but for the support's own."""
+    """Except at the border of the support, no small change of the logits makes a large margin."""
     settings, rows = replace(PLAIN, **truncation), 2000  # type: ignore[arg-type]
     logits, seeds, positions = wide_logits(7).expand(rows, -1), torch.arange(rows), torch.zeros(rows, dtype=torch.int64)
     other = logits + 0.01 * torch.randn(rows, WIDE, generator=torch.Generator().manual_seed(8))
@@ -172,7 +172,7 @@ def test_token_margins__slightly_other_logits_miss_by_little(truncation: dict[st
     "truncation", [{"top_p": 0.9}, {"top_p": 0.5}, {"top_k": 1}, {"top_k": 5}, {"top_k": 50, "top_p": 0.9}]
 )
 def test_token_margins__honest_noise_at_the_border_of_the_support(truncation: dict[str, float]) -> None:
-    """What stands just outside of the worker's support and inside of the validator's wins over no honest token."""
+    """A token just outside the worker's support but inside the validator's beats no honest token."""
     settings, rows = replace(PLAIN, **truncation), 2000  # type: ignore[arg-type]
     seeds, positions = torch.arange(rows), torch.zeros(rows, dtype=torch.int64)
     logits = 2 * wide_logits(10, rows=rows)

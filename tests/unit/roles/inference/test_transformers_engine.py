@@ -1,4 +1,4 @@
-"""What only the engine on transformers has."""
+"""Behaviour specific to the transformers engine."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _one_thread() -> None:
 
 
 class LittleMemory(TransformersEngine):
-    """Has room for so many rows."""
+    """Has memory for this many rows."""
 
     room = 3
 
@@ -132,7 +132,7 @@ def test_load__families_swap_and_give_the_models_own_logits(family: str, tmp_pat
 
 
 def spoil_config(folder: Path, **changes: Any) -> Path:
-    """Write these into its config.json, as whoever made the checkpoint could."""
+    """Write these into its config.json, as the checkpoint's maker could."""
     file = folder / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | changes))
     return folder
@@ -165,7 +165,7 @@ def test_load__code_on_the_hub_that_a_checkpoint_names_as_its_kernel_is_not_fetc
     ],
 )
 def test_load__checkpoint_that_the_library_stumbles_over_is_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
-    """And ends nobody: the weights of before stand."""
+    """It ends nothing: the previous weights stay loaded."""
     engine = TransformersEngine()
     engine.load(write_tiny_policy(tmp_path / "a"))
     said = engine.generate(REQUESTS[:1], SETTINGS)[0].tokens

@@ -1,4 +1,4 @@
-"""What only the engine on vLLM has: a batch that is split, put off and begun again; and each engine judged by the other."""
+"""Behaviour specific to the vLLM engine: generation pre-empted and in chunks; and each engine verified by the other."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_engine__not_installed__pkg_10(device: str, extra: str) -> None:
 
 @needs_vllm
 def test_generate__pre_empted_and_in_chunks__top_05_top_06(folder: Path, plain: TransformersEngine) -> None:
-    """Keys and values for a third of the batch, and prompts longer than one pass."""
+    """Memory for the keys and values of a third of the batch, and prompts longer than one pass."""
     block = 32 * 3 * 2 * 128 * 4  # tokens, layers, keys and values, width, bytes
     engine = VllmEngine(
         settings=VllmSettings(kv_cache_bytes=12 * block, block_tokens=32, max_batched_tokens=48, max_rows=16)
@@ -135,7 +135,7 @@ def pairs(completions: Sequence[Completion]) -> list[tuple[tuple[int, ...], tupl
 
 
 def count_preemptions(engine: VllmEngine) -> list[Any]:
-    """Requests that vLLM put off, as it puts them off."""
+    """Collects the requests that vLLM pre-empts."""
     scheduler = engine._llm.llm_engine.engine_core.engine_core.scheduler
     put_off, preempt = [], scheduler._preempt_request
 
@@ -148,7 +148,7 @@ def count_preemptions(engine: VllmEngine) -> list[Any]:
 
 
 def fail_at(engine: VllmEngine, *, call: int) -> None:
-    """The model has no memory at that pass, once."""
+    """The model runs out of memory at that pass, once."""
     calls = iter(range(1, 10_000))
 
     def hook(module: torch.nn.Module, arguments: Any) -> None:

@@ -1,4 +1,4 @@
-"""What a relay over TLS needs."""
+"""Fixtures for a relay over TLS."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from roles.relay import Certificate
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
-    """For 127.0.0.1, signed by itself."""
+    """A self-signed certificate for 127.0.0.1."""
     key, now = ec.generate_private_key(ec.SECP256R1()), datetime.datetime.now(datetime.UTC)
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "relay")])
     signed = (

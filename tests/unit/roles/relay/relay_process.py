@@ -1,4 +1,4 @@
-"""A relay as a process of its own, to be killed. Arguments: folder, port."""
+"""A relay in a process of its own, to be killed. Arguments: folder, port."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The relay's HTTP face, over real connections."""
+"""The relay's HTTP interface, over real connections."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ async def test_get_blob__waits_for_a_listed_shard(tmp_path: Path) -> None:
 
 
 async def slow_connection(url: str, sent: bytes) -> bytes:
-    """What comes back from a connection that sends this and then nothing."""
+    """The response on a connection that sends this and then nothing."""
     reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
     writer.write(sent)
     try:

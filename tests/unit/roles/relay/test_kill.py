@@ -1,4 +1,4 @@
-"""A relay killed in the middle of an upload, started again on its folder."""
+"""A relay killed in the middle of an upload, and restarted on its folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[4]
 
 @asynccontextmanager
 async def relay_process(folder: Path, port: int = 0) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
-    """The process and its URL; killed at the end if it lives still."""
+    """The process and its URL; killed at the end if still alive."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",

@@ -1,4 +1,4 @@
-"""nginx in front of a relay, as `deploy/` has it: a checkpoint up and down, and a question held open. Skipped without nginx."""
+"""nginx in front of a relay, as in `deploy/`: a checkpoint up and down, and a long poll. Skipped without nginx."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def nginx(folder: Path, inside: str, certificate: Certificate, http: httpx
 
 
 def write_configuration(folder: Path, *, port: int, inside: str, certificate: Certificate) -> Path:
-    """The shipped site with this test's ports and certificate in place of the example's, and the least around it."""
+    """The shipped site with this test's ports and certificate in place of the example's, in a minimal configuration."""
     folder.mkdir()
     site = (ROOT / "deploy" / "intellect-node-relay.nginx.conf").read_text()
     for said, here in (

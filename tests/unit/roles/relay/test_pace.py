@@ -1,4 +1,4 @@
-"""A limit of the line holds for everything bulky that goes over it, whichever way it takes."""
+"""A bandwidth limit applies to all bulk transfers, whatever path they take."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ FAST = 1e12
 
 
 class Counted:
-    """A pace too fast to be felt, whose time stands still: what it counted is what passed."""
+    """A pace too fast to slow anything down, with its clock stopped, so that its
+    count is the number of bytes passed."""
 
     def __init__(self) -> None:
         self.pace = Pace(FAST, clock=lambda: 0.0)

@@ -1,4 +1,4 @@
-"""A relay that pulls what it learns of."""
+"""A relay that pulls the checkpoints it hears of."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ async def test_run__keeps_and_serves_its_own_when_sources_fail_wgt_11(tmp_path: 
 
 
 async def test_run__manifest_it_asked_for_in_vain_and_was_given_then_is_pulled_at_once(tmp_path: Path) -> None:
-    """A relay hears of each new checkpoint by its row while the trainer still sends it the manifest."""
+    """A relay hears of each new checkpoint by its row while the trainer is still sending it the manifest."""
     folder = make_checkpoint(tmp_path / "c")
     envelope = make_envelope(folder)
     digest = manifest_digest(envelope)

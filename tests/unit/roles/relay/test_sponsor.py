@@ -36,7 +36,7 @@ def make_request(**changes: object) -> RegistrationRequest:
 
 
 class Payer:
-    """A sponsor that remembers, and fails when told to."""
+    """A sponsor that records its calls, and fails on request."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.paid: list[RegistrationRequest | RotationRequest] = []

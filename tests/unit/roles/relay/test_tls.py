@@ -1,4 +1,4 @@
-"""HTTPS: shards up and down over it; a certificate of nobody we trust is refused; bad files are named."""
+"""HTTPS: shards up and down; a certificate from an untrusted issuer is refused; bad files are named."""
 
 from __future__ import annotations
 

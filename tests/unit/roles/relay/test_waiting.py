@@ -1,4 +1,4 @@
-"""Questions held open: who makes room for whom."""
+"""Long polls: which one gives way to which."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from roles.relay.waiting import Waiting
 
 
 class Crowd:
-    """Questions that wait for ever, and which of them have been answered."""
+    """Long polls without a time limit, and which of them have been answered."""
 
     def __init__(self, most: int, group: asyncio.TaskGroup) -> None:
         self.waiting, self.answered = Waiting(most), list[str]()

@@ -22,14 +22,14 @@ COMMON: dict[str, Any] = {
     "pad_token_id": 0,
     "bos_token_id": None,
     "eos_token_id": 1,
-    "initializer_range": 0.3,  # sharp enough that another row's tokens would show
+    "initializer_range": 0.3,  # sharp enough to show leaks of another row's tokens
 }
 EXPERTS: dict[str, Any] = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
 FAMILIES: Mapping[str, dict[str, Any]] = {
     "llama": {},
     "qwen2": {},
     "qwen3": {},
-    "gemma2": {"sliding_window": 4, "query_pre_attn_scalar": 8},  # tangents over scores and logits, windows
+    "gemma2": {"sliding_window": 4, "query_pre_attn_scalar": 8},  # tanh on scores and logits, sliding windows
     "gemma3_text": {"sliding_window": 4, "query_pre_attn_scalar": 8},
     "qwen3_moe": EXPERTS,
     "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},
@@ -65,7 +65,8 @@ def write_model(folder: Path, family: str, **changes: Any) -> Path:
 
 
 def _norms_of_one(model: Any) -> None:
-    """Gemma's norms scale by one and their weight; transformers 4 starts that at one too, and no completion ends early."""
+    """Gemma's norms scale by one plus their weight. transformers 4 initialises the weight to one too, and
+    then no completion ends early."""
     for name, tensor in model.named_parameters():
         if "norm" in name and "vision" not in name:
             tensor.data.zero_()

@@ -1,4 +1,4 @@
-"""GRPO without a network: sample from a checkpoint, score, train; with policies as stale as asked."""
+"""GRPO without a network: sample from a checkpoint, score, train, with policies as stale as requested."""
 
 import random
 from collections import deque
@@ -21,7 +21,7 @@ MAX_NEW_TOKENS = 48
 
 @dataclass
 class Sampler:
-    """The policy as a worker runs it: left padding, positions that follow it, temperature 1."""
+    """The policy as a worker runs it: left padding with matching positions, temperature 1."""
 
     checkpoint: Path = POLICY
     task_size: int = 2048
@@ -32,7 +32,7 @@ class Sampler:
         self.task = load_task("arithmetic", {"size": self.task_size})
 
     def sample(self, indices: list[int], *, samples: int, policy_step: int = 0) -> list[TrainingGroup]:
-        """Complete each prompt `samples` times; ends after `<eos>`, which belongs to the completion."""
+        """Complete each prompt `samples` times, ending after `<eos>`, which belongs to the completion."""
         prompts = [self.task.prompt(index) for index in indices for _ in range(samples)]
         inputs = self.tokenizer(prompts, padding=True, return_tensors="pt")
         with torch.no_grad():
@@ -76,7 +76,7 @@ class LocalRun:
     samples: int = 8
 
     def steps(self, count: int) -> Iterator[StepMetrics]:
-        """One after the other, as far as they are asked for."""
+        """Steps, made one at a time as they are requested."""
         torch.manual_seed(self.seed)
         rng, sampler, learner = random.Random(self.seed), Sampler(), Learner(POLICY, self.settings)
         kept = deque([self._weights(learner)], maxlen=self.staleness + 1)

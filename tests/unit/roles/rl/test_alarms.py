@@ -1,4 +1,4 @@
-"""What a run's series gives cause for."""
+"""The alarms that a run's metrics raise."""
 
 from __future__ import annotations
 

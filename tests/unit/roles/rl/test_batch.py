@@ -1,4 +1,4 @@
-"""Groups to tensors: what is dropped, how rows are padded, how they are split."""
+"""From groups to tensors: what is dropped, how rows are padded and split."""
 
 import pytest
 

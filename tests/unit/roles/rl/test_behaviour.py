@@ -1,4 +1,5 @@
-"""Rollouts scored under the policy that made them: by the checkpoint that the trainer still has, never by what a worker says."""
+"""Rollouts are scored under the policy that made them: by the checkpoint that the trainer still
+has, not by a worker's claims."""
 
 from __future__ import annotations
 

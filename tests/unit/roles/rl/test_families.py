@@ -1,4 +1,4 @@
-"""Every family trains, packed: no row sees another's tokens, and what is published is what was trained."""
+"""Every model family trains packed: no row sees another's tokens, and what is published is what was trained."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _one_thread() -> None:
 
 
 def gradients(scorer: Scorer, packs: list[list[Row]]) -> dict[str, Tensor]:
-    """Of the sum of advantage-weighted log-probabilities, over whatever passes the rows are cut into."""
+    """Gradients of the sum of advantage-weighted log-probabilities, however the rows are split into passes."""
     scorer.zero_grad()
     for rows in packs:
         batch = build_batch(rows)
@@ -80,7 +80,7 @@ def test_scorer__agrees_with_the_model_s_own_eager_logits(family: str, tmp_path:
 
 
 def test_scorer__a_model_whose_rows_cannot_share_a_pass_takes_them_one_by_one(tmp_path: Path) -> None:
-    """Its head scales the logits: the model's own forward pass gives them."""
+    """Its head scales the logits, so the model's own forward pass must compute them."""
     folder = write_model(tmp_path / "granite", "granite", logits_scaling=3.0)
     scorer = Scorer(load_policy(folder))
     assert not scorer.packs

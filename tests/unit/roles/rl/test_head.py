@@ -1,4 +1,4 @@
-"""Log-probabilities a chunk at a time: the numbers and gradients of all at once, in a fraction of the memory."""
+"""Log-probabilities computed in chunks: the same values and gradients as all at once, in a fraction of the memory."""
 
 from __future__ import annotations
 

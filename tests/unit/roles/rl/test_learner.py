@@ -1,4 +1,4 @@
-"""The learner: a step learns, a restart repeats it bit by bit, and a run reaches the mark."""
+"""The learner: a step learns, a restart repeats it bit for bit, and a run reaches the required reward."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -58,7 +58,7 @@ def test_step__makes_better_completions_likelier() -> None:
 
 
 def _logprob_gap(learner: Learner, group: TrainingGroup) -> float:
-    """Mean log-probability of a token of the rewarded completions, less that of the others."""
+    """Mean log-probability of the rewarded completions' tokens, minus that of the others."""
     batch = build_batch([Row(group.prompt, tokens, 0.0) for tokens in group.completions])
     scores = score_still(learner._scorer, batch, temperature=1.0)
     means = [scores[batch.sequence == number].mean() for number in range(4)]
@@ -174,7 +174,7 @@ def test_load_state__the_next_step_is_bit_equal__ckpt_11(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("moved", [0, 1])
 def test_load_state__a_parameter_that_not_every_update_moved_goes_on_bit_equal(moved: int, tmp_path: Path) -> None:
-    """As an expert does that no token went to at first."""
+    """Like an expert that received no tokens at first."""
     first = make_learner(optimizer_steps=1)
     *_, late = first._model.parameters()
     for step in (1, 2):

@@ -1,4 +1,4 @@
-"""The numbers that a step reports, against some worked out by hand."""
+"""The metrics that a step reports, compared with hand-computed values."""
 
 from __future__ import annotations
 

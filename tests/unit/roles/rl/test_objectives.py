@@ -1,4 +1,4 @@
-"""Each way to learn off policy against numbers worked out by hand, and the gradient of each."""
+"""Each off-policy objective and its gradient, compared with hand-computed values."""
 
 from __future__ import annotations
 

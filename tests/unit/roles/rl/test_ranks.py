@@ -1,4 +1,5 @@
-"""Two ranks on CPUs under torchrun give what one process gives; a rank that dies is told of, and a new group goes on."""
+"""Two CPU ranks under torchrun give the same result as one process; a rank's death is
+reported, and a new group continues."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ def two_ranks(folder: Path, base: Path = POLICY, ranks: int = 2) -> Iterator[Ran
 
 
 def node_in_a_long_step(folder: Path) -> subprocess.Popen[str]:
-    """A process that says `in a step` and is then in one for minutes, with a rank of its own."""
+    """A process that prints `in a step` and then stays in one for minutes, with a rank of its own."""
     script = f"""
         from pathlib import Path
         from roles.rl.ranked import RankedLearner
@@ -63,7 +64,7 @@ def node_in_a_long_step(folder: Path) -> subprocess.Popen[str]:
 
 
 def kill_a_follower(learner: RankedLearner) -> None:
-    """As the kernel does when memory runs out."""
+    """Kill a follower, as the kernel does when memory runs out."""
     launched = psutil.Process(learner._process.pid).children()
     next(child for child in launched if child.environ().get("RANK") == "1").kill()
 
@@ -143,7 +144,7 @@ def test_ranks__a_killed_node_takes_them_along_in_the_middle_of_a_step(tmp_path:
 
 
 def test_plan__no_rank_is_short_of_a_pass() -> None:
-    """One row on two ranks: the other's pass counts for nothing."""
+    """One row on two ranks: the other rank's pass has no weight."""
     learner = Learner(POLICY, replace(SETTINGS, kl_coef=0.0))
     learner.ranks = replace(learner.ranks, rank=1, world=2)
     (spare,) = learner._plan([one_row()])

@@ -1,4 +1,4 @@
-"""What workers report of their log-probabilities is compared, and never learned from."""
+"""The log-probabilities that workers report are compared, but never learned from."""
 
 from __future__ import annotations
 

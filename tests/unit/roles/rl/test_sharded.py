@@ -1,4 +1,4 @@
-"""The learner's state in shards: the one that stands is whole until the next one is."""
+"""The learner's sharded state: the current one stays complete until the next one is."""
 
 from __future__ import annotations
 

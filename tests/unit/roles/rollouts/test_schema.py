@@ -1,4 +1,4 @@
-"""The rollout file: what it keeps, and every way a stranger may spoil it."""
+"""The rollout file: what it stores, and every way in which a stranger may corrupt it."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def bomb_of_zeros() -> bytes:
 
 
 def bomb_of_dictionary() -> bytes:
-    """One text of 100 kB, said 64 times for a byte each."""
+    """One text of 100 kB, repeated 64 times for a byte each."""
     table = valid_table()
     rows = pa.concat_tables([table.slice(0, 1)] * 64)
     text = pa.array(["x" * 100_000] * 64)
@@ -226,7 +226,7 @@ def test_read_rollouts__refuse_bomb_without_decoding_it(bomb: Callable[[], bytes
 
 
 def test_measure_chunk__page_headers_not_the_footer() -> None:
-    """The footer's sizes are claims: what the page headers say is what the library would allocate."""
+    """The footer's sizes are mere claims. The library would allocate what the page headers say."""
     bomb = bomb_of_zeros()
     column = read_footer(bomb).columns[SCHEMA.names.index("proof")]
     assert column.length < 10_000

@@ -1,4 +1,4 @@
-"""A scorer as bad as can be: what it does is what it is asked to do."""
+"""A scorer that misbehaves in any way requested."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SEEN: list[str] = []
 
 
 def act(what: str) -> object:
-    """Misbehave as told."""
+    """Misbehave as requested."""
     match what:
         case "echo":
             return [1, "two", None]

@@ -1,4 +1,4 @@
-"""What text may become where a library evaluates it."""
+"""What a library may evaluate text to."""
 
 from __future__ import annotations
 

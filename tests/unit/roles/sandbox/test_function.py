@@ -1,4 +1,4 @@
-"""A confined function: what it answers, and what it costs when it misbehaves."""
+"""A confined function: its results, and what its misbehaviour costs."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_call__misbehaviour_costs_that_call_only(act: ConfinedFunction, what: st
     ],
 )
 def test_call__breaking_off_is_told_apart_from_a_wrong_answer(act: ConfinedFunction, what: str, reason: str) -> None:
-    """BOX-06: a time-out is no wrong answer."""
+    """BOX-06: a timeout is not a wrong answer."""
     act("echo")
     with pytest.raises(CallBroken, match=reason):
         act(what, seconds=0.5 if what.startswith("hang") else None)
@@ -82,7 +82,7 @@ def test_call__module_that_is_absent_is_named() -> None:
 
 
 def test_call__leaves_nothing_to_the_next(act: ConfinedFunction) -> None:
-    """What hostile text makes of its process is nobody else's: not the answer of the next call, not its speed."""
+    """Whatever hostile text does to its process affects neither the result nor the speed of the next call."""
     assert act("remember") == ["remember"]
     assert act("remember") == ["remember"]
 

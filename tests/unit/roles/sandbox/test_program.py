@@ -1,4 +1,4 @@
-"""What a program may do in the sandbox, and what it may not. The kernel is real; so are the attacks."""
+"""What a program may and may not do in the sandbox. The kernel is real, and so are the attacks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from roles.sandbox.seccomp import JUMP_EQUAL, JUMP_SET, Starts, build_filter
 pytestmark = pytest.mark.skipif(why_unavailable() is not None, reason=str(why_unavailable()))
 QUICK = Limits(cpu_seconds=1, wall_seconds=20.0)
 PATIENT = Limits(cpu_seconds=10, wall_seconds=20.0)
-"""On a virtual machine the first touch of memory costs as much as much else."""
+"""Generous limits: on a virtual machine the first touch of memory can cost as much as much other work."""
 
 
 def run(source: str, *, given: bytes = b"", limits: Limits = QUICK) -> Outcome:
@@ -120,7 +120,7 @@ os._exit(0)
 
 @pytest.mark.parametrize("most", [0, 8, 256])
 def test_run_program__threads_are_counted(most: int) -> None:
-    """Small ones fit into the limit on memory by the thousand: what the kernel keeps of each is outside it."""
+    """Small ones fit into the memory limit by the thousand, because the kernel's memory for each is not counted."""
     assert run(COUNT_THREADS, limits=Limits(cpu_seconds=10, threads=most)).output == f"{most}\n".encode()
 
 
@@ -218,7 +218,7 @@ os.write(outward, b"x")
 
 
 def test_confine__where_landlock_holds_no_signals_a_file_sends_none() -> None:
-    """Up to ABI 5 nothing but the list of system calls stands between a program and the other processes of its user."""
+    """Up to ABI 5, only the list of system calls protects the other processes of the user from a program."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as victim:
         told = [sys.executable, "-c", SIGNAL_BY_A_FILE, str(os.getpid()), str(victim.pid)]
         # coverage would write at the process's end

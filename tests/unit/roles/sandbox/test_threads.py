@@ -1,4 +1,4 @@
-"""Counting threads from outside, where the kernel lets us and where it does not."""
+"""Counting threads from outside, where the kernel permits it and where it does not."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ print(hand_over(inside.detach()).name, outside.recv(1))
 
 
 def test_hand_over__where_somebody_listens_already_there_are_no_threads() -> None:
-    """As in a container whose own supervisor does."""
+    """As in a container whose own supervisor listens."""
     environment = {"PYTHONPATH": ROOT}
     done = subprocess.run([sys.executable, "-c", LISTENED_TO], capture_output=True, check=False, env=environment)
     assert (done.stdout, done.stderr) == (b"NOTHING b''\n", b"")
 
 
 def test_why_threadless__where_somebody_listens_already() -> None:
-    """What needs a thread would get nothing here, and all of it elsewhere."""
+    """A program that needs a thread would fail here, and succeed elsewhere."""
     assert why_threadless() is None
     program = """
 from roles.sandbox.program import why_threadless, why_unavailable

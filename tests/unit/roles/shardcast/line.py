@@ -1,4 +1,4 @@
-"""A line of checkpoints, small steps apart, and the deltas between them; relays that pull and rebuild."""
+"""A line of checkpoints a small step apart, the deltas between them, and relays that pull and rebuild."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Line:
         return manifest_digest(self.rows[step])
 
     def delta(self, step: int, *, base: int | None = None, file: bytes | None = None) -> tuple[Envelope, Path]:
-        """The row and the folder of a delta to a step, from the one before unless said otherwise; `file` spoils it."""
+        """The row and the folder of a delta to a step, by default from the one before; `file` replaces its content."""
         base = step - 1 if base is None else base
         folder = self.root / f"delta-{base}-{step}"
         folder.mkdir(exist_ok=True)
@@ -79,7 +79,7 @@ async def pulling(network: Network) -> AsyncIterator[None]:
 
 
 async def publish(network: Network, line: Line, steps: Sequence[int], *, whole: bool = False) -> None:
-    """The first whole, the others by deltas, unless `whole`."""
+    """Publish the first checkpoint whole and the others as deltas, unless `whole`."""
     origin = network.client(TRAINER).origin
     for step in steps:
         delta = None if step == steps[0] else line.delta(step)
@@ -91,5 +91,5 @@ def is_same(fetched: Path, source: Path) -> bool:
 
 
 def fetches(log: Sequence[Mapping[str, Any]]) -> list[tuple[bool, bool]]:
-    """Of each fetch, whether shards came, and whether deltas did."""
+    """For each fetch, whether shards were fetched, and whether deltas were."""
     return [(bool(e["full"]), bool(e["delta"])) for e in log if e["event"] == "checkpoint.fetched"]

@@ -1,4 +1,4 @@
-"""Real relays over real HTTP on loopback, for tests: valid by default, each test spoils one thing."""
+"""Real relays over real HTTP on loopback: valid by default, each test spoils one thing."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ TRAINER = NodeKey(b"t" * 32)
 WORKER = NodeKey(b"w" * 32)
 QUICK = TransferLimits(
     connect=1.0, idle=1.0, base=2.0, stall=2.0, news=0.2, fan_out_from=0, fan_out=0.05, bulk=1
-)  # every blob by a lane, as large shards go
+)  # every blob is sent over a lane, as large shards are
 ZERO = "0" * 64
 
 
 def make_checkpoint(folder: Path, *, size: int = 300_000, seed: int = 0) -> Path:
-    """A directory of three files (one empty) of `size` random bytes in all."""
+    """A directory of three files (one empty) with `size` random bytes in total."""
     folder.mkdir(parents=True, exist_ok=True)
     data = random.Random(seed).randbytes(size)
     cut = size * 2 // 3
@@ -55,7 +55,7 @@ def make_envelope(folder: Path, *, key: NodeKey = TRAINER, step: int = 1, shard_
 
 @dataclass
 class Network:
-    """Relays that run, and how to reach them."""
+    """Running relays, and how to reach them."""
 
     root: Path
     http: httpx.AsyncClient
@@ -66,7 +66,7 @@ class Network:
     bulk: int = QUICK.bulk
 
     async def add_relay(self, wrap: Callable[[ASGIApp], ASGIApp] = lambda app: app, **changes: object) -> Relay:
-        """One more relay, served; `wrap` may make a bad one of it."""
+        """Add a relay and serve it; `wrap` may make it misbehave."""
         arguments: dict[str, object] = {
             "root": self.root / f"relay{len(self.relays)}",
             "run": RUN,
@@ -83,11 +83,11 @@ class Network:
         return relay
 
     def asked_first(self, index: int) -> Callable[[], tuple[RelayInfo, ...]]:
-        """The relays as a client knows them that asks this one before all others, whose ids cost nothing."""
+        """The relays as known to a client that asks this one first; their ids cost nothing."""
         return lambda: tuple(replace(info, is_free=number != index) for number, info in enumerate(self.infos))
 
     def start(self, group: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
-        """Let every relay pull; cancel what comes back to stop it."""
+        """Let every relay pull; cancel the returned tasks to stop."""
         return [group.create_task(relay.run()) for relay in self.relays]
 
     def client(
@@ -111,7 +111,7 @@ class Network:
 
 @asynccontextmanager
 async def running_network(root: Path, *, relays: int = 2) -> AsyncIterator[Network]:
-    """So many relays, stopped at the end."""
+    """Run this many relays, stopped at the end."""
     async with make_http() as http, AsyncExitStack() as stack:
         network = Network(root, http, stack)
         for _ in range(relays):
@@ -120,14 +120,14 @@ async def running_network(root: Path, *, relays: int = 2) -> AsyncIterator[Netwo
 
 
 async def wait_until(condition: Callable[[], bool], *, seconds: float = 10.0) -> None:
-    """Give the loop turns until something is so."""
+    """Yield to the loop until the condition is true."""
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 - what is waited for lies inside the relays
             await asyncio.sleep(0.01)
 
 
 def spoiled(app: ASGIApp, spoil: Callable[[bytes], bytes]) -> ASGIApp:
-    """The same relay, but what its bodies say goes through `spoil`, block by block."""
+    """The same relay, but its response bodies pass through `spoil`, block by block."""
 
     async def spoiling(scope: Scope, receive: Receive, send: Send) -> None:
         async def changed(message: Message) -> None:
@@ -141,7 +141,8 @@ def spoiled(app: ASGIApp, spoil: Callable[[bytes], bytes]) -> ASGIApp:
 
 
 def stalling(app: ASGIApp, *, after: int, method: str = "GET") -> ASGIApp:
-    """The same relay, but its answers stop after so many bytes and never end, or end in nothing for uploads."""
+    """The same relay, but its responses stop after `after` bytes and never end. For
+    uploads nothing is ever answered."""
 
     async def stalled(scope: Scope, receive: Receive, send: Send) -> None:
         sent = 0
@@ -161,7 +162,7 @@ def stalling(app: ASGIApp, *, after: int, method: str = "GET") -> ASGIApp:
 
 
 def dripping(app: ASGIApp, *, every: float = 0.01) -> ASGIApp:
-    """The same relay, but what it is asked for comes a byte at a time, never so late that it is silent."""
+    """The same relay, but it sends responses one byte at a time, just often enough not to count as silent."""
 
     async def dripped(scope: Scope, receive: Receive, send: Send) -> None:
         async def slow(message: Message) -> None:
@@ -178,7 +179,7 @@ def dripping(app: ASGIApp, *, every: float = 0.01) -> ASGIApp:
 
 
 def dying_after(app: ASGIApp, *, shards: int) -> ASGIApp:
-    """A relay that takes so many shards and then breaks every connection that brings one more."""
+    """A relay that accepts this many shards and then breaks every connection that brings another."""
     taken = 0
 
     async def dying(scope: Scope, receive: Receive, send: Send) -> None:
@@ -186,7 +187,7 @@ def dying_after(app: ASGIApp, *, shards: int) -> ASGIApp:
         is_upload = scope["type"] == "http" and scope["method"] == "PUT" and scope["path"].startswith("/blobs/")
         if is_upload and taken >= shards:
             await receive()
-            return  # no answer at all: the server closes the connection
+            return  # no response: the server closes the connection
         taken += is_upload
         await app(scope, receive, send)
 
@@ -194,7 +195,7 @@ def dying_after(app: ASGIApp, *, shards: int) -> ASGIApp:
 
 
 def swallowing(app: ASGIApp) -> ASGIApp:
-    """The same relay, but it says yes to every upload and keeps none."""
+    """The same relay, but it confirms every upload and keeps none."""
 
     async def swallowed(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] == "PUT":
@@ -208,7 +209,7 @@ def swallowing(app: ASGIApp) -> ASGIApp:
 
 
 def offering(app: ASGIApp, *, manifest: str, answered: Callable[[], None] = lambda: None) -> ASGIApp:
-    """The same relay, but it tells everybody, at once and again and again, of a checkpoint that it does not have."""
+    """The same relay, but it repeatedly announces, without delay, a checkpoint that it does not have."""
 
     async def offered(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] == "/manifests":

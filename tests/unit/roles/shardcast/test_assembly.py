@@ -1,4 +1,4 @@
-"""Putting a checkpoint together: any order, kills, damage, two processes."""
+"""Assembling a checkpoint: any order, kills, damage, two processes."""
 
 from __future__ import annotations
 

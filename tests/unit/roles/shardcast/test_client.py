@@ -76,15 +76,15 @@ async def test_put__stalled_relay_replaced_by_the_next(tmp_path: Path) -> None:
 
 
 class Steady(random.Random):
-    """No chance: the draw is in the order of the weights."""
+    """Replaces chance: the draw follows the order of the weights."""
 
     def expovariate(self, lambd: float = 1.0) -> float:
         return 1.0
 
 
 async def test_put__relays_that_keep_nothing_are_found_out_and_others_get_the_blob(tmp_path: Path) -> None:
-    """Two free relays that answer fastest of all, and are tried first, swallow every upload: the worker would never be
-    credited."""
+    """Two free relays that answer fastest, and are tried first, swallow every upload, so that the
+    worker would never be credited."""
     async with running_network(tmp_path, relays=2) as network, asyncio.TaskGroup() as group:
         liars = [await network.add_relay(swallowing), await network.add_relay(swallowing)]
         client = network.client()
@@ -170,7 +170,8 @@ async def test_get__wrong_bytes_drop_the_relay_and_the_next_is_tried(tmp_path: P
 async def test_get__relay_that_outlasts_the_callers_patience_loses_traffic__wgt_10(
     tmp_path: Path, base: float, is_blamed: bool
 ) -> None:
-    """A relay that trickles stays within every time-out of a transfer; who gives up must not come back to it first."""
+    """A relay that trickles stays within every timeout of a transfer. A caller that gives up
+    must not come back to it first."""
     async with running_network(tmp_path, relays=0) as network:
         await network.add_relay(partial(stalling, after=10))
         await network.client().put(DATA)

@@ -1,4 +1,4 @@
-"""Channels: a key publishes, whoever knows its id reads; no node, no ledger."""
+"""Channels: a key publishes, and whoever knows its id can read; no node, no ledger."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room set aside on the disk before it is written to."""
+"""Disk space reserved before it is written to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which shard from which relay: relays that hold a part, say more than they hold, or are gone."""
+"""Which shard to fetch from which relay: relays that have only a part, claim more than they have, or are gone."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.unit.roles.shardcast.network import (
 
 
 async def give(network: Network, relay: int, source: Path, *, shards: Callable[[int], bool]) -> Envelope:
-    """The manifest, and the shards chosen, to one relay; as an origin does that is killed then."""
+    """Send the manifest and the chosen shards to one relay, like an origin that is then killed."""
     link, layout, envelope = network.client(TRAINER).link, Layout(make_manifest(source)), make_envelope(source)
     await link.send_manifest(network.infos[relay], envelope)
 
@@ -45,7 +45,7 @@ async def give(network: Network, relay: int, source: Path, *, shards: Callable[[
 
 
 def boasting(app: ASGIApp) -> ASGIApp:
-    """A relay that says it holds every shard, and gives none."""
+    """A relay that claims to have every shard, and serves none."""
 
     async def boast(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"].endswith("/shards"):
@@ -59,7 +59,7 @@ def boasting(app: ASGIApp) -> ASGIApp:
 
 
 def saying(body: bytes) -> Callable[[ASGIApp], ASGIApp]:
-    """A relay that answers so when it is asked which shards it holds."""
+    """A relay with this response to the question which shards it has."""
 
     def wrapped(app: ASGIApp) -> ASGIApp:
         async def say(scope: Scope, receive: Receive, send: Send) -> None:
@@ -71,7 +71,7 @@ def saying(body: bytes) -> Callable[[ASGIApp], ASGIApp]:
 
 
 def insisting(asked: list[str]) -> Callable[[ASGIApp], ASGIApp]:
-    """A relay that says again and again that it holds every shard, and gives none; notes what it is asked for."""
+    """A relay that repeatedly claims to have every shard, and serves none; records what it is asked for."""
 
     def wrapped(app: ASGIApp) -> ASGIApp:
         async def insist() -> AsyncIterator[bytes]:

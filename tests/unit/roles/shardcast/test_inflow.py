@@ -1,4 +1,4 @@
-"""A reader that is woken for much at once, and never waits for what does not come."""
+"""A reader that is woken for many bytes at once, and never waits for bytes that do not come."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Host names of relays: looked up beside everything else, once at a time, and only where anybody may be sent."""
+"""Host names of relays: resolved in the background, once at a time, and only to permitted addresses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.unit.roles.shardcast.network import TRAINER, make_checkpoint, make_en
 
 
 class Resolver:
-    """Knows `relay.example`; about `*.evil.example` it says nothing before it is let go."""
+    """Knows `relay.example`; for `*.evil.example` it does not answer until released."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []

@@ -1,4 +1,4 @@
-"""The store: whole blobs or none, across kills, damage and a full disk."""
+"""The store: complete blobs or none, across kills, damage and a full disk."""
 
 from __future__ import annotations
 

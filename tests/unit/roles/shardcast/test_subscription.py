@@ -1,4 +1,5 @@
-"""News: told once, at once; what is said to be held is counted; a relay that cries wolf is asked rarely."""
+"""News is delivered once and at once; announced shards are counted; a relay that
+raises false alarms is asked rarely."""
 
 from __future__ import annotations
 

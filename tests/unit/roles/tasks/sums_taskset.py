@@ -1,5 +1,5 @@
 # mypy: disable-error-code="misc,untyped-decorator"
-"""A task set of the `verifiers` library, as a package of somebody's would have it, and some that cannot be run here."""
+"""A task set for the `verifiers` library, as a third-party package would have it, and some that cannot be run here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a scorer says, as a score."""
+"""Converting a scorer's result to a score."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Task sets of the `verifiers` library: one question and one answer, judged without rights; all else is refused by name."""
+"""Task sets of the `verifiers` library: one question and one answer, scored in the
+sandbox; others are refused by name."""
 
 from __future__ import annotations
 

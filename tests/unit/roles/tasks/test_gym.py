@@ -1,4 +1,4 @@
-"""Data sets of reasoning-gym: what they ask, what they give, and what they do not give to text that wants to be code."""
+"""Data sets of reasoning-gym: their questions, their scores, and no evaluation of answers as code."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_gym__generates_and_judges() -> None:
 
 
 def test_gym__part_of_the_marks_or_full_marks_only() -> None:
-    """Its scorer gives what merely contains the answer something: a policy learnt to say so."""
+    """Its scorer gives partial credit to text that merely contains the answer, and a policy learnt to exploit that."""
     parameters: dict[str, int | str] = {"dataset": "chain_sum", "seed": 3, "size": 2}
     task, strict = load_task("reasoning-gym", parameters), load_task("reasoning-gym", {**parameters, "full_marks": 1})
     answer = task.problems[0].answer  # type: ignore[attr-defined]
@@ -74,7 +74,8 @@ def make(name: str) -> Gym:
 
 
 def solvable(task: Gym) -> int:
-    """A problem whose answer is not the problem again: sympy, which makes them, cannot integrate all of its own."""
+    """A problem whose answer is not just the problem again: sympy, which makes them,
+    cannot integrate all of its own."""
     return next(at for at, problem in enumerate(task.problems) if "Integral" not in problem.answer)
 
 
@@ -95,7 +96,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
 def test_score__text_that_wants_to_be_code_is_wrong(evaluating: Gym, text: str) -> None:
-    """It neither awards itself anything nor decides what others get."""
+    """It neither awards itself anything nor affects others' scores."""
     number = solvable(evaluating)
     assert evaluating.score(5, text) <= 0.01
     assert evaluating.score(number, evaluating.problems[number].answer) == 1.0
@@ -103,7 +104,7 @@ def test_score__text_that_wants_to_be_code_is_wrong(evaluating: Gym, text: str) 
 
 @pytest.mark.parametrize("word", ["answer", "oracle_answer", "entry", "valid_solutions", "self"])
 def test_score__names_what_the_scorer_knows(evaluating: Gym, word: str) -> None:
-    """`eval` finds the local variables of who calls it, the right answer among them."""
+    """`eval` sees its caller's local variables, the right answer among them."""
     for text in (word, f"[{word}]", f"[*{word}]", f"{word}['answer']"):
         assert evaluating.score(5, text) <= 0.01
 

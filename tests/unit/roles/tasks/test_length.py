@@ -1,4 +1,4 @@
-"""Length targets: what is asked, what an answer is then worth, and that a worker cannot choose its own."""
+"""Length targets: the prompt, the value of an answer, and that a worker cannot choose its own target."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The maths scorer on answers in the forms people write them: what is right, and what only looks like it."""
+"""The maths scorer on human-style answers: what is right, and what only looks right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several tasks as one, and plug-ins."""
+"""Several tasks combined into one, and plug-ins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data sets: what is read, and what is refused with the line that is wrong."""
+"""Data sets: what is accepted, and what is refused, naming the bad line."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_parse_problems__both_forms_say_the_same(form: object) -> None:
 def test_parse_problems__a_file_that_says_one_text_again_and_again_is_refused_before_it_fills_the_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Some hundred bytes that came to two gigabytes: whoever looks at a run reads what its maker pinned."""
+    """A few hundred bytes that expand to two gigabytes: whoever looks at a run reads what its creator pinned."""
     monkeypatch.setattr("roles.tasks.problems.MAX_CHARACTERS", 2**22)
     data = as_parquet([{"prompt": "p" * 60_000, "answer": "1"}] * 20_000)
     assert len(data) < 10_000

@@ -1,4 +1,4 @@
-"""Made-up observations: honest noise as engines show it, by a seed, and the same noise grown."""
+"""Synthetic observations from a seed: honest noise as engines show it, and the same noise amplified."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ def make_observation(
     missed: float = 0.028,
     spoiled: int | None = None,
 ) -> Observation:
-    """Noise `times` the honest, of a submission that shares some of it; `spoiled` grows that of one completion alone."""
+    """Noise `times` the honest level, partly shared within a submission; `spoiled` amplifies
+    that of one completion alone."""
     shared = times * np.exp(rng.normal(0, 0.05))
     chunks, margins = [], []
     for number in range(completions):
@@ -37,6 +38,6 @@ def make_observation(
 def make_many(
     seed: int, count: int, *, times: float = 1.0, tokens: int = 128, missed: float = 0.028
 ) -> list[Observation]:
-    """So many, independent of one another."""
+    """Several independent observations."""
     rng = np.random.default_rng(seed)
     return [make_observation(rng, times=times, tokens=tokens, missed=missed) for _ in range(count)]

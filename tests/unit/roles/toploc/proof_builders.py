@@ -53,7 +53,7 @@ def verify_proof(states: torch.Tensor, proof: bytes, **numbers: Any) -> list[Pro
 
 
 def margins(logits: npt.NDArray[np.float32], tokens: Sequence[int], seed: int, settings: SamplingSettings) -> Margins:
-    """By how much each token misses being the seeded choice, where the model gives these logits."""
+    """How far each token is from being the seeded choice, given these logits."""
     prefill = Prefill(torch.from_numpy(logits), lambda states: states)
     sampled = Sampled(tokens, [seed] * len(tokens), range(len(tokens)))
     return read_tokens([prefill], [sampled], settings, vocabulary=logits.shape[-1])[0].margins
@@ -78,8 +78,8 @@ def _chunks(vector: dict[str, Any]) -> Iterator[VectorChunk]:
 
 
 def _spans(vector: dict[str, Any]) -> list[tuple[int, int]]:
-    """The library chunks a *list* of tensors whose first entry is the whole prefill. Skipping the prefill makes no record
-    of its own for it: the first chunk then holds it and 31 tokens."""
+    """The library chunks a *list* of tensors whose first entry is the whole prefill. When the prefill is skipped it
+    gets no record of its own; the first chunk then contains it and 31 tokens."""
     prefill, tokens, chunk = vector["prefill_tokens"], vector["output_tokens"], vector["decode_batching_size"]
     if vector["skip_prefill"]:
         edges = [0, *(prefill - 1 + i for i in range(chunk, tokens + 1, chunk)), prefill + tokens]

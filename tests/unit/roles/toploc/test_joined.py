@@ -1,4 +1,5 @@
-"""The joined detector: honest submissions are refused as seldom as asked whatever their length, grown noise is seen."""
+"""The joined detector: honest submissions are refused at the requested low rate whatever their length;
+amplified noise is detected."""
 
 from __future__ import annotations
 

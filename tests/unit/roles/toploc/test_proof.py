@@ -1,4 +1,4 @@
-"""TOPLOC proofs: bytes of the reference library, and verification that no proof can break."""
+"""TOPLOC proofs: the same bytes as the reference library, and a verifier that no proof can crash."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_build_proofs__batching_changes_no_byte() -> None:
 
 
 def test_build_and_verify__refuse_other_dtype_than_the_runs__top_13() -> None:
-    """No dtype stands in the bytes: the spec's is held against the states'."""
+    """The bytes do not contain a dtype: the spec's is compared with that of the states."""
     other = make_states().to(torch.float16)
     with pytest.raises(ValueError, match="bfloat16"):
         build_proof(other, encoding=BF16)
@@ -265,7 +265,8 @@ def test_judge__any_chunk_decides__top_19(chunk: ProofStatistics, expected: Judg
 
 
 def test_verify_proof__fast_enough__top_18() -> None:
-    """1000 states of 5120 values in under 100 ms is the bar; here with room for a busy machine, best of three."""
+    """The requirement is 1000 states of 5120 values in under 100 ms; here with tolerance for a
+    busy machine, best of three."""
     torch.set_num_threads(1)
     states = make_states(tokens=1000, hidden=5120)
     proof = build_proof(states)

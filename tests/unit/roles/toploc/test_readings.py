@@ -1,4 +1,4 @@
-"""What a validator's logits say of tokens: the same in parts as at once, and as computed by hand."""
+"""A validator's logits for given tokens: the same in parts as at once, and as computed by hand."""
 
 from __future__ import annotations
 

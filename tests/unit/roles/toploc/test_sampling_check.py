@@ -124,7 +124,7 @@ def test_find_termination_fault__each_case(output: list[int], finish: str, fault
 
 
 def sharp_logits(tokens: int = 200) -> Logits:
-    """A sure policy: one token in twenty is open, the rest has probability near 1."""
+    """A confident policy: one token in twenty is open, the rest have probability near 1."""
     logits = make_logits(tokens, scale=0.1)
     logits[np.arange(tokens), np.arange(tokens) % 20] += np.where(np.arange(tokens) % 20 == 0, 0, 9).astype(np.float32)
     return logits

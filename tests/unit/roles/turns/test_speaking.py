@@ -23,7 +23,7 @@ USE = ToolUse(load_calculator({}), max_calls=2, max_tokens=8)
 
 
 class Parrot:
-    """An engine of characters that says what it was told to, turn by turn; `|` ends the completion."""
+    """An engine of characters that outputs what it was given, turn by turn; `|` ends the completion."""
 
     vocabulary = 128
     eos = EOS

@@ -1,4 +1,4 @@
-"""A policy with a calculator trains: what the tool said is context, never a target."""
+"""A policy with a calculator trains: the tool's output is context, never a target."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_training_group__turns_must_add_up() -> None:
 
 
 def test_step__what_the_tool_said_is_no_target(tmp_path: Path) -> None:
-    """Whatever it is, with nothing of the policy's behind it, the weights become the same."""
+    """Whatever the tool says, if nothing of the policy's follows it, the weights become the same."""
     torch.set_num_threads(1)
     written = []
     for answer in (9, 3):

@@ -1,4 +1,4 @@
-"""Checks that need a clock or a broken policy of the test's own."""
+"""Checks that need a clock or a broken policy supplied by the test."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_count_copied__long_copy_of_likely_tokens_is_judged_as_a_whole(length: i
 
 
 def test_check_proofs__policy_without_finite_states_condemns_nobody() -> None:
-    """Its trainer's fault, not the worker's."""
+    """That is the trainer's fault, not the worker's."""
     case = make_case(make_world())
     first, *rest = case.prefill
     broken = first.states.clone()

@@ -43,7 +43,7 @@ def test_sketch_of__others_share_none() -> None:
 
 
 def test_sketch_of__which_runs_count_is_a_secret() -> None:
-    """Broken where one validator looks, a copy is still known to the others."""
+    """A copy altered where one validator looks is still recognised by the others."""
     tokens = completion()
     broken = list(tokens)
     for start in sketch_of(tokens, b"mine").runs.values():
