@@ -16,7 +16,6 @@ import argparse
 import json
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,10 +23,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.command import count, finish, run, run_to_the_end
 from benchmarks.step import Said, measure, read_events
 
 Row = dict[str, Any]
 LEVELS = (0, 1, 2, 4)
+NODES = {"workers": 2, "validators": 3, "relays": 2}
 LAST_STEPS = 5
 NOISE = 2.0
 """Standard errors of a difference of means that count as noise."""
@@ -35,7 +36,7 @@ LEAST_NOISE = 0.03
 
 
 def run_testnet(directory: Path, *, level: int, seed: int, options: argparse.Namespace) -> float:
-    """A testnet to its end; seconds it took. Raises CalledProcessError with its last words printed."""
+    """A testnet to its end; seconds it took. Raises BenchmarkError with its last words printed."""
     draft = directory.parent / "run.toml"
     source = (Path(__file__).parents[1] / "node" / "testnet" / "run.toml").read_text()
     draft.write_text(with_level(source, level=level))
@@ -43,7 +44,7 @@ def run_testnet(directory: Path, *, level: int, seed: int, options: argparse.Nam
     for name in ("steps", "workers", "validators", "relays"):
         command += [f"--{name}", str(getattr(options, name))]
     began = time.monotonic()
-    subprocess.run([*command, "--seed", str(seed)], check=True, stdout=sys.stderr)
+    run_to_the_end([*command, "--seed", str(seed)])
     return time.monotonic() - began
 
 
@@ -96,7 +97,7 @@ def _summary(level: int, own: Sequence[Row], base: Sequence[Row]) -> Row:
     means = {
         key: statistics.mean(row[key] for row in own)
         for key in own[0]
-        if key not in ("level", "seed", "steps", "seconds")
+        if key not in ("level", "seed", "steps", "seconds", *NODES)
     }
     hidden = means["broadcast_seconds"] + means["verify_seconds"] - means["wait_seconds"]
     found: Row = {"level": level, "seeds": len(own), **means, "hidden_seconds": hidden}
@@ -134,22 +135,32 @@ def read_rows(path: Path) -> list[Row]:
     return [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
 
 
+def level_list(text: str) -> tuple[int, ...]:
+    """The argument --levels: levels with commas between."""
+    words = text.split(",")
+    if not all(word.isdecimal() for word in words):
+        raise argparse.ArgumentTypeError(f"{text!r} are not levels with commas between")
+    return tuple(map(int, words))
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Make the runs that are missing, print the table and the JSON line; 1 when a level falls behind level 0."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.async_levels", description=__doc__.partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="levels 0 and 2, one seed, few steps")
-    parser.add_argument("--steps", type=int)
-    parser.add_argument("--seeds", type=int)
-    parser.add_argument("--levels", type=lambda text: tuple(map(int, text.split(","))))
+    parser.add_argument("--quick", action="store_true", help="levels 0 and 2, one seed, few steps, a small network")
+    parser.add_argument("--steps", type=count)
+    parser.add_argument("--seeds", type=count)
+    parser.add_argument("--levels", type=level_list, metavar="N,N,..", help="default 0,1,2,4")
     parser.add_argument("--results", type=Path, default=Path("build/async_levels.jsonl"), help="finished runs")
-    for name, count in (("workers", 2), ("validators", 3), ("relays", 2)):
-        parser.add_argument(f"--{name}", type=int, default=count)
+    for name, number in NODES.items():
+        parser.add_argument(f"--{name}", type=count, help=f"{number} when not given; 1 with --quick")
     options = parser.parse_args(arguments)
-    options.steps = options.steps or (6 if options.quick else 24)
+    options.steps = options.steps or (4 if options.quick else 24)
+    for name, number in NODES.items():
+        setattr(options, name, getattr(options, name) or (1 if options.quick else number))
     seeds = range(1, 1 + (options.seeds or (1 if options.quick else 3)))
     levels = options.levels or ((0, 2) if options.quick else LEVELS)
     options.results.parent.mkdir(parents=True, exist_ok=True)
-    done = {(row["level"], row["seed"]): row for row in read_rows(options.results) if row["steps"] == options.steps}
+    done = {(row["level"], row["seed"]): row for row in read_rows(options.results) if is_same(row, options)}
     for seed in seeds:  # level after level within a seed: what disturbs the machine disturbs all of them
         for level in levels:
             if (level, seed) not in done:
@@ -159,12 +170,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return report([done[level, seed] for level in levels for seed in seeds])
 
 
+def is_same(row: Row, options: argparse.Namespace) -> bool:
+    """Whether a run was as long as this one's, in as large a network (rows of old do not say)."""
+    network = {name: row.get(name, number) for name, number in NODES.items()}
+    return row["steps"] == options.steps and all(getattr(options, name) == value for name, value in network.items())
+
+
 def one_run(level: int, seed: int, options: argparse.Namespace) -> Row:
     """One testnet, measured."""
     directory = Path(tempfile.mkdtemp(prefix="intellect-benchmark-")) / "net"
     try:
         seconds = run_testnet(directory, level=level, seed=seed, options=options)
-        return measure_run(read_events(directory), level=level, seed=seed, seconds=seconds)
+        found = measure_run(read_events(directory), level=level, seed=seed, seconds=seconds)
+        return found | {name: getattr(options, name) for name in NODES}
     finally:
         shutil.rmtree(directory.parent, ignore_errors=True)
 
@@ -180,9 +198,9 @@ def report(rows: Sequence[Row]) -> int:
             verdict = "within noise" if row["is_within_noise"] else "BEHIND"
             print(f"level {row['level']}: reward {row['apart']:+.3f} of level 0, noise {row['noise']:.3f}: {verdict}")
         print(f"level {row['level']}: of broadcast and verification {row['hidden_seconds']:.2f} s a step are hidden")
-    print(json.dumps({"benchmark": "async_levels", "levels": levels, "runs": list(rows)}))
+    finish("async_levels", levels=levels, runs=list(rows))
     return 0 if all(row.get("is_within_noise", True) for row in levels) else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)
