@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import shutil
 import statistics
 import sys
@@ -99,9 +100,9 @@ def _summary(level: int, own: Sequence[Row], base: Sequence[Row]) -> Row:
         for key in own[0]
         if key not in ("level", "seed", "steps", "seconds", *NODES)
     }
-    hidden = means["broadcast_seconds"] + means["verify_seconds"] - means["wait_seconds"]
+    hidden = max(0.0, means["broadcast_seconds"] + means["verify_seconds"] - means["wait_seconds"])
     found: Row = {"level": level, "seeds": len(own), **means, "hidden_seconds": hidden}
-    if base:
+    if len(base) > 1 and len(own) > 1:  # of a single seed nobody knows the noise
         noise = max(LEAST_NOISE, NOISE * (_error(own) ** 2 + _error(base) ** 2) ** 0.5)
         apart = means["final_reward"] - statistics.mean(row["final_reward"] for row in base)
         found |= {"apart": apart, "noise": noise, "is_within_noise": abs(apart) <= noise or apart > 0}
@@ -109,9 +110,9 @@ def _summary(level: int, own: Sequence[Row], base: Sequence[Row]) -> Row:
 
 
 def _error(rows: Sequence[Row]) -> float:
-    """Standard error of the mean final reward."""
+    """Standard error of the mean final reward, of two runs or more."""
     rewards = [row["final_reward"] for row in rows]
-    return statistics.stdev(rewards) / len(rewards) ** 0.5 if len(rewards) > 1 else 0.0
+    return float(statistics.stdev(rewards)) / math.sqrt(len(rewards))
 
 
 TABLE = (

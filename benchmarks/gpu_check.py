@@ -341,7 +341,7 @@ def start_part(name: str, *, seconds: float, model: Path | None) -> Found:
         answer: Found = json.loads(lines[-1]) if done.returncode == 0 and lines else {"failed": done.stderr[-1500:]}
     except subprocess.TimeoutExpired as late:
         said = (late.stderr or b"")[-1500:]
-        answer = {"failed": f"not done in {seconds:.0f} s: {said.decode(errors='replace')}"}
+        answer = {"failed": f"not done in {max(1.0, seconds):.0f} s: {said.decode(errors='replace')}"}
     return answer | {"seconds": round(time.perf_counter() - began, 1)}
 
 
@@ -371,7 +371,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )  # one that hangs must not take the time of the others
         found[name] = start_part(name, seconds=min(most, ends - time.monotonic()), model=options.model)
         print(f"{name:10} {json.dumps(found[name])}", flush=True)
-    finish("gpu_check", device=DEVICE, **found)
+    finish("gpu_check", ran_on=DEVICE, **found)  # `device` is one of the parts
     return 1 if any("failed" in part for part in found.values()) else 0
 
 
