@@ -1,1 +1,1 @@
-"""Measurements. Each runs as `python -m benchmarks.NAME` and prints a table for people, then one line of JSON."""
+"""Measurements, each run as `python -m benchmarks.NAME`: a table for people, then one line of JSON."""

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,10 +25,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.command import count, finish, run, run_to_the_end
 from benchmarks.step import Said, measure, read_events
 
 Row = dict[str, Any]
 LEVELS = (0, 1, 2, 4)
+NODES = {"workers": 2, "validators": 3, "relays": 2}
 LAST_STEPS = 5
 NOISE = 2.0
 """Differences of means up to this many standard errors count as noise."""
@@ -36,8 +38,7 @@ LEAST_NOISE = 0.03
 
 
 def run_testnet(directory: Path, *, level: int, seed: int, options: argparse.Namespace) -> float:
-    """Run a testnet to its end. Returns its duration in seconds. Raises CalledProcessError
-    after printing its last output."""
+    """A testnet to its end; seconds it took. Raises BenchmarkError with its last words printed."""
     draft = directory.parent / "run.toml"
     source = (Path(__file__).parents[1] / "node" / "testnet" / "run.toml").read_text()
     draft.write_text(with_level(source, level=level))
@@ -45,7 +46,7 @@ def run_testnet(directory: Path, *, level: int, seed: int, options: argparse.Nam
     for name in ("steps", "workers", "validators", "relays"):
         command += [f"--{name}", str(getattr(options, name))]
     began = time.monotonic()
-    subprocess.run([*command, "--seed", str(seed)], check=True, stdout=sys.stderr)
+    run_to_the_end([*command, "--seed", str(seed)])
     return time.monotonic() - began
 
 
@@ -98,11 +99,11 @@ def _summary(level: int, own: Sequence[Row], base: Sequence[Row]) -> Row:
     means = {
         key: statistics.mean(row[key] for row in own)
         for key in own[0]
-        if key not in ("level", "seed", "steps", "seconds")
+        if key not in ("level", "seed", "steps", "seconds", *NODES)
     }
-    hidden = means["broadcast_seconds"] + means["verify_seconds"] - means["wait_seconds"]
+    hidden = max(0.0, means["broadcast_seconds"] + means["verify_seconds"] - means["wait_seconds"])
     found: Row = {"level": level, "seeds": len(own), **means, "hidden_seconds": hidden}
-    if base:
+    if len(base) > 1 and len(own) > 1:  # of a single seed nobody knows the noise
         noise = max(LEAST_NOISE, NOISE * (_error(own) ** 2 + _error(base) ** 2) ** 0.5)
         apart = means["final_reward"] - statistics.mean(row["final_reward"] for row in base)
         found |= {"apart": apart, "noise": noise, "is_within_noise": abs(apart) <= noise or apart > 0}
@@ -110,9 +111,9 @@ def _summary(level: int, own: Sequence[Row], base: Sequence[Row]) -> Row:
 
 
 def _error(rows: Sequence[Row]) -> float:
-    """Standard error of the mean final reward."""
+    """Standard error of the mean final reward, of two runs or more."""
     rewards = [row["final_reward"] for row in rows]
-    return statistics.stdev(rewards) / len(rewards) ** 0.5 if len(rewards) > 1 else 0.0
+    return float(statistics.stdev(rewards)) / math.sqrt(len(rewards))
 
 
 TABLE = (
@@ -136,23 +137,33 @@ def read_rows(path: Path) -> list[Row]:
     return [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
 
 
+def level_list(text: str) -> tuple[int, ...]:
+    """The argument --levels: levels with commas between."""
+    words = text.split(",")
+    if not all(word.isdecimal() for word in words):
+        raise argparse.ArgumentTypeError(f"{text!r} are not levels with commas between")
+    return tuple(map(int, words))
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what is missing, print the table and the JSON line. Returns 1 when a level falls behind level 0."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.async_levels", description=__doc__.partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="levels 0 and 2, one seed, few steps")
-    parser.add_argument("--steps", type=int)
-    parser.add_argument("--seeds", type=int)
-    parser.add_argument("--levels", type=lambda text: tuple(map(int, text.split(","))))
+    parser.add_argument("--quick", action="store_true", help="levels 0 and 2, one seed, few steps, a small network")
+    parser.add_argument("--steps", type=count)
+    parser.add_argument("--seeds", type=count)
+    parser.add_argument("--levels", type=level_list, metavar="N,N,..", help="default 0,1,2,4")
     parser.add_argument("--results", type=Path, default=Path("build/async_levels.jsonl"), help="finished runs")
-    for name, count in (("workers", 2), ("validators", 3), ("relays", 2)):
-        parser.add_argument(f"--{name}", type=int, default=count)
+    for name, number in NODES.items():
+        parser.add_argument(f"--{name}", type=count, help=f"{number} when not given; 1 with --quick")
     options = parser.parse_args(arguments)
-    options.steps = options.steps or (6 if options.quick else 24)
+    options.steps = options.steps or (4 if options.quick else 24)
+    for name, number in NODES.items():
+        setattr(options, name, getattr(options, name) or (1 if options.quick else number))
     seeds = range(1, 1 + (options.seeds or (1 if options.quick else 3)))
     levels = options.levels or ((0, 2) if options.quick else LEVELS)
     options.results.parent.mkdir(parents=True, exist_ok=True)
-    done = {(row["level"], row["seed"]): row for row in read_rows(options.results) if row["steps"] == options.steps}
-    for seed in seeds:  # all levels within a seed, so that a disturbance of the machine affects all of them
+    done = {(row["level"], row["seed"]): row for row in read_rows(options.results) if is_same(row, options)}
+    for seed in seeds:  # level after level within a seed: what disturbs the machine disturbs all of them
         for level in levels:
             if (level, seed) not in done:
                 done[level, seed] = one_run(level, seed, options)
@@ -161,12 +172,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return report([done[level, seed] for level in levels for seed in seeds])
 
 
+def is_same(row: Row, options: argparse.Namespace) -> bool:
+    """Whether a run was as long as this one's, in as large a network (rows of old do not say)."""
+    network = {name: row.get(name, number) for name, number in NODES.items()}
+    return row["steps"] == options.steps and all(getattr(options, name) == value for name, value in network.items())
+
+
 def one_run(level: int, seed: int, options: argparse.Namespace) -> Row:
     """Run one testnet and measure it."""
     directory = Path(tempfile.mkdtemp(prefix="intellect-benchmark-")) / "net"
     try:
         seconds = run_testnet(directory, level=level, seed=seed, options=options)
-        return measure_run(read_events(directory), level=level, seed=seed, seconds=seconds)
+        found = measure_run(read_events(directory), level=level, seed=seed, seconds=seconds)
+        return found | {name: getattr(options, name) for name in NODES}
     finally:
         shutil.rmtree(directory.parent, ignore_errors=True)
 
@@ -182,9 +200,9 @@ def report(rows: Sequence[Row]) -> int:
             verdict = "within noise" if row["is_within_noise"] else "BEHIND"
             print(f"level {row['level']}: reward {row['apart']:+.3f} of level 0, noise {row['noise']:.3f}: {verdict}")
         print(f"level {row['level']}: of broadcast and verification {row['hidden_seconds']:.2f} s a step are hidden")
-    print(json.dumps({"benchmark": "async_levels", "levels": levels, "runs": list(rows)}))
+    finish("async_levels", levels=levels, runs=list(rows))
     return 0 if all(row.get("is_within_noise", True) for row in levels) else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

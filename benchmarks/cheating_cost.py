@@ -23,9 +23,10 @@ which is also the bound for cheats that are refused softly, without a strike. On
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from dataclasses import dataclass
+
+from benchmarks.command import count, finish, run, share
 
 RATES = (1000, 500, 200, 100, 50, 20, 10)
 
@@ -75,20 +76,23 @@ def main(options: argparse.Namespace) -> int:
         sys.stdout.write(
             f"{rate / 10:9.1f}%  {terms.caught:6.1%}  {terms.cheats:21.1f}  {terms.gain(0):19.1f}  {terms.stake_needed:18.1f}\n"
         )
-    sys.stdout.write("\n" + json.dumps({"benchmark": "cheating_cost", "rows": rows}) + "\n")
+    sys.stdout.write("\n")
+    finish("cheating_cost", rows=rows)
     return 0
 
 
 def parse() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="benchmarks.cheating_cost", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--validators", type=int, default=3, help="honest ones (default 3)")
-    parser.add_argument("--strikes", type=int, default=3, help="until a node is ejected (default 3)")
-    parser.add_argument("--detection", type=float, default=0.99, help="of a cheat that is audited (default 0.99)")
-    parser.add_argument("--saved", type=float, default=0.7, help="share of the cost a cheat saves (default 0.7)")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.cheating_cost", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("--validators", type=count, default=3, help="honest ones (default 3)")
+    parser.add_argument("--strikes", type=count, default=3, help="until a node is ejected (default 3)")
+    parser.add_argument("--detection", type=share, default=0.99, help="of a cheat that is audited (default 0.99)")
+    parser.add_argument("--saved", type=share, default=0.7, help="share of the cost a cheat saves (default 0.7)")
     parser.add_argument("--cost", type=float, default=0.8, help="of an honest submission, in its rewards (default 0.8)")
     return parser.parse_args()
 
 
 if __name__ == "__main__":
-    sys.exit(main(parse()))
+    run(lambda: main(parse()))

@@ -1,20 +1,25 @@
 """CPU cost of reading the directory: N nodes on this machine, each reading K keys R times. Counts p2pd too.
 
-python benchmarks/directory_reads.py [nodes] [keys] [rows per key] [rounds]
+    python -m benchmarks.directory_reads [--quick] [--nodes N] [--keys K] [--rows N] [--rounds R]
+
+The last line is JSON.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
+import logging
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+import structlog
+
+from benchmarks.command import count, finish, run
 from dht.directory import HivemindDirectory
 from dht.identity import NodeKey
 from dht.records import Publisher
@@ -32,16 +37,15 @@ def cpu_seconds(pids: list[int]) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-async def measure(nodes: int, keys: int, rows: int, rounds: int) -> None:
-    """Start the network, fill it, read, and print the cost."""
+async def measure(*, nodes: int, keys: int, rows: int, rounds: int) -> dict[str, float]:
+    """Start the network, fill it, read, print."""
     names = [f"{RUN}/submissions/1/{number}" for number in range(keys)]
     async with contextlib.AsyncExitStack() as stack:
         publishers = await start(stack, nodes)
         directories = list(publishers)
         while any(d.stats()["table"] < nodes - 1 for d in directories):  # noqa: ASYNC110 - nothing to wait on
             await asyncio.sleep(0.1)
-        await publish(publishers, names, rows)
-        await read(directories, names, rows, rounds)
+        return await publish(publishers, names, rows) | await read(directories, names, rows, rounds)
 
 
 async def start(stack: contextlib.AsyncExitStack, nodes: int) -> dict[HivemindDirectory, Publisher]:
@@ -66,8 +70,10 @@ async def start(stack: contextlib.AsyncExitStack, nodes: int) -> dict[HivemindDi
     return found
 
 
-async def publish(publishers: Mapping[HivemindDirectory, Publisher], names: Sequence[str], rows: int) -> None:
-    """Publish `rows` rows under each key, by the nodes in turn. Prints the cost of one."""
+async def publish(
+    publishers: Mapping[HivemindDirectory, Publisher], names: Sequence[str], rows: int
+) -> dict[str, float]:
+    """So many rows under each key, by the nodes in turn; what one costs."""
     pids, senders = pids_of(publishers), list(publishers.values())
     before, started = cpu_seconds(pids), time.perf_counter()
     for name in names:
@@ -77,13 +83,16 @@ async def publish(publishers: Mapping[HivemindDirectory, Publisher], names: Sequ
             await publisher.publish(
                 kind="submission/1", record_key=name, subkey=subkey, payload=b"x" * 700, lifetime=600
             )
-    spent, count = cpu_seconds(pids) - before, len(names) * rows
-    print(f"publish: {spent / count * 1000:.1f} ms CPU, {(time.perf_counter() - started) / count * 1000:.1f} ms each")
+    made = len(names) * rows
+    spent, took = 1000 * (cpu_seconds(pids) - before) / made, 1000 * (time.perf_counter() - started) / made
+    print(f"publish: {spent:.1f} ms CPU, {took:.1f} ms each", flush=True)
+    return {"publish_cpu_ms": round(spent, 2), "publish_ms": round(took, 2)}
 
 
-async def read(directories: Sequence[HivemindDirectory], names: Sequence[str], rows: int, rounds: int) -> None:
-    """Read every key from each node, `rounds` times. Prints the cost of one such read, and the
-    fewest rows that one returned."""
+async def read(
+    directories: Sequence[HivemindDirectory], names: Sequence[str], rows: int, rounds: int
+) -> dict[str, float]:
+    """Every key by each node, so often; what one such reading costs, and the fewest rows that one saw."""
     pids, wanted = pids_of(directories), len(names) * rows
     before, calls = cpu_seconds(pids), sum(directory.stats()["calls"] for directory in directories)
     started, least = time.perf_counter(), wanted
@@ -91,13 +100,15 @@ async def read(directories: Sequence[HivemindDirectory], names: Sequence[str], r
         for directory in directories:
             found = await directory.read(names)
             least = min(least, sum(map(len, found.values())))
-    spent, reads = cpu_seconds(pids) - before, rounds * len(directories)
-    calls = sum(directory.stats()["calls"] for directory in directories) - calls
+    reads = rounds * len(directories)
+    spent, took = 1000 * (cpu_seconds(pids) - before) / reads, 1000 * (time.perf_counter() - started) / reads
+    asked = (sum(directory.stats()["calls"] for directory in directories) - calls) / reads
     print(
-        f"read of {len(names)} keys, {rows} rows each, {len(directories)} nodes: {spent / reads * 1000:.1f} ms CPU, "
-        f"{(time.perf_counter() - started) / reads * 1000:.1f} ms, {calls / reads:.1f} calls; "
-        f"fewest rows seen {least} of {wanted}"
+        f"read of {len(names)} keys, {rows} rows each, {len(directories)} nodes: {spent:.1f} ms CPU, "
+        f"{took:.1f} ms, {asked:.1f} calls; fewest rows seen {least} of {wanted}"
     )
+    figures = {"read_cpu_ms": round(spent, 2), "read_ms": round(took, 2), "calls": round(asked, 2)}
+    return figures | {"fewest_rows": least, "rows_there": wanted}
 
 
 def pids_of(directories: Iterable[HivemindDirectory]) -> list[int]:
@@ -105,6 +116,24 @@ def pids_of(directories: Iterable[HivemindDirectory]) -> list[int]:
     return [os.getpid(), *(directory.daemon_pid or os.getpid() for directory in directories)]
 
 
+SIZES = {"nodes": 9, "keys": 12, "rows": 8, "rounds": 20}
+QUICK_SIZES = {"nodes": 5, "keys": 6, "rows": 4, "rounds": 10}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.directory_reads", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("--quick", action="store_true", help="a small network")
+    for name, size in SIZES.items():
+        parser.add_argument(f"--{name}", type=count, help=f"{size} when not given")
+    options = parser.parse_args(arguments)
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    defaults = QUICK_SIZES if options.quick else SIZES
+    sizes = {name: getattr(options, name) or size for name, size in defaults.items()}
+    finish("directory_reads", **sizes, **asyncio.run(measure(**sizes)))
+
+
 if __name__ == "__main__":
-    numbers = [int(text) for text in sys.argv[1:]]
-    asyncio.run(measure(*(numbers + [9, 12, 8, 20][len(numbers) :])))
+    run(main)

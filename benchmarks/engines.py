@@ -17,7 +17,6 @@ python -m benchmarks.engines --model DIR [--quick] [--batch 64] [--tokens 128] [
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import statistics
 import subprocess
@@ -29,11 +28,13 @@ from typing import Any
 
 import torch
 
+from benchmarks.command import count, finish, has_package, model_folder, python_with, run
 from roles.inference.engine import Completion, Engine, Request, SamplingSettings
 from roles.inference.transformers_engine import TransformersEngine
 from roles.toploc.proof import build_proofs
 
 GROUP = 8
+VLLM_PYTHON = Path(".venv-vllm/bin/python")
 QUESTIONS = (
     "What is the capital of France?",
     "Explain photosynthesis in one paragraph.",
@@ -128,8 +129,8 @@ def measure(options: argparse.Namespace, kind: str) -> Times:
 def gather(options: argparse.Namespace) -> Times:
     """Measure both engines, in one process each, one after the other."""
     times: Times = {}
-    for kind, python in (("transformers", sys.executable), ("vllm", str(options.vllm_python))):
-        if kind == "vllm" and not has_vllm(python):
+    for kind, python in (("transformers", sys.executable), ("vllm", options.vllm_python)):
+        if kind == "vllm" and not has_package(python, "vllm"):
             print(f"vLLM is not installed for {python}: left out (scripts/test-vllm makes .venv-vllm)")
             continue
         passed = [f"--{name.replace('_', '-')}={getattr(options, name)}" for name in PASSED]
@@ -137,14 +138,6 @@ def gather(options: argparse.Namespace) -> Times:
         output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=3600).stdout
         times |= json.loads(output.splitlines()[-1])
     return times
-
-
-def has_vllm(python: str) -> bool:
-    """Whether that interpreter can import vLLM."""
-    if python == sys.executable:
-        return importlib.util.find_spec("vllm") is not None
-    probe = "import importlib.util, sys; sys.exit(importlib.util.find_spec('vllm') is None)"
-    return Path(python).exists() and subprocess.run([python, "-c", probe], check=False).returncode == 0
 
 
 def report(times: Times, options: argparse.Namespace) -> dict[str, Any]:
@@ -179,15 +172,15 @@ PASSED = ("model", "batch", "tokens", "device", "dtype", "repeats", "tensor_para
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.engines", description=__doc__.splitlines()[0])
-    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--model", type=model_folder, required=True)
     parser.add_argument("--quick", action="store_true", help="16 completions of 16 tokens, once")
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--tokens", type=int, default=128)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--batch", type=count, default=64)
+    parser.add_argument("--tokens", type=count, default=128)
+    parser.add_argument("--repeats", type=count, default=3)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32"))
-    parser.add_argument("--tensor-parallel", type=int, default=1)
-    parser.add_argument("--vllm-python", type=Path, default=Path(".venv-vllm/bin/python"))
+    parser.add_argument("--tensor-parallel", type=count, default=1)
+    parser.add_argument("--vllm-python", type=python_with("vllm"), help=f"default {VLLM_PYTHON}, where it is")
     parser.add_argument("--only", choices=("transformers", "vllm"), help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.quick:
@@ -195,11 +188,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.only:
         print(json.dumps(measure(options, options.only)))
         return 0
-    if not options.vllm_python.exists():
-        options.vllm_python = Path(sys.executable)
-    print(json.dumps(report(gather(options), options)))
+    options.vllm_python = options.vllm_python or (str(VLLM_PYTHON) if VLLM_PYTHON.exists() else sys.executable)
+    finish("engines", **report(gather(options), options))
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -1,6 +1,6 @@
 """How long a run stands still when its leading trainer is killed -9: until it is restarted, or a stand-by leads.
 
-python -m benchmarks.failover [--lease SECONDS]
+    python -m benchmarks.failover [--lease SECONDS] [--quick]
 
 A network of real processes on this machine: two trainers, one worker, one validator, one relay, and a development chain
 with a block per second. Restart: the killed leader is restarted at once. Fail-over: it is not; the lease runs out, the
@@ -18,6 +18,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks.command import count, finish, run
 from node.lifetime import adopt_orphans
 from node.testnet.events import Event, EventTail
 from node.testnet.plan import TestnetOptions, TestnetPlan, free_ports, make_plan
@@ -94,16 +95,23 @@ def built_in_draft() -> str:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Measure both, and print."""
-    parser = argparse.ArgumentParser(description="Seconds a run stands still when its leading trainer is killed.")
-    parser.add_argument("--lease", type=int, default=20, help="seconds of the lease")
-    lease = parser.parse_args(words).lease
+    """Measure both, and print; the last line is JSON."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.failover",
+        description="Seconds a run stands still when its leading trainer is killed.",
+    )
+    parser.add_argument("--lease", type=count, default=20, help="seconds of the lease")
+    parser.add_argument("--quick", action="store_true", help="the restart only")
+    options = parser.parse_args(words)
+    lease, found = options.lease, {}
     adopt_orphans()
-    for title, restarts in (("restart", True), (f"fail-over, lease {lease} s", False)):
+    for title, restarts in (("restart", True), (f"fail-over, lease {lease} s", False))[: 1 if options.quick else 2]:
         with tempfile.TemporaryDirectory() as folder:
             times = asyncio.run(measure(Path(folder), lease=lease, restarts=restarts))
-        print(f"{title}: " + ", ".join(f"{event} {seconds:.1f}" for event, seconds in times.items()))
+        print(f"{title}: " + ", ".join(f"{event} {seconds:.1f}" for event, seconds in times.items()), flush=True)
+        found["restart" if restarts else "failover"] = {event: round(seconds, 2) for event, seconds in times.items()}
+    finish("failover", lease=lease, **found)
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -1,10 +1,10 @@
 """What a flood costs its target: rows from one identity and from many, and connections that never send anything.
 
-python -m benchmarks.floods [--rows N] [--connections N]
+    python -m benchmarks.floods [--quick] [--rows N] [--connections N]
 
-The rows go into the store that DHT nodes and boards share. Each is valid in every respect, and honest rows are
-interspersed. The connections go to a relay on loopback, from one address and from fifty, while an honest reader at
-another address requests its status.
+Rows go into the store that DHT nodes and boards share, each valid in every respect; honest rows go in between. Connections are
+opened to a relay on loopback, from one address and from fifty, while an honest reader at another address asks for its status.
+The last line is JSON.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import httpx
 
+from benchmarks.command import count, finish, run
 from dht.envelope import seal, to_bytes
 from dht.identity import NodeKey
 from dht.records import unix_ms
@@ -34,9 +36,8 @@ QUESTIONS = 40
 PAYLOAD = b"x" * 800
 
 
-def flood_rows(identities: int, rows: int) -> str:
-    """Every identity writes equally many rows, half of them under one key, half under keys of
-    its own. Returns a table line."""
+def flood_rows(identities: int, rows: int) -> dict[str, Any]:
+    """Every identity says as much as the others, half of it under one key, half under its own. Prints a line of a table."""
     now = unix_ms()
     flooders = [NodeKey.generate() for _ in range(identities)]
     honest = [NodeKey.generate() for _ in range(HONEST)]
@@ -61,10 +62,21 @@ def flood_rows(identities: int, rows: int) -> str:
     seconds = time.perf_counter() - began
     held = set(board.read([KEY], board="", since=0).rows)
     kept = sum(row in held for row in said)
-    return (
-        f"| {rows:,} rows of {identities:,} identities | {board.rows:,} rows, {board.total_bytes / 2**20:.1f} MiB held "
-        f"| {seconds / rows * 1e6:.0f} us a row | +{(_memory() - before) / 2**20:.0f} MiB | {kept} of {HONEST} |"
+    held_mib, grown_mib, each = board.total_bytes / 2**20, (_memory() - before) / 2**20, seconds / rows * 1e6
+    print(
+        f"| {rows:,} rows of {identities:,} identities | {board.rows:,} rows, {held_mib:.1f} MiB held "
+        f"| {each:.0f} us a row | +{grown_mib:.0f} MiB | {kept} of {HONEST} |",
+        flush=True,
     )
+    return {
+        "identities": identities,
+        "rows": rows,
+        "held": board.rows,
+        "held_mib": round(held_mib, 1),
+        "us_a_row": round(each, 1),
+        "grown_mib": round(grown_mib, 1),
+        "honest_kept": kept,
+    }
 
 
 def _row(signer: NodeKey, number: int, *, key: str, now: int) -> bytes:
@@ -81,8 +93,8 @@ def _row(signer: NodeKey, number: int, *, key: str, now: int) -> bytes:
     return to_bytes(row)
 
 
-async def flood_connections(addresses: int, count: int) -> str:
-    """Open connections that never send a request, and reopen those that are closed. Returns a table line."""
+async def flood_connections(addresses: int, connections: int) -> dict[str, Any]:
+    """Connections that never send a request, opened again when they are closed. Prints a line of a table."""
     with tempfile.TemporaryDirectory() as folder:
         relay = Relay(NodeKey.generate(), root=Path(folder), run=RUN, trainers=[], is_member=lambda node: False)
         async with serve(relay.app, host="127.0.0.1", port=0) as url, httpx.AsyncClient(timeout=30) as http:
@@ -91,18 +103,28 @@ async def flood_connections(addresses: int, count: int) -> str:
             async with asyncio.TaskGroup() as group:
                 loris = [
                     group.create_task(_hold(f"127.0.1.{1 + number % addresses}", port, opened))
-                    for number in range(count)
+                    for number in range(connections)
                 ]
                 await asyncio.sleep(2)
                 answers = [await _ask(http, url) for _ in range(QUESTIONS)]
                 for task in loris:
                     task.cancel()
             seconds = [spent for status, spent in answers if status == httpx.codes.OK]
-            slow = f"{statistics.median(seconds) * 1000:.1f} ms" if seconds else "none"
-            return (
-                f"| {count:,} connections of {addresses} | {opened[0]:,} opened | +{(_memory() - before) / 2**20:.0f} MiB "
-                f"| {len(seconds)} of {QUESTIONS} answered, median {slow} |"
+            slow = round(statistics.median(seconds) * 1000, 1) if seconds else None
+            grown_mib = (_memory() - before) / 2**20
+            print(
+                f"| {connections:,} connections of {addresses} | {opened[0]:,} opened | +{grown_mib:.0f} MiB "
+                f"| {len(seconds)} of {QUESTIONS} answered, median {'none' if slow is None else f'{slow} ms'} |",
+                flush=True,
             )
+            return {
+                "addresses": addresses,
+                "connections": connections,
+                "opened": opened[0],
+                "grown_mib": round(grown_mib, 1),
+                "answered": len(seconds),
+                "median_ms": slow,
+            }
 
 
 async def _hold(address: str, port: int, opened: list[int]) -> None:
@@ -134,18 +156,24 @@ def _memory() -> int:
 
 def main(words: Sequence[str] | None = None) -> None:
     """Measure, and print."""
-    parser = argparse.ArgumentParser(description="What a flood costs who is flooded.")
-    parser.add_argument("--rows", type=int, default=100_000)
-    parser.add_argument("--connections", type=int, default=2000)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.floods", description="What a flood costs who is flooded."
+    )
+    parser.add_argument("--quick", action="store_true", help="20,000 rows, 500 connections")
+    parser.add_argument("--rows", type=count, help=f"100,000 when not given; at least {HONEST}")
+    parser.add_argument("--connections", type=count, help="2,000 when not given")
     options = parser.parse_args(words)
+    rows = options.rows or (20_000 if options.quick else 100_000)
+    connections = options.connections or (500 if options.quick else 2000)
+    if rows < HONEST:
+        parser.error(f"--rows: at least {HONEST}, as many honest rows go in between")
     raise_file_limit()
     print("| flood | held | time | memory | honest rows kept |\n|---|---|---|---|---|")
-    for identities in (1, 2000):
-        print(flood_rows(identities, options.rows), flush=True)
+    floods = [flood_rows(identities, rows) for identities in (1, 2000)]
     print("\n| flood | opened in all | memory | an honest reader |\n|---|---|---|---|")
-    for addresses in (1, 50):
-        print(asyncio.run(flood_connections(addresses, options.connections)), flush=True)
+    silent = [asyncio.run(flood_connections(addresses, connections)) for addresses in (1, 50)]
+    finish("floods", rows=floods, connections=silent)
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -14,6 +14,7 @@ import argparse
 import gc
 import importlib.util
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -25,6 +26,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+from benchmarks.command import finish, model_folder, run
 
 Found = dict[str, Any]
 POLICY = Path(__file__).parents[1] / "roles" / "rl" / "default_policy"
@@ -336,12 +339,14 @@ def start_part(name: str, *, seconds: float, model: Path | None) -> Found:
     command += ["--model", str(model)] if model else []
     began = time.perf_counter()
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=max(1.0, seconds))
+        with tempfile.TemporaryDirectory(prefix="intellect-gpu-") as folder:  # what a killed part leaves goes with it
+            space = os.environ | {"TMPDIR": folder}
+            done = subprocess.run(command, capture_output=True, text=True, timeout=max(1.0, seconds), env=space)
         lines = done.stdout.strip().splitlines()
         answer: Found = json.loads(lines[-1]) if done.returncode == 0 and lines else {"failed": done.stderr[-1500:]}
     except subprocess.TimeoutExpired as late:
         said = (late.stderr or b"")[-1500:]
-        answer = {"failed": f"not done in {seconds:.0f} s: {said.decode(errors='replace')}"}
+        answer = {"failed": f"not done in {max(1.0, seconds):.0f} s: {said.decode(errors='replace')}"}
     return answer | {"seconds": round(time.perf_counter() - began, 1)}
 
 
@@ -351,7 +356,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_check", description=__doc__.partition("\n")[0])
     parser.add_argument("--part", choices=tuple(PARTS))
     parser.add_argument("--seconds", type=float, default=460.0, help="for everything")
-    parser.add_argument("--model", type=Path, help="checkpoint of the proofs; the built-in policy when not given")
+    parser.add_argument(
+        "--model", type=model_folder, help="checkpoint of the proofs; the built-in policy when not given"
+    )
     options = parser.parse_args(arguments)
     MODEL = options.model or POLICY
     if options.part:
@@ -369,9 +376,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )  # a part that hangs must not use up the time of the others
         found[name] = start_part(name, seconds=min(most, ends - time.monotonic()), model=options.model)
         print(f"{name:10} {json.dumps(found[name])}", flush=True)
-    print(json.dumps({"benchmark": "gpu_check", "device": DEVICE, **found}))
+    finish("gpu_check", ran_on=DEVICE, **found)  # `device` is one of the parts
     return 1 if any("failed" in part for part in found.values()) else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

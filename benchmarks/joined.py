@@ -1,5 +1,6 @@
-"""Does the joined detector refuse honest work as rarely as required? `python -m
-benchmarks.joined [--quick]`, two minutes.
+"""Does the joined detector refuse honest work as seldom as it is asked to?
+
+    python -m benchmarks.joined [--quick]
 
 Uses synthetic honest noise that does *not* follow the detector's model: what a submission or completion shares is
 log-normal, misses are compound Poisson. A fit to N submissions in each of two environments judges others that it
@@ -8,12 +9,13 @@ has not seen. No model is run.
 
 from __future__ import annotations
 
-import sys
+import argparse
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
 
+from benchmarks.command import finish, run
 from roles.toploc.joined import Calibration, History, fit, history_limit, score
 from roles.toploc.observation import Observation
 from tests.unit.roles.toploc.joined_builders import make_observation
@@ -63,12 +65,14 @@ def alarmed(shared: float, *, nodes: int) -> float:
     return alarms / nodes
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Print the tables. Returns 1 when honest work is refused more than one and a half times as
-    often as asked (at one in 100)."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the tables and the JSON line; 1 when honest work is refused 1.5 times as often as asked (at one in 100), or more."""
     torch.set_num_threads(1)
-    quick = "--quick" in arguments
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.joined", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="fewer fits, fewer judged")
+    quick = parser.parse_args(arguments).quick
     repeats, judged, failed = (2, 200, False) if quick else (8, 500, False)
+    rows, histories = [], []
     print("shared noise  tokens  fitted to  refused when asked for 10%   1%      0.1%    noise doubled, at 0.1%")
     for shared in SHARED:
         for tokens in LENGTHS:
@@ -78,12 +82,18 @@ def main(arguments: Sequence[str]) -> int:
                 failed |= found[1] > 0.015
                 rates = "  ".join(f"{rate:6.2%}" for rate in found)
                 print(f"{shared:12}  {tokens:6}  {2 * size:9}  {rates:>35}  {twice:22.1%}", flush=True)
+                told = {str(asked): rate for asked, rate in zip(ASKED, found, strict=True)}
+                rows.append({"shared": shared, "tokens": tokens, "fitted": 2 * size, "refused": told, "doubled": twice})
     nodes = 10 if quick else 100
     for shared in SHARED[:2]:
-        print(f"histories of {nodes} honest nodes over {MONTH} submissions, shared {shared}: {alarmed(shared, nodes=nodes):.1%}"
-              " alarmed, one in 100 asked")  # fmt: skip
+        part = alarmed(shared, nodes=nodes)
+        histories.append({"shared": shared, "nodes": nodes, "alarmed": part})
+        print(
+            f"histories of {nodes} honest nodes over {MONTH} submissions, shared {shared}: {part:.1%} alarmed, one in 100 asked"
+        )
+    finish("joined", rows=rows, histories=histories)
     return int(failed)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run(main)

@@ -2,9 +2,10 @@
 
 python -m benchmarks.recovery [--quick] [--only WORD ..]
 
-A network of real processes on this machine: two trainers, two workers, three validators, two relays (its only seeds),
-and a development chain with a block per second. Prints seconds since the kill, the median of three kills (`--quick`:
-one). The fail-over of the leading trainer needs a network of its own: `python -m benchmarks.failover`.
+A network of real processes on this machine: two trainers, two workers, three validators, two relays (its only seeds), a
+development chain with a block a second. Printed are seconds since the kill, the median of three kills (`--quick`: one kill of
+three kinds, in a network of one trainer, worker, validator and relay).
+The fail-over of the leading trainer, which needs a network of its own, is `python -m benchmarks.failover`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.chaos.processes import daemon_of
+from benchmarks.command import finish, run
 from benchmarks.failover import Network
 from node.lifetime import adopt_orphans
 from node.testnet.plan import TestnetOptions, free_ports, make_plan
@@ -30,6 +32,7 @@ from node.testnet.processes import Child, stop_all
 from node.testnet.setup import prepare_run, start_chain
 
 SIZES = {"workers": 2, "validators": 3, "relays": 2, "trainers": 2, "steps": 100_000}
+QUICK_SIZES = {**SIZES, "workers": 1, "validators": 1, "relays": 1, "trainers": 1}
 SETTLED_STEP = 4
 REPEATS = 3
 CHAIN = "chain"
@@ -80,6 +83,8 @@ DEATHS = (
     ),
 )
 
+QUICK_DEATHS = ("p2pd of a validator", "worker", "chain")
+
 
 @dataclass
 class Ward(Network):
@@ -121,9 +126,11 @@ class Ward(Network):
         }
 
 
-async def measure(folder: Path, deaths: Sequence[Death], *, repeats: int) -> dict[str, list[dict[str, float]]]:
-    """Every kill `repeats` times, with the network back at work in between."""
-    options = TestnetOptions(directory=folder / "net", draft=_draft(folder), **SIZES)  # type: ignore[arg-type]
+async def measure(
+    folder: Path, deaths: Sequence[Death], *, sizes: Mapping[str, int], repeats: int
+) -> dict[str, list[dict[str, float]]]:
+    """Every death so often, with the network at work again in between."""
+    options = TestnetOptions(directory=folder / "net", draft=_draft(folder), **sizes)  # type: ignore[arg-type]
     options.directory.mkdir()
     network = Ward(make_plan(options))
     async with AsyncExitStack() as stack:
@@ -158,17 +165,34 @@ def _draft(folder: Path) -> Path:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Measure, and print a table."""
-    parser = argparse.ArgumentParser(description="Seconds from each death to work again.")
-    parser.add_argument("--quick", action="store_true", help="one death of each kind")
-    parser.add_argument("--only", nargs="*", help="deaths whose title has one of these words")
+    """Measure, print a table, print the JSON line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.recovery", description="Seconds from each death to work again."
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="a network of one each, and one death of its validator's p2pd, worker and chain",
+    )
+    parser.add_argument("--only", nargs="+", metavar="WORD", help="deaths whose title has one of these words")
     options = parser.parse_args(words)
-    deaths = [death for death in DEATHS if not options.only or any(word in death.title for word in options.only)]
+    known = [death for death in DEATHS if death.title in QUICK_DEATHS] if options.quick else DEATHS
+    deaths = [death for death in known if not options.only or any(word in death.title for word in options.only)]
+    if not deaths:
+        parser.error(f"--only names none of these: {', '.join(death.title for death in known)}")
+    repeats = 1 if options.quick else REPEATS
     adopt_orphans()
     print("| killed | times | seconds to |\n|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
-        asyncio.run(measure(Path(folder), deaths, repeats=1 if options.quick else REPEATS))
+        times = asyncio.run(
+            measure(Path(folder), deaths, sizes=QUICK_SIZES if options.quick else SIZES, repeats=repeats)
+        )
+    medians = {
+        title: {sign: round(statistics.median(run[sign] for run in runs), 2) for sign in runs[0]}
+        for title, runs in times.items()
+    }
+    finish("recovery", repeats=repeats, seconds=medians)
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

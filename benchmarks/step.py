@@ -11,10 +11,8 @@ python -m benchmarks.step [--quick] [--steps N] [--workers N] [--validators N] [
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections import defaultdict
@@ -25,6 +23,7 @@ from typing import Any
 
 from safetensors import safe_open
 
+from benchmarks.command import count, existing_file, finish, run, run_to_the_end
 from node.base_model import default_model
 from node.testnet.events import EventTail
 
@@ -160,24 +159,24 @@ TABLE = (
 
 
 def run_testnet(directory: Path, options: argparse.Namespace) -> None:
-    """Run a testnet to its end. Raises CalledProcessError after printing its last output."""
+    """A testnet to its end. Raises BenchmarkError with its last words printed."""
     command = [sys.executable, "-m", "node", "testnet", "--plain", "--dir", str(directory)]
     for name in ("steps", "workers", "validators", "relays"):
         command += [f"--{name}", str(getattr(options, name))]
     if options.draft:
         command += ["--spec", str(options.draft)]
-    subprocess.run(command, check=True, stdout=sys.stderr)
+    run_to_the_end(command)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run, print the table, print the JSON line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.step", description=__doc__.partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="a small network and few steps")
-    parser.add_argument("--steps", type=int)
-    parser.add_argument("--workers", type=int)
-    parser.add_argument("--validators", type=int)
-    parser.add_argument("--relays", type=int)
-    parser.add_argument("--draft", type=Path, help="the run's settings, instead of the built-in ones")
+    parser.add_argument("--steps", type=count)
+    parser.add_argument("--workers", type=count)
+    parser.add_argument("--validators", type=count)
+    parser.add_argument("--relays", type=count)
+    parser.add_argument("--draft", type=existing_file, help="the run's settings, instead of the built-in ones")
     options = parser.parse_args(arguments)
     defaults = {"steps": 6, "workers": 1, "validators": 1, "relays": 1} if options.quick else {}
     for name, value in ({"steps": 20, "workers": 2, "validators": 3, "relays": 2} | defaults).items():
@@ -196,9 +195,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(
         f"{'training : inference FLOPs':46} 1 : {ratio:.2f}  (verification on top: {figures['verification_flops']:.3g})"
     )
-    print(json.dumps({"benchmark": "step", "parameters": parameters, **{k: round(v, 4) for k, v in figures.items()}}))
+    finish("step", parameters=parameters, **{name: round(value, 4) for name, value in figures.items()})
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -29,9 +29,8 @@ from benchmarks.attacks.detecting import detect, fit_honest, judge_honest
 from benchmarks.attacks.grinding import grind
 from benchmarks.attacks.store import Record, Store
 from benchmarks.attacks.table import Results, json_of, lines_of, measured, write_into
-from dht.errors import NodeError
+from benchmarks.command import count, model_folder, run, share
 from node.base_model import default_model
-from node.cli import report
 
 DATA = Path("~/.cache/intellect-node/attacks")
 BUILT_IN_TOKENS = 44
@@ -110,18 +109,18 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--model", type=Path, help="checkpoint folder (default: the built-in policy)")
+    parser.add_argument("--model", type=model_folder, help="checkpoint folder (default: the built-in policy)")
     parser.add_argument("--data", type=Path, default=DATA, help="folder of the observations")
     parser.add_argument("--quick", action="store_true", help="the built-in policy and few groups; nothing is kept")
     parser.add_argument("--report", action="store_true", help="make nothing: the table of what there is")
     parser.add_argument("--collect", action="store_true", help="make observations only; print nothing")
     parser.add_argument("--minutes", type=float, help="stop making observations after so long")
-    parser.add_argument("--at-once", type=int, default=BATCH_GROUPS, help="groups of an attack generated together")
-    parser.add_argument("--share", type=float, default=1.0, help="of every class's groups, so large a part")
+    parser.add_argument("--at-once", type=count, default=BATCH_GROUPS, help="groups of an attack generated together")
+    parser.add_argument("--share", type=share, default=1.0, help="of every class's groups, so large a part")
     parser.add_argument("--only", help="classes whose names contain one of these words, with commas between")
     parser.add_argument("--write", type=Path, help="page whose figures are replaced: docs/detection.md")
     parser.add_argument("--no-certain", action="store_true", help="leave out the cheats that need no statistics")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of PyTorch")
+    parser.add_argument("--threads", type=count, default=torch.get_num_threads(), help="of PyTorch")
     options = parser.parse_args(arguments)
     if options.quick and options.model:
         parser.error("--quick is of the built-in policy")
@@ -129,7 +128,4 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except (NodeError, KeyboardInterrupt) as stopped:
-        sys.exit(report(stopped) if isinstance(stopped, NodeError) else 130)
+    run(main)

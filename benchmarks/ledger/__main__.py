@@ -8,11 +8,10 @@ Each part prints its table; the last line contains all of it as JSON.
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from benchmarks.command import finish, run
 from benchmarks.ledger import gas, sender, tally, trees
 
 PARTS: Mapping[str, Callable[[bool], dict[str, Any]]] = {
@@ -30,9 +29,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", nargs="+", choices=sorted(PARTS), default=list(PARTS), help="these parts")
     options = parser.parse_args(arguments)
     found = {name: PARTS[name](options.quick) for name in options.only}
-    sys.stdout.write(json.dumps(found) + "\n")
+    finish("ledger", **found)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import hashlib
-import json
 import os
 import shutil
 import sys
@@ -25,6 +24,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
+from benchmarks.command import count, finish, python_with, run
 from benchmarks.shardcast.broadcast import RELAYS, Outcome, broadcast, peer_broadcast, throttled_chain
 from benchmarks.shardcast.memory import Filler
 from benchmarks.shardcast.processes import PATIENCE
@@ -144,19 +144,19 @@ def main(arguments: argparse.Namespace) -> int:
             (folder := Path(base) / "throttled").mkdir()
             rows.append(measure_throttled(folder, 64_000_000 if arguments.quick else 256_000_000))
             show(rows[-1])
-    told = {"benchmark": "shardcast", "memory": memory, "rows": rows}
-    sys.stdout.write("\n" + json.dumps(told) + "\n")
+    sys.stdout.write("\n")
+    finish("shardcast", memory=memory, rows=rows)
     return 0
 
 
 def parse() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="benchmarks.shardcast", description=(__doc__ or "").split("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.shardcast", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="64 MB only")
     parser.add_argument("--large", action="store_true", help="2 GB too")
-    parser.add_argument("--sizes", nargs="+", type=int, metavar="MB", help="these sizes only")
-    parser.add_argument("--clients", type=int, default=2, help="with --sizes")
-    parser.add_argument("--peer", help="an interpreter that has shardcast==0.3.2")
+    parser.add_argument("--sizes", nargs="+", type=count, metavar="MB", help="these sizes only")
+    parser.add_argument("--clients", type=count, default=2, help="with --sizes")
+    parser.add_argument("--peer", type=python_with("shardcast"), help="an interpreter that has shardcast==0.3.2")
     parser.add_argument("--only", nargs="+", choices=CASES, default=CASES, help="leave the other cases out")
     parser.add_argument(
         "--memory", choices=("full", "as-it-is"), help="before each broadcast; as it is with --quick, else full"
@@ -166,4 +166,4 @@ def parse() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(main(parse()))
+    run(lambda: main(parse()))

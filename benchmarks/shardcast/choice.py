@@ -8,10 +8,13 @@ That is the optimum where many readers share each relay's line.
 
 from __future__ import annotations
 
+import argparse
 import random
 import sys
 from collections import Counter
+from collections.abc import Sequence
 
+from benchmarks.command import finish, run
 from roles.shardcast.server_choice import ServerChoice
 
 SPEEDS = {"a": 40.0, "b": 20.0, "c": 10.0, "d": 5.0, "flaps": 25.0}
@@ -39,8 +42,11 @@ def optimum(*, is_down: bool) -> dict[str, float]:
     return {relay: up.get(relay, 0.0) / sum(up.values()) for relay in SPEEDS}
 
 
-def main() -> int:
-    """Print the table."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the table, print the JSON line."""
+    description = (__doc__ or "").partition("\n")[0]
+    argparse.ArgumentParser(prog="python -m benchmarks.shardcast.choice", description=description).parse_args(arguments)
+    rows = []
     draw = random.Random(1)
     choice = ServerChoice(draw=random.Random(2), clock=lambda: 0.0)
     sys.stdout.write(f"{'transfers':>10}{'flaps is':>10}" + "".join(f"{relay:>16}" for relay in SPEEDS) + "\n")
@@ -49,8 +55,11 @@ def main() -> int:
         best = optimum(is_down=is_down)
         shares = "".join(f"{asked[relay] / transfers:>9.0%} ({best[relay]:>4.0%})" for relay in SPEEDS)
         sys.stdout.write(f"{transfers:>10}{'down' if is_down else 'up':>10}{shares}\n")
+        found = {relay: round(asked[relay] / transfers, 4) for relay in SPEEDS}
+        rows.append({"transfers": transfers, "is_down": is_down, "shares": found, "best": best})
+    finish("shardcast.choice", rows=rows)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -11,6 +11,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from benchmarks.command import BenchmarkError
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 PATIENCE = 300.0
 Said = dict[str, Any]
@@ -33,16 +35,16 @@ class Child:
             self._process.stdin.write(line.encode() + b"\n")
 
     async def hear(self, event: str) -> Said:
-        """Its next line for this event. Raises RuntimeError when it ends first, TimeoutError after five minutes."""
+        """Its next line of this event. Raises BenchmarkError when it ends before, TimeoutError after five minutes."""
         if self._process.stdout is None:
-            raise RuntimeError("the process has no output")
+            raise BenchmarkError("the process has no output")
         async with asyncio.timeout(PATIENCE):
             while line := await self._process.stdout.readline():
                 if line.startswith(b"{"):
                     said: Said = json.loads(line)
                     if said.get("event") == event:
                         return said
-        raise RuntimeError(f"a process ended before it said {event!r}")
+        raise BenchmarkError(f"a process ended before it said {event!r}")
 
     async def stop(self) -> Said:
         """Request its resource usage."""

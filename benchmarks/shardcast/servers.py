@@ -1,11 +1,11 @@
 """Cost of serving a relay with different HTTP servers: CPU seconds of the server for the same work.
 
-python -m benchmarks.shardcast.servers [--servers NAME ...]
+    python -m benchmarks.shardcast.servers [--quick] [--servers NAME ...]
 
-Shards of 16 MiB to four readers at once, short responses over eight kept connections, and 300 long polls. `ours`
-is `roles.relay.serve`: uvicorn's protocol, with our limits, `sendfile`, and bodies received in threads. The
-others serve the same application; `aiohttp` is not an ASGI server and serves the bare files, as a bound. Servers
-that are not installed are left out.
+Shards of 16 MiB to four readers at once, short answers over eight kept connections, and 300 questions held open. `ours` is
+`roles.relay.serve`: uvicorn's protocol, with our limits, `sendfile`, and bodies received in threads. The others serve the
+same application; `aiohttp` is no ASGI server and serves the bare files, as a bound. What is not installed is left out.
+The last line is JSON.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from pathlib import Path
 
 import uvicorn
 
+from benchmarks.command import count, finish, run
 from dht.encoding import sha256
 from dht.identity import NodeKey
 from roles.relay import Relay, RelaySettings, serve
@@ -170,14 +171,14 @@ def resident(pid: int) -> float:
     return max(int(text.split("VmHWM:")[1].split()[0]) for text in texts if "VmHWM:" in text) / 1e3
 
 
-def measure(name: str, folder: Path, digests: list[str], port: int) -> str:
-    """One line of the table."""
+def measure(name: str, folder: Path, digests: list[str], port: int, *, rounds: int) -> dict[str, float | str]:
+    """Measure one, and print its line of the table."""
     with serving(name, folder, port) as pid:
         begun, before = time.monotonic(), cpu(pid)
         in_threads(
-            READERS, lambda c: [ask(c, "GET", f"/blobs/{d}") for d in digests * (ROUNDS // BLOBS)] and None, port
+            READERS, lambda c: [ask(c, "GET", f"/blobs/{d}") for d in digests * (rounds // BLOBS)] and None, port
         )
-        size = READERS * ROUNDS * BLOB / 1e9
+        size = READERS * rounds * BLOB / 1e9
         bulk, wall = (cpu(pid) - before) / size, (time.monotonic() - begun) / size
         before = cpu(pid)
         each = SHORT // SHORT_READERS
@@ -185,12 +186,21 @@ def measure(name: str, folder: Path, digests: list[str], port: int) -> str:
             SHORT_READERS, lambda c: [ask(c, "HEAD", f"/blobs/{digests[0]}") for _ in range(each)] and None, port
         )
         short = (cpu(pid) - before) / SHORT * 1e3
+        row: dict[str, float | str] = {
+            "server": name,
+            "cpu_s_per_gb": bulk,
+            "wall_s_per_gb": wall,
+            "ms_per_short": short,
+        }
         held = ""
         if name != "aiohttp":
             before = cpu(pid)
             took = asyncio.run(hold(port))
-            held = f"{(cpu(pid) - before) / HELD * 1e3:14.2f} ({took:.1f} s)"
-        return f"{name:20}{bulk:14.2f}{wall:14.2f}{short:14.2f}{held:>22}{resident(pid):12.0f}"
+            row["ms_per_held"] = (cpu(pid) - before) / HELD * 1e3
+            held = f"{row['ms_per_held']:14.2f} ({took:.1f} s)"
+        row["peak_mb"] = resident(pid)
+        print(f"{name:20}{bulk:14.2f}{wall:14.2f}{short:14.2f}{held:>22}{row['peak_mb']:12.0f}", flush=True)
+        return row
 
 
 def available(name: str) -> bool:
@@ -199,11 +209,14 @@ def available(name: str) -> bool:
 
 
 def main() -> int:
-    """Print the table."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.shardcast.servers")
+    """Print the table and the JSON line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.shardcast.servers", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("--quick", action="store_true", help="a quarter of the shards")
     parser.add_argument("--servers", nargs="+", choices=SERVERS, default=SERVERS)
     parser.add_argument("--be", choices=SERVERS, help=argparse.SUPPRESS)
-    parser.add_argument("--port", type=int, default=18_430)
+    parser.add_argument("--port", type=count, default=18_430, help="of the first; the next ones have the next")
     args = parser.parse_args()
     if args.be:
         run_server(args.be, args.port)
@@ -214,10 +227,14 @@ def main() -> int:
         os.environ[FOLDER] = folder
         for data in datas:
             asyncio.run(make_relay().shelf.store.put(data))
-        for number, name in enumerate(filter(available, args.servers)):
-            print(measure(name, Path(folder), [sha256(data) for data in datas], args.port + number), flush=True)
+        digests, rounds = [sha256(data) for data in datas], ROUNDS // 4 if args.quick else ROUNDS
+        rows = [
+            measure(name, Path(folder), digests, args.port + number, rounds=rounds)
+            for number, name in enumerate(filter(available, args.servers))
+        ]
+    finish("shardcast.servers", rows=rows)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

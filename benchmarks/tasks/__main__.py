@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.command import finish, run
 from benchmarks.tasks.answers import PAIRS
 from benchmarks.tasks.hostile import list_hostile
 from benchmarks.tasks.scoring import measure_all
@@ -33,7 +34,7 @@ def main() -> None:
         "hostile": print_hostile,
     }
     chosen = [options.only] if options.only else PARTS
-    print(json.dumps({"benchmark": "tasks", **{name: parts[name]() for name in chosen}}))
+    finish("tasks", **{name: parts[name]() for name in chosen})
 
 
 def print_rates(seconds: float) -> dict[str, float]:
@@ -93,4 +94,4 @@ def _print(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.command import BenchmarkError, count, finish, model_folder, python_with, run
 from benchmarks.group import Spent, clocked, dtype_of, load_engine
 from node.base_model import default_model
 from roles.inference.engine import Request, SamplingSettings
@@ -46,14 +47,17 @@ class Peer:
         )
 
     def ask(self, what: str) -> dict[str, Any]:
-        """Its figures for one call. Raises RuntimeError when it does not answer."""
+        """Its figures for one call. Raises BenchmarkError when it does not answer."""
         if self._process.stdin is None or self._process.stdout is None:
-            raise RuntimeError("the peer has no pipes")
-        self._process.stdin.write(what + "\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
+            raise BenchmarkError("the peer has no pipes")
+        try:
+            self._process.stdin.write(what + "\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
         if not line:
-            raise RuntimeError("the peer ended: does that interpreter have toploc==0.1.6 and torch?")
+            raise BenchmarkError("the peer ended: does that interpreter have toploc==0.1.6 and torch?")
         said: dict[str, Any] = json.loads(line)
         return said
 
@@ -152,19 +156,20 @@ def main(options: argparse.Namespace) -> int:
     count, tokens = (2, 16) if options.quick else (8, 128)
     rows.append(overhead(options.model or default_model(), rows=count, tokens=tokens, threads=options.threads))
     show(rows[-1])
-    sys.stdout.write("\n" + json.dumps({"benchmark": "toploc", "rows": rows}) + "\n")
+    sys.stdout.write("\n")
+    finish("toploc", rows=rows)
     return int(any(row.get("same_bytes") is False for row in rows))
 
 
 def parse() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="benchmarks.toploc", description=(__doc__ or "").split("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.toploc", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="one small shape, a few tokens")
-    parser.add_argument("--peer", help="an interpreter that has toploc==0.1.6 and torch")
-    parser.add_argument("--model", type=Path, help="a model folder; default the built-in policy")
-    parser.add_argument("--threads", type=int, default=1, help="of PyTorch, ours and the peer's (default 1)")
+    parser.add_argument("--peer", type=python_with("toploc"), help="an interpreter that has toploc==0.1.6 and torch")
+    parser.add_argument("--model", type=model_folder, help="a model folder; default the built-in policy")
+    parser.add_argument("--threads", type=count, default=1, help="of PyTorch, ours and the peer's (default 1)")
     return parser.parse_args()
 
 
 if __name__ == "__main__":
-    sys.exit(main(parse()))
+    run(lambda: main(parse()))

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.command import BenchmarkError, count, finish, model_folder, python_with, run
 from benchmarks.trainer.case import Case, draw_lines
 
 Said = dict[str, Any]
@@ -52,13 +53,13 @@ def write_random_model(folder: Path) -> Path:
     return folder
 
 
-def run(command: list[str]) -> Said:
-    """The last output line of one side. Raises CalledProcessError, after printing its output."""
+def ask(command: list[str]) -> Said:
+    """One side's answer: its last line. Raises BenchmarkError, after what it said."""
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "TOKENIZERS_PARALLELISM": "false"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode:
         sys.stderr.write(done.stderr[-4000:])
-        done.check_returncode()
+        raise BenchmarkError(f"`{command[0]}` ended with code {done.returncode}; what it said is above")
     lines = done.stdout.strip().splitlines()
     answer: Said = json.loads(lines[-1]) if lines else {}
     return answer
@@ -82,29 +83,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print the table and the JSON line. Returns 1 when the losses do not agree."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.trainer", description=__doc__.partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="a small batch, one round")
-    parser.add_argument("--peer", help="a Python that has trl")
-    parser.add_argument("--model", type=Path, help="a checkpoint folder instead of a random model")
-    parser.add_argument("--rounds", type=int)
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--peer", type=python_with("trl"), help="a Python that has trl")
+    parser.add_argument("--model", type=model_folder, help="a checkpoint folder instead of a random model")
+    parser.add_argument("--rounds", type=count)
+    parser.add_argument("--threads", type=count, default=os.cpu_count() or 1)
     options = parser.parse_args(arguments)
-    count, longest, steps = (8, 96, 2) if options.quick else (32, 384, 3)
+    completions, longest, steps = (8, 96, 2) if options.quick else (32, 384, 3)
     rounds = options.rounds or (1 if options.quick else 3)
     with tempfile.TemporaryDirectory(prefix="intellect-benchmark-") as name:
         folder = Path(name)
         model = options.model or write_random_model(folder / "model")
         vocabulary = json.loads((model / "config.json").read_text())["vocab_size"]
-        lines = draw_lines(count=count, vocabulary=vocabulary, longest=longest)
+        lines = draw_lines(count=completions, vocabulary=vocabulary, longest=longest)
         path = folder / "case.json"
         Case(str(model.resolve()), lines, rows=4, steps=steps, threads=options.threads).save(path)
         own = [sys.executable, "-m", "benchmarks.trainer.own", str(path)]
-        run([*own, "--score"])
+        ask([*own, "--score"])
         peer = [options.peer, str(Path(__file__).with_name("trl_peer.py")), str(path)] if options.peer else None
         ours: list[Said] = []
         theirs: list[Said] = []
         for _ in range(rounds):
-            ours.append(run(own))
+            ours.append(ask(own))
             if peer:
-                theirs.append(run(peer))
+                theirs.append(ask(peer))
     return report(ours, theirs, tokens=sum(len(line.completion) for line in lines), options=options)
 
 
@@ -132,13 +133,9 @@ def report(ours: list[Said], theirs: list[Said], *, tokens: int, options: argpar
         )
         ratio = figures["ours"]["tokens_per_second"] / figures["trl"]["tokens_per_second"]
         print(f"speed {ratio:.2f} x, losses apart by {apart:.1e} at most")
-    print(
-        json.dumps(
-            {"benchmark": "trainer", "tokens": tokens, "threads": options.threads, "loss_apart": apart, **figures}
-        )
-    )
+    finish("trainer", tokens=tokens, threads=options.threads, loss_apart=apart, **figures)
     return 1 if apart > EQUAL else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -12,12 +12,12 @@ The last line printed is JSON.
 from __future__ import annotations
 
 import argparse
-import json
 import resource
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.command import count, finish, model_folder, run
 from benchmarks.group import Spent, clocked, dtype_of, load_engine
 from dht.encoding import digest
 from node.base_model import default_model
@@ -164,19 +164,22 @@ def main(options: argparse.Namespace) -> int:
     side = validator_side(group, options.validators)
     show(group)
     show(side)
-    sys.stdout.write("\n" + json.dumps({"benchmark": "verification", "rows": [group, side]}) + "\n")
+    sys.stdout.write("\n")
+    finish("verification", rows=[group, side])
     return int(not str(group["outcome"]).startswith("accept"))
 
 
 def parse() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="benchmarks.verification", description=(__doc__ or "").split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.verification", description=(__doc__ or "").split("\n")[0]
+    )
     parser.add_argument("--quick", action="store_true", help="4 completions of 32 tokens")
-    parser.add_argument("--model", type=Path, help="a model folder; default the built-in policy")
-    parser.add_argument("--validators", type=int, default=3, help="each looks at every submission (default 3)")
-    parser.add_argument("--threads", type=int, default=1, help="of PyTorch (default 1)")
+    parser.add_argument("--model", type=model_folder, help="a model folder; default the built-in policy")
+    parser.add_argument("--validators", type=count, default=3, help="each looks at every submission (default 3)")
+    parser.add_argument("--threads", type=count, default=1, help="of PyTorch (default 1)")
     return parser.parse_args()
 
 
 if __name__ == "__main__":
-    sys.exit(main(parse()))
+    run(lambda: main(parse()))
