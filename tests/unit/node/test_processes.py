@@ -35,10 +35,10 @@ async def test_child__killed_by_somebody_else_is_told_apart_from_a_crash(tmp_pat
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere nothing is tied")
-@pytest.mark.parametrize(("forker", "code"), [(os.getpid(), 0), (1, 1)])
-def test_die_with_parent__whom_another_forked_dies_with_that_one(forker: int, code: int) -> None:
-    """Also where it died before it could be asked who it was: its orphans have another parent by then."""
-    environment = os.environ | {PARENT_VARIABLE: "1", FORKER_VARIABLE: str(forker)}
+@pytest.mark.parametrize(("is_alive", "code"), [(True, 0), (False, 1)])
+def test_die_with_parent__whom_another_forked_dies_with_that_one(is_alive: bool, code: int) -> None:
+    """Also when the forker died before its child could ask for the signal: an orphan has another parent by then."""
+    environment = os.environ | {PARENT_VARIABLE: "1", FORKER_VARIABLE: str(os.getpid() if is_alive else 1)}
     command = [sys.executable, "-c", "from node.lifetime import die_with_parent; die_with_parent()"]
     assert subprocess.run(command, env=environment, check=False).returncode == code
 
