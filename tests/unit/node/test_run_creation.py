@@ -15,6 +15,7 @@ from node.base_model import default_model, model_files
 from node.errors import ConfigError
 from node.run_creation import NOWHERE, build_spec, read_draft
 from roles.spec import FLOAT32_CHECKS
+from roles.toploc.verify import Judgement, ProofStatistics, ProofThresholds, judge
 from tests.unit.roles.rl.architectures import write_model
 
 OPERATOR = Operator(NodeKey(bytes(32)).node, "0x" + "11" * 20, "0x" + "11" * 20)
@@ -53,7 +54,7 @@ def test_build_spec__verdicts_of_a_step_fit_under_their_keys(changes: dict[str, 
 @pytest.mark.parametrize(
     ("dtype", "checks", "mantissa_mean"),
     [
-        ("float32", {}, 300),  # units of 2^-12 of a binade
+        ("float32", {}, 33_000),  # units of 2^-12 of a binade
         ("float32", {"honest": {**FLOAT32_CHECKS["honest"], "mantissa_mean": 7}}, 7),
         ("bfloat16", {}, 2000),  # units of 2^-7
         ("float16", {}, 2000),
@@ -164,3 +165,17 @@ def test_model_files__not_a_causal_language_model(model: Path, config: str, said
     (model / "config.json").write_text(config)
     with pytest.raises(ConfigError, match=said):
         model_files(model)
+
+
+@pytest.mark.parametrize(("exchanged", "judgement"), [(1, Judgement.HONEST), (2, Judgement.DOUBTFUL)])
+def test_float32_checks__values_that_an_honest_machine_chose_otherwise_are_no_fault(
+    exchanged: int, judgement: Judgement
+) -> None:
+    """Among nearly equal values either may be one of the largest; where the exponents agree by chance, the mantissas may
+    be as far apart as they can be."""
+    chunk = ProofStatistics(exponent_mismatches=0, mantissa_mean=exchanged * 4095 / 128, mantissa_median=0.0)
+    limits = [
+        ProofThresholds(values["exponent_mismatches"], values["mantissa_mean"] / 1000, values["mantissa_median"] / 1000)
+        for values in (FLOAT32_CHECKS["honest"], FLOAT32_CHECKS["fraud"])
+    ]
+    assert judge([chunk], honest=limits[0], fraud=limits[1]) is judgement
