@@ -41,8 +41,22 @@ def main() -> None:
     except Exception as error:
         said = str(error).strip().splitlines() or [""]
         print(f"rank {os.environ.get('RANK', '0')}: {type(error).__name__}: {said[0]}", file=sys.stderr, flush=True)  # noqa: T201
+        _remove_orphaned(job["node"], Path(job["socket"]).parent)
         # no orderly exit: the process group may be waiting for us and must notice that we are gone
         os._exit(1)
+    _remove_orphaned(job["node"], Path(job["socket"]).parent)
+
+
+def _remove_orphaned(node: int, folder: Path) -> None:
+    """Remove the folder of a node that has ended, or is about to: its closed connection may be noticed before its end."""
+    try:
+        has_ended = bool(select.select([os.pidfd_open(node)], [], [], 1.0)[0])
+    except ProcessLookupError:
+        has_ended = True
+    except (AttributeError, OSError):
+        has_ended = False  # no such call here
+    if has_ended:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _end_with(node: int, folder: Path) -> None:
