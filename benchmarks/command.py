@@ -35,10 +35,7 @@ def count(text: str) -> int:
 
 def share(text: str) -> float:
     """An argument: more than 0, at most 1."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
+    value = _number(text)
     if not 0 < value <= 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not above 0 and at most 1")
     return value
@@ -46,13 +43,18 @@ def share(text: str) -> float:
 
 def minutes(text: str) -> float:
     """An argument: a time above 0."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
+    value = _number(text)
     if not 0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of minutes above 0")
     return value
+
+
+def _number(text: str) -> float:
+    """0, which no argument may be, for what is no number."""
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0
 
 
 def model_folder(text: str) -> Path:

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
@@ -35,52 +35,40 @@ JOB = "INTELLECT_LEARNER_JOB"
 def main() -> None:
     """Learn until the node ends. The error that ends a rank is its last line of output, which the node shows."""
     job = json.loads(os.environ[JOB])
-    _end_with(job["node"], Path(job["socket"]).parent)
+    node, folder = job["node"], Path(job["socket"]).parent
+    threading.Thread(target=_end_with, args=(node, folder), name="node-watch", daemon=True).start()
     try:
         _run(job)
     except Exception as error:
         said = str(error).strip().splitlines() or [""]
         print(f"rank {os.environ.get('RANK', '0')}: {type(error).__name__}: {said[0]}", file=sys.stderr, flush=True)  # noqa: T201
-        _remove_orphaned(job["node"], Path(job["socket"]).parent)
+        _remove_of_ended(node, folder, seconds=1.0)
         # no orderly exit: the process group may be waiting for us and must notice that we are gone
         os._exit(1)
-    _remove_orphaned(job["node"], Path(job["socket"]).parent)
+    _remove_of_ended(node, folder, seconds=1.0)
 
 
-def _remove_orphaned(node: int, folder: Path) -> None:
-    """Remove the folder of a node that has ended, or is about to: its closed connection may be noticed before its end."""
+def _end_with(node: int, folder: Path) -> None:
+    """End this rank as soon as the node's process has ended, even during a step. PR_SET_PDEATHSIG would refer to a thread
+    of the node, and torchrun is in between. Without pidfds, the closed connection is noticed after the step."""
+    if _remove_of_ended(node, folder, seconds=None):
+        os._exit(1)
+
+
+def _remove_of_ended(node: int, folder: Path, *, seconds: float | None) -> bool:
+    """Remove the folder of a node that ends within `seconds` (None: wait for it), since the node no longer can: its closed
+    connection may be noticed before its end. Returns whether it has ended."""
     try:
-        has_ended = bool(select.select([os.pidfd_open(node)], [], [], 1.0)[0])
+        watch = select.poll()
+        watch.register(os.pidfd_open(node), select.POLLIN)
+        has_ended = bool(watch.poll(None if seconds is None else 1000 * seconds))
     except ProcessLookupError:
         has_ended = True
     except (AttributeError, OSError):
         has_ended = False  # no such call here
     if has_ended:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _end_with(node: int, folder: Path) -> None:
-    """End this rank as soon as the node's process has ended, even during a step, and remove the folder, which the node
-    no longer can. PR_SET_PDEATHSIG would refer to a thread of the node, and torchrun is in between."""
-
-    def end() -> NoReturn:
-        shutil.rmtree(folder, ignore_errors=True)
-        os._exit(1)
-
-    try:
-        watch = os.pidfd_open(node)
-    except ProcessLookupError:
-        end()
-    except (AttributeError, OSError):
-        return  # no such call here: the closed connection is noticed after the step
-
-    def wait() -> None:
-        poll = select.poll()
-        poll.register(watch, select.POLLIN)
-        poll.poll()
-        end()
-
-    threading.Thread(target=wait, name="node-watch", daemon=True).start()
+    return has_ended
 
 
 def _run(job: dict[str, Any]) -> None:
